@@ -1,0 +1,80 @@
+# Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check bench conformance requirements fuzz soak clean
+MAKEFLAGS += --no-print-directory
+
+# The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,\
+	$(shell $(p) -c '$(NEW_ENOUGH)' >/dev/null 2>&1 && echo $(p))))
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
+READY := $(VENV)/.tests
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --editable
+# Options for pytest: make test ARGS="-k stdio -n auto"
+ARGS ?=
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /|/' | \
+		while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
+
+# Stamped, so that a changed pyproject.toml installs again and nothing else does. The demo needs no test tools.
+$(RUNS): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "defserve needs Python 3.11 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "== setting up $(VENV) ($$($(PYTHON) --version))"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "python3 has no venv module; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@$(INSTALL) .
+	@touch $@
+
+$(READY): $(RUNS)
+	@echo "== installing what the tests need"
+	@$(INSTALL) '.[test]'
+	@touch $@
+
+demo: $(RUNS)  ## start an example server and talk to it, as a client of either era would
+	@$(BIN)/python examples/_demo.py
+
+test: $(READY)  ## run the tests
+	@echo "== tests ($$($(BIN)/python --version))"
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+test-all:  ## run the tests on every Python 3.11 to 3.14 of this machine
+	@sh tests/every_python.sh $(ARGS)
+
+check: $(READY)  ## ruff, pyright and the import directions
+	@echo "== ruff check"
+	@$(BIN)/ruff check --quiet .
+	@echo "== ruff format"
+	@$(BIN)/ruff format --check --quiet . || { echo "not formatted; run: $(BIN)/ruff format ." >&2; exit 1; }
+	@echo "== pyright (strict)"
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@echo "== layers"
+	@$(BIN)/python -m pytest -q tests/test_layers.py
+
+bench: $(READY)  ## measure against a hand-written floor, the official SDK and FastMCP (ARGS=--quick for a glance)
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+conformance:  ## the official conformance suite
+	@echo "== conformance: the official suite speaks HTTP only; it arrives with the HTTP transport"
+
+requirements: $(READY)  ## show which requirements are proven, failing or open
+	@echo "== tests, recording what they prove"
+	@rm -f .requirements.json
+	@$(BIN)/python -m pytest -q --requirements-report .requirements.json $(ARGS) || true
+	@$(BIN)/python -m tests.conformance.report .requirements.json
+
+fuzz: $(READY)  ## run the property tests for minutes
+	@echo "== property tests, the long profile"
+	@$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile=long --timeout=0 $(ARGS)
+
+soak: $(READY)  ## run the tests that take minutes by design
+	@echo "== soak tests"
+	@$(BIN)/python -m pytest -q -m soak --timeout=0 $(ARGS) || { test $$? -eq 5 && echo "there are none yet"; }
+
+clean:  ## remove what the other targets made
+	@rm -rf .venv .venvs .bench-venv bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis
+	@find framework tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,78 @@
+"""Facts about a callable of any kind: function, method, partial, class or object with `__call__`."""
+
+from __future__ import annotations
+
+import collections.abc as abc
+import functools
+import inspect
+import os
+from typing import Any, get_origin
+
+from defserve.binding.inject import Flow
+
+# What a plain function's return annotation promises about calling it.
+_ANSWERS: dict[Any, Flow] = {
+    abc.Awaitable: "async",
+    abc.Coroutine: "async",
+    abc.AsyncIterator: "async_generator",
+    abc.AsyncGenerator: "async_generator",
+    abc.AsyncIterable: "async_generator",
+    abc.Iterator: "generator",
+    abc.Generator: "generator",
+}
+
+
+def name_of(function: Any) -> str:
+    """A function's name; of a partial its function's, of a callable object its class's."""
+    function = behind_partials(function)
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def where(function: Any) -> str:
+    """`file.py:12`, relative to the working directory if below it; empty for what has no source."""
+    code = getattr(inspect.unwrap(body_of(function)), "__code__", None)
+    if code is None:
+        return ""
+    path: str = code.co_filename
+    here = os.getcwd() + os.sep
+    return f"{path.removeprefix(here)}:{code.co_firstlineno}"
+
+
+def flow_of(function: Any, returns: Any = None) -> Flow:
+    """How the function answers when it is called.
+
+    A plain function that wraps a coroutine function (functools.wraps), or is annotated as returning an
+    awaitable or an iterator, promises to answer like one.
+    """
+    body = body_of(function)
+    if inspect.isasyncgenfunction(body):
+        return "async_generator"
+    if inspect.isgeneratorfunction(body):
+        return "generator"
+    if inspect.iscoroutinefunction(body) or inspect.iscoroutinefunction(inspect.unwrap(body)):
+        return "async"
+    return _ANSWERS.get(get_origin(returns), "sync")
+
+
+def docstring_of(function: Any) -> str | None:
+    function = behind_partials(function)
+    if inspect.isroutine(function) or inspect.isclass(function):
+        return function.__doc__
+    return body_of(function).__doc__ or type(function).__doc__
+
+
+def body_of(function: Any) -> Any:
+    """The function whose body runs and whose annotations count."""
+    function = behind_partials(function)
+    if inspect.isroutine(function):
+        return getattr(function, "__func__", function)
+    if inspect.isclass(function):
+        own = {name for base in function.__mro__ if base is not object for name in vars(base)}
+        return inspect.getattr_static(function, "__init__" if "__init__" in own else "__new__")
+    return type(function).__call__
+
+
+def behind_partials(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func  # pyright: ignore[reportUnknownMemberType]
+    return function  # pyright: ignore[reportUnknownVariableType]

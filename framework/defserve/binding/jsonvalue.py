@@ -1,0 +1,20 @@
+"""The kinds of JSON value, as type guards."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+JsonSchema = dict[str, Any]
+
+
+def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def is_array(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    return isinstance(value, list | tuple)
+
+
+def as_list(value: Any) -> list[Any]:
+    """A keyword that may hold one thing or a list of them."""
+    return list(value) if is_array(value) else [value]

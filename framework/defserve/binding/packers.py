@@ -1,0 +1,182 @@
+"""Values made into outcomes. Each function's packer is chosen once, at registration, and then only called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_origin
+
+import pydantic_core
+from pydantic_core import PydanticSerializationError, ValidationError
+
+from defserve.binding.annotations import members, peel, spelled
+from defserve.binding.content import Part, Text
+from defserve.binding.jsonvalue import is_array
+from defserve.binding.schema import Fragment
+
+
+class _Nothing:
+    """No structured content; None is a value of its own."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "NOTHING"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+NOTHING: Any = _Nothing()
+
+
+class Outcome:
+    """A function's answer before any protocol encodes it; `structured` is NOTHING where there is none."""
+
+    __slots__ = ("parts", "structured")
+
+    def __init__(self, parts: list[Part], structured: Any = NOTHING) -> None:
+        self.parts = parts
+        self.structured = structured
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Outcome):
+            return NotImplemented
+        return self.parts == other.parts and self.structured == other.structured
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Outcome({self.parts!r}, structured={self.structured!r})"
+
+
+Pack = Callable[[Any], Outcome]
+
+
+def pack_str(value: Any) -> Outcome:
+    if type(value) is str or isinstance(value, str):
+        return Outcome([Text(value)])
+    raise _unfit(value, "str")
+
+
+def pack_none(value: Any) -> Outcome:
+    if value is None:
+        return Outcome([])
+    raise _unfit(value, "None")
+
+
+def scalar_packer(made: Fragment, annotation: Any, inner: Any) -> Pack:
+    exact = _EXACT.get(inner) if isinstance(inner, type) else None
+    plain = _plainer(made, annotation)
+
+    def pack(value: Any) -> Outcome:
+        if exact is not None and type(value) is inner:
+            return Outcome([Text(exact(value))])
+        return Outcome(_texts(plain(value)))
+
+    return pack
+
+
+_EXACT: dict[type, Callable[[Any], str]] = {int: str, bool: {True: "true", False: "false"}.__getitem__}
+
+
+def text_packer(made: Fragment, annotation: Any) -> Pack:
+    plain = _plainer(made, annotation)
+    return lambda value: Outcome(_texts(plain(value)))
+
+
+def structured_packer(made: Fragment, annotation: Any) -> Pack:
+    plain = _plainer(made, annotation)
+
+    def pack(value: Any) -> Outcome:
+        found = plain(value)
+        return Outcome([Text(found if isinstance(found, str) else _json(found))], found)
+
+    return pack
+
+
+def _plainer(made: Fragment, annotation: Any) -> Callable[[Any], Any]:
+    """Checks a value against the annotation and makes it JSON-able. Instances of a model are not checked again."""
+
+    def plain(value: Any) -> Any:
+        try:
+            checked = made.validator.validate_python(value)
+            return made.serializer.to_python(checked, mode="json", by_alias=True, warnings="error")
+        except ValidationError as error:
+            raise _unfit(value, spelled(annotation), _first(error)) from None
+        except PydanticSerializationError as error:
+            raise _unfit(value, spelled(annotation), str(error).partition("\n")[0]) from None
+
+    return plain
+
+
+def content_packer(annotation: Any) -> Pack:
+    options = [peel(option)[0] for option in members(annotation)]
+    allowed = tuple(option for option in options if isinstance(option, type) and not get_origin(option))
+    sequences = len(allowed) < len(options)
+
+    def pack(value: Any) -> Outcome:
+        if is_array(value) and sequences:
+            parts = [part for item in value for part in _as_parts(item)]
+            return Outcome(parts)
+        if isinstance(value, allowed):
+            return Outcome(_as_parts(value))
+        raise _unfit(value, spelled(annotation))
+
+    return pack
+
+
+def _as_parts(item: Any) -> list[Part]:
+    if isinstance(item, Part):
+        return [item]
+    if item is None:
+        return []
+    if isinstance(item, str):
+        return [Text(item)]
+    raise _unfit(item, "content (str, Text, Image, Audio, File, Link, Embedded)")
+
+
+def pack_any(value: Any) -> Outcome:
+    """The outcome of a value nothing was promised about."""
+    if is_array(value) and any(isinstance(item, Part) for item in value):
+        return Outcome([part for item in value for part in pack_any(item).parts])
+    if value is None or isinstance(value, str | Part):
+        return Outcome(_as_parts(value))
+    plain = _plain_any(value)
+    if isinstance(plain, dict | list):
+        return Outcome([Text(_json(plain))], plain)
+    return Outcome(_texts(plain))
+
+
+def pack_any_as_text(value: Any) -> Outcome:
+    return Outcome(pack_any(value).parts)
+
+
+def _plain_any(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError('bytes were returned: return File(data=…, name="…") or Image(data=…, format="…") instead')
+    try:
+        return pydantic_core.to_jsonable_python(value, by_alias=True)
+    except (ValueError, RecursionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise TypeError(f"{type(value).__name__} was returned, which has no JSON form ({reason})") from None
+
+
+def _texts(plain: Any) -> list[Part]:
+    if plain is None:
+        return []
+    return [Text(plain if isinstance(plain, str) else _json(plain))]
+
+
+def _json(plain: Any) -> str:
+    return pydantic_core.to_json(plain, inf_nan_mode="null").decode()
+
+
+def _unfit(value: Any, wanted: str, reason: str = "") -> TypeError:
+    said = f"{type(value).__name__} was returned where {wanted} was promised"
+    return TypeError(f"{said}: {reason}" if reason else said)
+
+
+def _first(error: ValidationError) -> str:
+    details = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    at = ".".join(map(str, details["loc"]))
+    return f"{at}: {details['msg']}" if at else details["msg"]

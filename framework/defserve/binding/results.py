@@ -1,0 +1,272 @@
+"""What a function returns, as content parts and structured content, by rules fixed at registration.
+
+| returned                                         | parts             | structured | schema             |
+|--------------------------------------------------|-------------------|------------|--------------------|
+| `str`                                            | one Text          |            |                    |
+| Text, Image, Audio, File, Link, Embedded, lists  | themselves        |            |                    |
+| int, float, bool, Literal, Enum, date and such   | its JSON text     |            | only in `scalar`   |
+| None                                             | none              |            |                    |
+| model, dataclass, TypedDict, dict, list          | its JSON text     | yes        | yes                |
+| not annotated, Any, bare list                    | by the value, as above, without a schema           |
+
+A scalar whose JSON is a string travels bare, without quotes. `structured=True` makes a scalar structured as it
+is, `structured=False` leaves only the text.
+"""
+
+from __future__ import annotations
+
+import collections.abc as abc
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Never, NoReturn, get_args, get_origin
+
+from defserve.binding.annotations import members, peel
+from defserve.binding.compact import compacted
+from defserve.binding.content import Audio, Embedded, File, Image, Link, Part, Text
+from defserve.binding.jsonvalue import JsonSchema, as_list
+from defserve.binding.packers import (
+    NOTHING,
+    Outcome,
+    Pack,
+    content_packer,
+    pack_any,
+    pack_any_as_text,
+    pack_none,
+    pack_str,
+    scalar_packer,
+    structured_packer,
+    text_packer,
+)
+from defserve.binding.scalars import CONCRETE
+from defserve.binding.schema import Fragment, lookup, unusable
+from defserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from defserve.binding.signature import Signature
+
+
+class Returns:
+    """How one function's results are packed.
+
+    `pack` makes the outcome of a returned value (of a generator: of one yielded value) and raises TypeError when
+    it does not fit the annotation; `join` makes the outcome of all the values a generator yielded.
+    """
+
+    __slots__ = ("pack", "_fragment", "_is_scalar", "_streams", "_output")
+
+    def __init__(self, pack: Pack, fragment: Fragment | None = None, *, scalar: bool = False) -> None:
+        self.pack = pack
+        self._fragment = fragment
+        self._is_scalar = scalar
+        self._streams = False
+        self._output: JsonSchema | None = None
+
+    @classmethod
+    def of(cls, signature: Signature, structured: bool | None = None) -> Returns:
+        """Raises UsageError for a return type that has no JSON form."""
+        made = _Planner(signature, structured).plan()
+        made._streams = signature.flow in ("generator", "async_generator")
+        return made
+
+    @property
+    def schema(self) -> JsonSchema | None:
+        """The output JSON Schema; None when the result is text or content only."""
+        if self._fragment is None or self._is_scalar:
+            return None
+        if self._output is None:
+            output = self._fragment.output
+            if self._streams:
+                items = {key: value for key, value in output.items() if key != "$defs"}
+                output = {"type": "array", "items": items} | ({"$defs": output["$defs"]} if "$defs" in output else {})
+            self._output = compacted(output)
+        return self._output
+
+    @property
+    def scalar(self) -> JsonSchema | None:
+        """The JSON Schema by which the text of a bare scalar is decoded; None for everything else.
+
+        A union of strings and other scalars has none: its text does not tell them apart.
+        """
+        if self._fragment is None or not self._is_scalar:
+            return None
+        if self._output is None:
+            self._output = compacted(self._fragment.output)
+        kinds = _scalar_kinds(self._output) - {"null"}
+        return None if "string" in kinds and len(kinds) > 1 else self._output
+
+    def join(self, values: list[Any]) -> Outcome:
+        """The outcome of a generator: everything it yielded, adjacent text merged."""
+        parts: list[Part] = []
+        structured: list[Any] = []
+        mergeable = False
+        for value in values:
+            outcome = self.pack(value)
+            structured.append(outcome.structured)
+            is_text = type(value) is str or type(value) is Text
+            for part in outcome.parts:
+                last = parts[-1] if parts else None
+                if is_text and mergeable and isinstance(part, Text) and isinstance(last, Text) and _bare(part, last):
+                    parts[-1] = Text(last.text + part.text)
+                else:
+                    parts.append(part)
+            mergeable = is_text
+        if self.schema is None and not (structured and all(item is not NOTHING for item in structured)):
+            return Outcome(parts)
+        return Outcome(parts, structured)
+
+
+def _bare(*parts: Text) -> bool:
+    return all(part.annotations is None and part.meta is None for part in parts)
+
+
+def _scalar_kinds(schema: JsonSchema) -> set[str]:
+    if "anyOf" in schema:
+        return {kind for option in schema["anyOf"] for kind in _scalar_kinds(option)}
+    return set(as_list(schema.get("type", "string")))
+
+
+class _Planner:
+    """Chooses the packer for one signature."""
+
+    def __init__(self, signature: Signature, structured: bool | None) -> None:
+        self.signature = signature
+        self.structured = structured
+
+    def plan(self) -> Returns:
+        annotation = _answered(self.signature)
+        inner, _ = peel(annotation)
+        if annotation is self.signature_empty or inner in (Any, object) or _is_loose_list(inner):
+            return self.loose("its return type says nothing")
+        if inner in (bytes, bytearray, memoryview):
+            raise self.wrong(
+                f"{inner.__name__} says nothing about what the bytes are",
+                fix='return File(data=…, name="…"), Image(data=…, format="…") or Audio(…)',
+            )
+        if inner in (Never, NoReturn):
+            return Returns(pack_none)
+        if _has_parts(inner):
+            if not _only_content(inner):
+                return self.loose("it mixes content and data")
+            return self.content(inner)
+        return self.data(annotation, inner)
+
+    @property
+    def signature_empty(self) -> Any:
+        from inspect import Parameter
+
+        return Parameter.empty
+
+    def loose(self, reason: str) -> Returns:
+        if self.structured:
+            raise self.wrong(
+                f"structured=True, but {reason}", fix="annotate the return with a model, dataclass, TypedDict or scalar"
+            )
+        return Returns(pack_any_as_text if self.structured is False else pack_any)
+
+    def content(self, annotation: Any) -> Returns:
+        if self.structured:
+            raise self.wrong("structured=True, but it returns content blocks", fix="remove structured=True")
+        return Returns(content_packer(annotation))
+
+    def data(self, annotation: Any, inner: Any) -> Returns:
+        if self.structured is not True:
+            if inner is str:
+                return Returns(pack_str)
+            if inner in (None, NoneType):
+                return Returns(pack_none)
+        try:
+            made = lookup(annotation)
+            kinds = _root_kinds(made.output)
+        except Exception as error:
+            raise unusable(annotation, error, where=self.signature.where, subject=self.subject) from error
+        if self.structured is False:
+            return Returns(text_packer(made, annotation))
+        if self.structured or kinds & {"array", "object", "any"}:
+            return Returns(structured_packer(made, annotation), made)
+        return Returns(scalar_packer(made, annotation, inner), made, scalar=True)
+
+    @property
+    def subject(self) -> str:
+        return f"{self.signature.name}: return"
+
+    def wrong(self, problem: str, *, fix: str) -> UsageError:
+        return UsageError(f"{self.subject}: {problem}", where=self.signature.where, fix=fix)
+
+
+_YIELDING = {abc.AsyncIterator, abc.AsyncGenerator, abc.AsyncIterable, abc.Iterator, abc.Generator, abc.Iterable}
+
+
+def _answered(signature: Signature) -> Any:
+    """The annotation of one answer: what is awaited, or each of what is yielded."""
+    annotation = signature.returns
+    inner, _ = peel(annotation)
+    origin, args = get_origin(inner) or inner, get_args(inner)
+    if signature.flow in ("generator", "async_generator"):
+        return args[0] if origin in _YIELDING and args else signature.returns if origin not in _YIELDING else Any
+    if signature.flow == "async" and origin is abc.Coroutine and len(args) == 3:
+        return args[2]
+    if signature.flow == "async" and origin is abc.Awaitable and args:
+        return args[0]
+    return annotation
+
+
+def _is_loose_list(annotation: Any) -> bool:
+    origin, args = get_origin(annotation) or annotation, get_args(annotation)
+    return origin in (list, tuple) and (not args or args[0] in (Any, object))
+
+
+def _has_parts(annotation: Any) -> bool:
+    inner, _ = peel(annotation)
+    if isinstance(inner, type) and issubclass(inner, Part):
+        return True
+    if len(options := members(inner)) > 1:
+        return any(map(_has_parts, options))
+    return _is_sequence(inner) and any(map(_has_parts, get_args(inner)))
+
+
+def _only_content(annotation: Any) -> bool:
+    inner, _ = peel(annotation)
+    if inner in (str, NoneType) or (isinstance(inner, type) and issubclass(inner, Part)):
+        return True
+    if len(options := members(inner)) > 1:
+        return all(map(_only_content, options))
+    return _is_sequence(inner) and all(arg is Ellipsis or _only_content(arg) for arg in get_args(inner))
+
+
+def _is_sequence(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    return origin is not None and CONCRETE.get(origin, origin) in (list, tuple)
+
+
+def _root_kinds(schema: JsonSchema) -> set[str]:
+    """The JSON types a result may have at its root."""
+    defs: JsonSchema = schema.get("$defs", {})
+    kinds: set[str] = set()
+    seen: set[int] = set()
+    pending = [schema]
+    while pending:
+        here = pending.pop()
+        if id(here) in seen:
+            continue
+        seen.add(id(here))
+        options = [option for name in ("anyOf", "oneOf", "allOf") for option in here.get(name, ())]
+        if ref := here.get("$ref"):
+            options.append(defs[ref.rpartition("/")[2]])
+        pending.extend(options)
+        if not options:
+            kinds.update(as_list(here.get("type", "string" if "enum" in here or "const" in here else "any")))
+    return kinds
+
+
+__all__ = [
+    "NOTHING",
+    "Audio",
+    "Embedded",
+    "File",
+    "Image",
+    "Link",
+    "Outcome",
+    "Part",
+    "Returns",
+    "Text",
+    "pack_any",
+]

@@ -1,0 +1,267 @@
+"""Annotations as schemas, and a function's arguments as one validator. Lax mode; unknown names are refused."""
+
+from __future__ import annotations
+
+import collections.abc as abc
+from functools import lru_cache
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Optional, get_args, get_origin
+
+import pydantic_core
+from pydantic_core import SchemaSerializer, SchemaValidator, ValidationError, core_schema
+from pydantic_core.core_schema import CoreSchema
+
+from defserve.binding import scalars
+from defserve.binding.annotations import accepts_none, spelled
+from defserve.binding.compact import object_schema
+from defserve.binding.jsonvalue import JsonSchema, as_list, is_object
+from defserve.errors import BadArguments, Problem, UsageError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from defserve.binding.signature import Parameter, Signature
+
+_SCALARS = (str, int, bool, NoneType)
+_CONTAINERS = {"array", "object"}
+
+
+class Fragment:
+    """One annotation's schemas, shared by every function that uses it.
+
+    `json` describes what is accepted, `output` what is produced; both may have `$defs`.
+    """
+
+    __slots__ = ("core", "_adapter", "_json", "_output", "_validator", "_serializer")
+
+    def __init__(self, core: CoreSchema, json: JsonSchema | None, adapter: TypeAdapter[Any] | None = None) -> None:
+        self.core = core
+        self._adapter = adapter
+        self._json = json
+        self._output = json
+        self._validator: Any = adapter.validator if adapter else None
+        self._serializer: Any = adapter.serializer if adapter else None
+
+    @property
+    def by_pydantic(self) -> bool:
+        return self._adapter is not None
+
+    @property
+    def json(self) -> JsonSchema:
+        if self._json is None:
+            self._json = self._described("validation")
+        return self._json
+
+    @property
+    def output(self) -> JsonSchema:
+        if self._output is None:
+            self._output = self._described("serialization")
+        return self._output
+
+    def _described(self, mode: Any) -> JsonSchema:
+        from defserve.binding.models import json_schema
+
+        assert self._adapter is not None
+        return json_schema(self._adapter, mode)
+
+    @property
+    def validator(self) -> SchemaValidator:
+        if self._validator is None:
+            self._validator = SchemaValidator(self.core)
+        return self._validator
+
+    @property
+    def serializer(self) -> SchemaSerializer:
+        if self._serializer is None:
+            self._serializer = SchemaSerializer(self.core)
+        return self._serializer
+
+
+def fragment(annotation: Any, *, where: str = "", subject: str = "") -> Fragment:
+    """The schemas of an annotation. `where` and `subject` say whose it is, for the UsageError."""
+    try:
+        return lookup(annotation)
+    except Exception as error:
+        raise unusable(annotation, error, where=where, subject=subject) from error
+
+
+def lookup(annotation: Any) -> Fragment:
+    """As `fragment`, but raises whatever pydantic raises."""
+    try:
+        hash(annotation)
+    except TypeError:
+        return _made(annotation)
+    return _cached(annotation)
+
+
+def unusable(annotation: Any, error: Exception, *, where: str, subject: str) -> UsageError:
+    """The complaint about an annotation pydantic cannot describe."""
+    reason = str(error).partition("\n")[0].rstrip(".")
+    return UsageError(
+        f"{subject or 'annotation'}: {spelled(annotation)} has no JSON form ({reason})",
+        where=where,
+        fix="use scalars, containers, a dataclass, TypedDict or pydantic model,"
+        " or give the class __get_pydantic_core_schema__",
+    )
+
+
+def _made(annotation: Any) -> Fragment:
+    if (built := scalars.build(annotation)) is not None:
+        return Fragment(*built)
+    from defserve.binding.models import adapter
+
+    made = adapter(_concrete(annotation))
+    # The adapter's own validator is called rather than its schema copied: definitions shared by two
+    # parameters would clash in one schema ("Duplicate ref"), and each would be built again for every tool.
+    core = core_schema.no_info_plain_validator_function(made.validator.validate_python)
+    return Fragment(core, None, made)
+
+
+_cached = lru_cache(maxsize=4096)(_made)
+
+
+def _concrete(annotation: Any) -> Any:
+    """pydantic validates an Iterable lazily, inside the author's function; a list is checked at once."""
+    if get_origin(annotation) is abc.Iterable:
+        return list[get_args(annotation)]  # type: ignore[misc]
+    return annotation
+
+
+class Arguments:
+    """The arguments of one function: their JSON Schema, and their validation."""
+
+    __slots__ = ("_parameters", "_fragments", "_schema", "_validate")
+
+    def __init__(self, parameters: tuple[Parameter, ...], fragments: tuple[Fragment, ...]) -> None:
+        self._parameters = parameters
+        self._fragments = fragments
+        self._schema: JsonSchema | None = None
+        self._validate: abc.Callable[[Any], dict[str, Any]] | None = None
+
+    @classmethod
+    def of(cls, signature: Signature) -> Arguments:
+        """Raises UsageError for a parameter whose type has no JSON form."""
+        return cls(signature.parameters, tuple(_fragment_of(one, signature) for one in signature.parameters))
+
+    @property
+    def schema(self) -> JsonSchema:
+        """The compact JSON Schema. It is shared: do not change it."""
+        if self._schema is None:
+            properties = {
+                parameter.wire_name: _property(parameter, made)
+                for parameter, made in zip(self._parameters, self._fragments, strict=True)
+            }
+            self._schema = object_schema(properties, [one.wire_name for one in self._parameters if one.required])
+        return self._schema
+
+    def validate(self, given: dict[str, Any] | None) -> dict[str, Any]:
+        """The keyword arguments for the function. Parameters left out are left to its own defaults.
+
+        Raises BadArguments with one problem for each field.
+        """
+        validate = self._validate or self._build()
+        try:
+            return validate({} if given is None else given)
+        except ValidationError as error:
+            return self._second_look(given, error)
+        except (OverflowError, RecursionError, UnicodeError) as error:
+            raise BadArguments((Problem("", f"arguments cannot be read: {error}"),)) from None
+
+    def _build(self) -> abc.Callable[[Any], dict[str, Any]]:
+        fields = {
+            parameter.name: _field(parameter, made.core)
+            for parameter, made in zip(self._parameters, self._fragments, strict=True)
+        }
+        validator = SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior="forbid"))
+        self._validate = validator.validate_python
+        return self._validate
+
+    def _second_look(self, given: Any, error: ValidationError) -> dict[str, Any]:
+        """Try again with containers that came as JSON strings; else say what is wrong."""
+        assert self._validate is not None
+        decoded = self._decoded(given) if is_object(given) else None
+        if decoded is not None:
+            given = decoded
+            try:
+                return self._validate(given)
+            except ValidationError as second:
+                error = second
+        from defserve.binding.problems import explain
+
+        raise BadArguments(explain(error, given, self.schema)) from None
+
+    def _decoded(self, given: dict[str, Any]) -> dict[str, Any] | None:
+        found: dict[str, Any] = {}
+        for parameter, made in zip(self._parameters, self._fragments, strict=True):
+            value = given.get(parameter.wire_name)
+            if isinstance(value, str) and value.strip()[:1] in ("[", "{") and _wants_container(made.json):
+                try:
+                    found[parameter.wire_name] = pydantic_core.from_json(value)
+                except ValueError:
+                    continue
+        return {**given, **found} if found else None
+
+
+def _fragment_of(parameter: Parameter, signature: Signature) -> Fragment:
+    annotation = parameter.annotation
+    if parameter.default is None and not accepts_none(annotation):
+        # `x: str = None` means what it meant before PEP 484 forbade it.
+        annotation = Optional[annotation]  # noqa: UP045
+    try:
+        made = lookup(annotation)
+        # A type without a JSON Schema is the author's error, not the first listing's.
+        assert made.json is not None
+    except Exception as error:
+        subject = f"{signature.name}: parameter {parameter.name!r}"
+        raise unusable(parameter.annotation, error, where=signature.where, subject=subject) from error
+    return made
+
+
+def _field(parameter: Parameter, core: CoreSchema) -> core_schema.TypedDictField:
+    alias = parameter.wire_name if parameter.wire_name != parameter.name else None
+    if parameter.fills:
+        if parameter.default_factory is not None:
+            core = core_schema.with_default_schema(core, default_factory=parameter.default_factory)
+        else:
+            core = core_schema.with_default_schema(core, default=parameter.default)
+    return core_schema.typed_dict_field(core, required=parameter.required, validation_alias=alias)
+
+
+def _property(parameter: Parameter, made: Fragment) -> JsonSchema:
+    schema = made.json
+    if description := parameter.description:
+        schema = schema | {"description": description}
+    if parameter.required or parameter.default_factory is not None:
+        return schema
+    if type(parameter.default) in _SCALARS and not made.by_pydantic:
+        return schema | {"default": parameter.default}
+    return schema | _default(parameter.default, schema)
+
+
+def _default(value: Any, schema: JsonSchema) -> JsonSchema:
+    """`default`, unless the value is secret or has no JSON."""
+    from defserve.binding.redact import is_secret
+
+    try:
+        plain = pydantic_core.to_jsonable_python(value, by_alias=True)
+        written = pydantic_core.to_json(plain, inf_nan_mode="constants")
+        pydantic_core.from_json(written, allow_inf_nan=False)
+    except (ValueError, RecursionError):
+        return {}
+    return {} if plain is not None and is_secret(schema, ()) else {"default": plain}
+
+
+def _wants_container(schema: JsonSchema) -> bool:
+    """Whether an array or object is accepted, and a string is not."""
+    kinds = _kinds(schema, schema.get("$defs", {}), frozenset())
+    return bool(kinds & _CONTAINERS) and "string" not in kinds
+
+
+def _kinds(schema: JsonSchema, defs: JsonSchema, seen: frozenset[str]) -> set[str]:
+    if ref := schema.get("$ref"):
+        target = defs.get(ref.rpartition("/")[2])
+        return set() if target is None or ref in seen else _kinds(target, defs, seen | {ref})
+    for name in ("anyOf", "oneOf", "allOf"):
+        if name in schema:
+            return {kind for option in schema[name] for kind in _kinds(option, defs, seen)}
+    return set(as_list(schema.get("type", "string")))

@@ -1,0 +1,82 @@
+"""The `defserve` command: finds the subcommand, imports that one alone, turns what goes wrong into an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, ToolError
+from defserve.version import VERSION
+
+OK: Final = 0
+WRONG: Final = 1
+UNREACHABLE: Final = 4
+TOOL_FAILED: Final = 5
+INTERRUPTED: Final = 130
+
+# name -> (module with a `main(argv) -> int`, one line of help)
+COMMANDS: Final = {
+    "run": ("defserve.cli.run", "serve a server"),
+    "list": ("defserve.cli.list", "show the tools, resources and prompts of a server"),
+    "call": ("defserve.cli.call", "call a tool of a server and print its result"),
+}
+
+EXAMPLES: Final = """examples:
+  defserve run server.py
+  defserve list server.py
+  defserve call server.py add a=1 b=2
+  defserve list -- npx some-mcp-server --flag
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code.
+
+    0 done, 1 wrong usage or something unexpected, 4 the server cannot be reached, 5 the tool failed or is unknown.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args or args[0] in ("-h", "--help"):
+        print(usage())
+        return OK if args else WRONG
+    if args[0] == "--version":
+        print(f"defserve {VERSION}")
+        return OK
+    if args[0] not in COMMANDS:
+        return complain(f"there is no command {args[0]!r}\n  fix: use one of {', '.join(COMMANDS)}", WRONG)
+    return _run(args[0], args[1:])
+
+
+def usage() -> str:
+    """The text of `defserve --help`."""
+    width = max(map(len, COMMANDS))
+    lines = "\n".join(f"  {name:{width}}  {about}" for name, (_, about) in COMMANDS.items())
+    return (
+        f"usage: defserve COMMAND ...\n\nWrite a def, serve it.\n\ncommands:\n{lines}\n\n{EXAMPLES}\n"
+        "`defserve COMMAND --help` says more."
+    )
+
+
+def complain(text: str, code: int) -> int:
+    """Say what is wrong on stderr; `code` again."""
+    print(f"error: {text}", file=sys.stderr)
+    return code
+
+
+def _run(command: str, argv: list[str]) -> int:
+    from importlib import import_module
+
+    try:
+        return import_module(COMMANDS[command][0]).main(argv)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else WRONG if stop.code else OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except ToolError as error:
+        return complain(error.message, TOOL_FAILED)
+    except (PeerGone, PeerTimeout) as error:
+        return complain(error.message, UNREACHABLE)
+    except PeerError as error:
+        return complain(f"the server answered with error {error.code}: {error.message}", WRONG)
+    except DefserveError as error:
+        return complain(str(error), WRONG)

@@ -1,0 +1,109 @@
+"""`defserve call`: call one tool and print what it gives back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from argparse import Namespace
+from typing import Any, Final
+
+from defserve.cli.connecting import add_connection_options, connect
+from defserve.cli.parser import Parser
+from defserve.cli.targets import TARGET_HELP, Target, resolve, split_command
+from defserve.errors import PeerError, ToolError, UsageError
+from defserve.host.client import Client
+from defserve.host.conversation import object_of
+
+EXAMPLES: Final = """  defserve call server.py add a=1 b=2
+  defserve call server.py search query="two words" tags:='["x", "y"]'
+  defserve call server.py search --json '{"query": "two words"}'
+  defserve call add a=1 b=2 -- python server.py
+"""
+
+ARGUMENT: Final = re.compile(r"([^=:\s]+)(:?=)(.*)", re.DOTALL)
+UNKNOWN_TOOL: Final = -32602
+
+
+def main(argv: list[str]) -> int:
+    before, command = split_command(argv)
+    parser = Parser("defserve call", "Call a tool of a server and print its result.", EXAMPLES)
+    parser.add_argument("words", nargs="*", metavar="[TARGET] TOOL key=value key:=json", help=TARGET_HELP)
+    parser.add_argument("--json", metavar="OBJECT", help="the arguments as one JSON object")
+    parser.add_argument("--raw", action="store_true", help="print the whole result as it came")
+    add_connection_options(parser)
+    options = parser.parse_intermixed_args(before)
+    words: list[str] = options.words
+    target = resolve(words, options.module, command)
+    if not words or ARGUMENT.fullmatch(words[0]):
+        raise UsageError("no tool is named", fix="defserve call server.py TOOL key=value ...")
+    tool, texts, values = words[0], *read_arguments(words[1:], options.json)
+    result = asyncio.run(call(target, tool, texts, values, options))
+    print(result if isinstance(result, str) else json.dumps(result, indent=2, ensure_ascii=False))
+    return 0
+
+
+def read_arguments(words: list[str], whole: str | None) -> tuple[dict[str, str], dict[str, Any]]:
+    """`key=value` pairs, whose values are still text, and the JSON values of `key:=json` and `--json`."""
+    texts: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    if whole is not None:
+        given = read_json(whole, "--json")
+        if not isinstance(given, dict):
+            raise UsageError("--json must be an object", fix="""--json '{"key": "value"}'""")
+        values.update(object_of(given))
+    for word in words:
+        parts = ARGUMENT.fullmatch(word)
+        if parts is None:
+            raise UsageError(f"{word!r} is not an argument", fix="write key=text or key:=json")
+        name, sign, text = parts.groups()
+        if sign == "=":
+            texts[name] = text
+        else:
+            values[name] = read_json(text, name)
+    return texts, values
+
+
+def read_json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {text!r} is not JSON: {error}", fix=f"for plain text write {name}=text") from None
+
+
+async def call(target: Target, tool: str, texts: dict[str, str], values: dict[str, Any], options: Namespace) -> Any:
+    """The tool's value, or its raw result. Raises ToolError when it fails or does not exist."""
+    async with connect(target, options) as client:
+        tools = {item["name"]: item for item in await client.tools()}
+        schema = object_of(tools.get(tool, {}).get("inputSchema"))
+        arguments = {**fit(texts, object_of(schema.get("properties"))), **values}
+        try:
+            return await (client.call_raw(tool, arguments) if options.raw else client.call(tool, **arguments))
+        except PeerError as error:
+            if tool in tools or error.code != UNKNOWN_TOOL:
+                raise
+        except ToolError:
+            if tool in tools:
+                raise
+        raise unknown_tool(client, tool, list(tools))
+
+
+def fit(texts: dict[str, str], properties: dict[str, Any]) -> dict[str, Any]:
+    """Text becomes JSON where the tool's schema names a type that is not text, and the text reads as JSON."""
+    fitted: dict[str, Any] = {}
+    for name, text in texts.items():
+        fitted[name] = text
+        if object_of(properties.get(name)).get("type", "string") != "string":
+            try:
+                fitted[name] = json.loads(text)
+            except ValueError:
+                pass
+    return fitted
+
+
+def unknown_tool(client: Client, tool: str, known: list[str]) -> ToolError:
+    from difflib import get_close_matches
+
+    close = get_close_matches(tool, known, 1)
+    fix = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
+    return ToolError(f"{client.server_info.get('name', 'the server')} has no tool {tool!r}\n  fix: {fix}")

@@ -1,0 +1,72 @@
+"""What a command is pointed at: a Python server in this process, or a command that runs one over stdio.
+
+Light, because `defserve run` comes through here: how to connect is `connecting`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from defserve.errors import UsageError
+from defserve.host.targets import load_server
+
+TARGET_HELP: Final = "server.py, server.py:name, module:name; or none, with `-- command args` at the end"
+
+
+class Target:
+    """A server object, or the command that starts one."""
+
+    __slots__ = ("server", "command")
+
+    def __init__(self, server: Any = None, command: Sequence[str] = ()) -> None:
+        self.server, self.command = server, tuple(command)
+
+
+def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """The arguments before `--`, and the command after it; None when there is no `--`."""
+    if "--" not in argv:
+        return list(argv), None
+    cut = list(argv).index("--")
+    if cut + 1 == len(argv):
+        raise UsageError("there is nothing after `--`", fix="give the command that starts the server: -- python x.py")
+    return list(argv[:cut]), list(argv[cut + 1 :])
+
+
+def resolve(words: list[str], module: str | None, command: list[str] | None) -> Target:
+    """The target of a command line. Takes its word from the front of `words` when it is named there."""
+    if command is not None:
+        return Target(command=command)
+    if module is not None:
+        return Target(load_package(module))
+    if not words:
+        raise UsageError("no server is named", fix=f"say which: {TARGET_HELP}")
+    return Target(load(words.pop(0)))
+
+
+def load(target: str) -> Any:
+    """The server that `target` names, looked for from the current folder."""
+    if "://" in target:
+        raise UsageError(f"{target!r} is an address, and only local servers can be reached so far", fix=TARGET_HELP)
+    _search_here()
+    return load_server(target)
+
+
+def load_package(package: str) -> Any:
+    """The server of a package: in the package itself, or in its module `server`."""
+    _search_here()
+    try:
+        return load_server(package)
+    except UsageError as error:
+        try:
+            return load_server(f"{package}.server")
+        except UsageError:
+            raise error from None
+
+
+def _search_here() -> None:
+    # A console script does not have it, `python -m` does.
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())

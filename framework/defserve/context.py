@@ -1,0 +1,229 @@
+"""What an author's function can say and ask while it runs: typed verbs that delegate to the protocols."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from defserve.core.call import Call
+from defserve.protocols.mcp import reporting
+from defserve.protocols.mcp.function import Emitted
+from defserve.protocols.mcp.trace import trace_id
+
+if TYPE_CHECKING:
+    from defserve.core.session import Session
+    from defserve.protocols.mcp.sampling import Message, Sample, SampleOptions
+    from defserve.protocols.mcp.talkback import Root
+
+T = TypeVar("T")
+
+# Feature names of `can`, as the capability (and its detail) a client has to offer.
+FEATURES: Mapping[str, tuple[str, str | None]] = {
+    "ask": ("elicitation", None),
+    "ask_url": ("elicitation", "url"),
+    "confirm": ("elicitation", None),
+    "choose": ("elicitation", None),
+    "sample": ("sampling", None),
+    "roots": ("roots", None),
+}
+
+
+class Log:
+    """`ctx.log.info("fetched", url=url)`: a message to the client, if it wants that level. From any thread."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def debug(self, message: str, **fields: Any) -> None:
+        reporting.log(self._call, "debug", message, fields)
+
+    def info(self, message: str, **fields: Any) -> None:
+        reporting.log(self._call, "info", message, fields)
+
+    def notice(self, message: str, **fields: Any) -> None:
+        reporting.log(self._call, "notice", message, fields)
+
+    def warning(self, message: str, **fields: Any) -> None:
+        reporting.log(self._call, "warning", message, fields)
+
+    def error(self, message: str, **fields: Any) -> None:
+        reporting.log(self._call, "error", message, fields)
+
+    def critical(self, message: str, **fields: Any) -> None:
+        reporting.log(self._call, "critical", message, fields)
+
+    def alert(self, message: str, **fields: Any) -> None:
+        reporting.log(self._call, "alert", message, fields)
+
+    def emergency(self, message: str, **fields: Any) -> None:
+        reporting.log(self._call, "emergency", message, fields)
+
+
+class Context:
+    """Injected into a parameter annotated `Context`; it is not part of the schema.
+
+    `progress`, `track`, `log` and `emit` are synchronous, usable from any thread, and arrive before the result.
+    What asks the peer is awaited; in a thread use `ctx.wait(ctx.ask(…))`.
+
+    Where the protocol keeps no session, a function that asks is run again with the answers: code before an
+    ask runs again; put effects after the last ask or in `ctx.once`.
+    """
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    # -- telling -----------------------------------------------------------------------------------------
+
+    @property
+    def log(self) -> Log:
+        """Messages for the client, by level."""
+        return Log(self.call)
+
+    def progress(self, value: float, total: float | None = None, message: str | None = None) -> None:
+        """Report how far this call has come; values have to grow."""
+        reporting.progress(self.call, value, total, message)
+
+    @overload
+    def track(self, items: AsyncIterable[T], total: float | None = None) -> AsyncIterator[T]: ...
+    @overload
+    def track(self, items: Iterable[T], total: float | None = None) -> Iterable[T]: ...
+    def track(self, items: Any, total: float | None = None) -> Any:
+        """Iterate and report progress after each item; the total is taken from `len` where there is one."""
+        if total is None and hasattr(items, "__len__"):
+            total = len(items)
+        return self._track_async(items, total) if hasattr(items, "__aiter__") else self._track(items, total)
+
+    def _track(self, items: Iterable[T], total: float | None) -> Iterable[T]:
+        for count, item in enumerate(items, 1):
+            yield item
+            self.progress(count, total)
+
+    async def _track_async(self, items: AsyncIterable[T], total: float | None) -> AsyncIterator[T]:
+        count = 0
+        async for item in items:
+            yield item
+            count += 1
+            self.progress(count, total)
+
+    def emit(self, part: Any) -> None:
+        """Add a part (text, image, …) to the result now; what the function returns comes after it."""
+        self.call.local(Emitted).parts.append(part)
+
+    # -- asking ------------------------------------------------------------------------------------------
+
+    async def ask(self, message: str, kind: type[T], *, key: str | None = None) -> T:
+        """Show a person a form made from a flat model, dataclass, TypedDict or primitive type; the filled-in value.
+
+        Raises Declined or Dismissed (the model reads both unless they are caught) and NoBackChannel.
+        """
+        from defserve.protocols.mcp import talkback
+
+        return await talkback.ask(self.call, message, kind, key=key)
+
+    async def ask_url(self, message: str, url: str, *, key: str | None = None) -> None:
+        """Send a person to a web page; returns when they agreed to open it."""
+        from defserve.protocols.mcp import talkback
+
+        await talkback.ask_url(self.call, message, url, key=key)
+
+    async def confirm(self, message: str, *, key: str | None = None) -> bool:
+        """Yes or no; a decline or a dismissal is no."""
+        from defserve.protocols.mcp import talkback
+
+        return await talkback.confirm(self.call, message, key=key)
+
+    async def choose(self, message: str, options: Sequence[str] | Mapping[str, str], *, key: str | None = None) -> str:
+        """Let a person pick one option; a mapping gives each value a label."""
+        from defserve.protocols.mcp import talkback
+
+        return await talkback.choose(self.call, message, options, key=key)
+
+    async def sample(
+        self,
+        messages: str | Sequence[Message | str | Mapping[str, Any]] | SampleOptions,
+        *,
+        max_tokens: int = 1024,
+        system: str | None = None,
+        temperature: float | None = None,
+        key: str | None = None,
+    ) -> Sample:
+        """Let the client's model write; `SampleOptions` holds every other setting."""
+        from defserve.protocols.mcp import talkback
+        from defserve.protocols.mcp.sampling import SampleOptions
+
+        options = messages
+        if not isinstance(options, SampleOptions):
+            given = [options] if isinstance(options, str) else options
+            options = SampleOptions(given, max_tokens=max_tokens, system=system, temperature=temperature)
+        return await talkback.sample(self.call, options, key=key)
+
+    async def roots(self, *, key: str | None = None) -> list[Root]:
+        """The places the client lets the server work in."""
+        from defserve.protocols.mcp import talkback
+
+        return await talkback.roots(self.call, key=key)
+
+    async def gather(self, *questions: Awaitable[Any]) -> list[Any]:
+        """Several questions in one round: `name, age = await ctx.gather(ctx.ask(…), ctx.ask(…))`."""
+        from defserve.protocols.mcp import talkback
+
+        return await talkback.gather(self.call, questions)
+
+    async def once(self, key: str, effect: Callable[[], T | Awaitable[T]]) -> T:
+        """Run an effect once, however often this function is run for one call; its JSON value is remembered."""
+        from defserve.protocols.mcp import talkback
+
+        return await talkback.once(self.call, key, effect)
+
+    def wait(self, question: Coroutine[Any, Any, T]) -> T:
+        """Wait for an awaitable of this context from a worker thread: `ctx.wait(ctx.ask(…))`."""
+        return self.call.engine.wait_from_thread(self.call, question)
+
+    async def read_resource(self, uri: str) -> list[dict[str, Any]]:
+        """The contents of one of this server's own resources, as the peer of this call would read them."""
+        from defserve.protocols.mcp.extension import MCP
+
+        for extension in self.call.session.composition.extensions:
+            if isinstance(extension, MCP):
+                return (await extension.resources.read(self.call, {"uri": uri}))["contents"]
+        raise LookupError("this server has no resources")
+
+    # -- knowing -----------------------------------------------------------------------------------------
+
+    def can(self, feature: str) -> bool:
+        """Whether this peer can be asked for `feature`: one of ask, ask_url, confirm, choose, sample, roots."""
+        from defserve.protocols.mcp import talkback
+
+        if feature not in FEATURES:
+            return False
+        return talkback.can(self.call, *FEATURES[feature])
+
+    @property
+    def cancelled(self) -> bool:
+        """True once nobody waits for the result any more; long synchronous code should look and return."""
+        return self.call.stopped
+
+    @property
+    def principal(self) -> str:
+        """Who is calling; `local` for a process of the same user."""
+        return self.call.principal
+
+    @property
+    def trace_id(self) -> str:
+        """The id this call is known by in logs and errors."""
+        return trace_id(self.call)
+
+    @property
+    def session(self) -> Session:
+        """The conversation this call belongs to."""
+        return self.call.session
+
+    @property
+    def lifespan(self) -> Any:
+        """What the lifespan of the server that declared this function yielded."""
+        owner = getattr(self.call.subject, "owner", None)
+        return owner.lifespan_value if owner is not None else None

@@ -1,0 +1,136 @@
+"""One request while it is being answered: who asked, on what terms, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from defserve.wire.messages import Id, Params
+
+if TYPE_CHECKING:
+    from defserve.core.composition import Terms
+    from defserve.core.engine import Engine, Task, Timer
+    from defserve.core.session import Batch, Session
+
+T = TypeVar("T")
+
+
+class Call:
+    """Handed to handlers, wrappers, stages and providers. Extensions keep per-request things in `local`."""
+
+    __slots__ = (
+        "session",
+        "id",
+        "method",
+        "params",
+        "raw",
+        "terms",
+        "task",
+        "timer",
+        "batch",
+        "envelope",
+        "subject",
+        "endless",
+        "settled",
+        "cancelled",
+        "timed_out",
+        "suspension",
+        "_children",
+        "_locals",
+    )
+
+    def __init__(self, session: Session, id: Id, method: str, params: Params, raw: Params, terms: Terms) -> None:
+        self.session, self.id, self.method = session, id, method
+        self.params, self.raw, self.terms = params, raw, terms
+        self.task: Task | None = None
+        self.timer: Timer | None = None
+        self.batch: Batch | None = None
+        self.envelope: object | None = None
+        self.subject: Any = None
+        self.endless = False
+        self.settled = self.cancelled = self.timed_out = False
+        self.suspension: Callable[[], Any] | None = None
+        self._children: list[Task] | None = None
+        self._locals: dict[type, Any] | None = None
+
+    @property
+    def engine(self) -> Engine:
+        return self.session.engine
+
+    @property
+    def principal(self) -> str:
+        return self.session.principal
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nobody waits for the outcome any more."""
+        return self.cancelled or self.timed_out or self.suspension is not None
+
+    @property
+    def title(self) -> str:
+        """The call in words, for logs."""
+        name = getattr(self.subject, "name", None)
+        return f"{self.method} {name}" if name else self.method
+
+    def local(self, kind: type[T]) -> T:
+        """This request's own instance of `kind`, made on first use."""
+        if self._locals is None:
+            self._locals = {}
+        if kind not in self._locals:
+            self._locals[kind] = kind()
+        return self._locals[kind]
+
+    def peek(self, kind: type[T]) -> T | None:
+        """This request's instance of `kind` if it was ever made."""
+        return self._locals.get(kind) if self._locals else None
+
+    def notify(self, method: str, params: Params) -> None:
+        """Send a notification that belongs to this call; from any thread, in order, never after the reply."""
+        engine = self.session.engine
+        if engine.on_loop():
+            self._notify(method, params)
+        else:
+            engine.post(lambda: self._notify(method, params))
+
+    def _notify(self, method: str, params: Params) -> None:
+        if not self.settled:
+            self.session.notify(method, params, relates_to=self)
+
+    async def request(self, method: str, params: Params, *, timeout: float | None = None) -> Any:
+        """Ask the peer within this call. The call's own timeout stands still meanwhile."""
+        timer = self.timer
+        if timer is not None:
+            timer.pause()
+        try:
+            return await self.session.request(method, params, relates_to=self, timeout=timeout)
+        finally:
+            if timer is not None:
+                timer.resume()
+
+    async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        """Run blocking code in a worker thread."""
+        return await self.session.engine.in_thread(lambda: function(*args))
+
+    def suspend(self, outcome: Callable[[], Any]) -> None:
+        """End this run for want of an answer: the reply is `outcome()`, whatever the function still does.
+
+        Takes effect behind everything that is ready to run, so that questions asked at once travel together.
+        """
+        if self.suspension is None:
+            self.suspension = outcome
+            self.session.engine.soon(self.stop)
+
+    def adopt(self, task: Task) -> None:
+        """A task that a worker thread of this call waits for: it ends with the call."""
+        if self._children is None:
+            self._children = []
+        self._children.append(task)
+        if self.stopped:
+            task.cancel()
+
+    def stop(self) -> None:
+        """Cancel the task that runs this call, and those its threads wait for."""
+        for task in self._children or ():
+            task.cancel()
+        if self.task is not None:
+            self.task.cancel()

@@ -1,0 +1,240 @@
+"""All extensions of a server, folded once into plain lookup tables; clashes are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json
+
+from defserve.core.extension import Carrier, Extension, Handler, Listener, Offer, Profile, Provider, Wrapper
+from defserve.core.jsonrpc import PLAIN
+from defserve.core.stages import Pipeline
+from defserve.errors import LimitExceeded, UsageError
+from defserve.limits import Limits
+from defserve.wire.messages import Encoded, Params, Request
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.core.engine import Engine
+    from defserve.core.session import Session
+
+REMEMBERED_TERMS = 256
+
+
+class Method:
+    """A handler with its wrappers folded in. `immediate` ones need no event loop."""
+
+    __slots__ = ("run", "immediate")
+
+    def __init__(self, run: Handler, immediate: bool) -> None:
+        self.run, self.immediate = run, immediate
+
+
+class Terms:
+    """What was agreed with a peer: its offer, each active extension's state, and the tables that follow."""
+
+    __slots__ = ("offer", "states", "profile", "methods", "listeners")
+
+    def __init__(
+        self,
+        offer: Offer | None,
+        states: Mapping[str, Any],
+        methods: Mapping[str, Method],
+        listeners: Mapping[str, tuple[Listener, ...]],
+    ) -> None:
+        self.offer, self.states, self.methods, self.listeners = offer, states, methods, listeners
+        profiles = [state for state in states.values() if hasattr(state, "failure")]
+        self.profile: Profile = profiles[0] if profiles else PLAIN
+
+
+class Composition:
+    """The folded server: what the runner serves. Sessions share it; it never changes after it is made."""
+
+    def __init__(
+        self,
+        extensions: Sequence[Extension],
+        *,
+        limits: Limits | None = None,
+        around: Mapping[str, Sequence[Wrapper]] | None = None,
+    ) -> None:
+        self.extensions = tuple(extensions)
+        self.limits = limits or Limits()
+        self.sessions: set[Session] = set()
+        self.running = 0
+        self.draining = False
+        self.engine: Engine | None = None
+        self.life: object = None
+        self.has_lifespan = any(e.lifespan() is not None for e in extensions)
+        self._around = dict(around or {})
+        self._terms: dict[object, Terms] = {}
+        self._tables: dict[frozenset[str], tuple[Mapping[str, Method], Mapping[str, tuple[Listener, ...]]]] = {}
+        self.known_methods = _unique("method", {e.name: tuple(e.methods()) for e in extensions})
+        self.known_notifications = frozenset(name for e in extensions for name in e.notifications())
+        self.injectables: Mapping[Any, Provider] = {
+            kind: provider for e in extensions for kind, provider in e.injectables().items()
+        }
+        _unique("injectable", {e.name: tuple(e.injectables()) for e in extensions})
+        self.pipeline = Pipeline([stages for e in extensions if (stages := e.stages())])
+        self._viewers = tuple(e for e in extensions if _overrides(e, "view") or _overrides(e, "describe"))
+        self._visible = tuple(e.visible for e in extensions if _overrides(e, "visible"))
+        self._offers = tuple(e.offer_in for e in extensions if _overrides(e, "offer_in"))
+        self.carrier = _only_carrier(extensions)
+        self.unopened = self._before_opening()
+
+    # -- negotiation -------------------------------------------------------------------------------------
+
+    def offer_in(self, request: Request) -> Offer | None:
+        """The offer this request carries, if it carries one."""
+        for read in self._offers:
+            offer = read(request)
+            if offer is not None:
+                return offer
+        return None
+
+    def agree(self, offer: Offer) -> Terms:
+        """The terms that follow from an offer; remembered, so that repeating an offer costs a lookup."""
+        known = self._terms.get(offer.key) if offer.key is not None else None
+        if known is not None:
+            return known
+        states = {e.name: s for e in self.extensions if (s := e.negotiate(offer)) is not None}
+        methods, listeners = self._table(frozenset(states))
+        terms = Terms(offer, states, methods, listeners)
+        if offer.key is not None:
+            if len(self._terms) >= REMEMBERED_TERMS:
+                self._terms.pop(next(iter(self._terms)))
+            self._terms[offer.key] = terms
+        return terms
+
+    def capabilities(self, offer: Offer) -> dict[str, Any]:
+        """The advertisement for a peer that made this offer."""
+        merged: dict[str, Any] = {}
+        for extension in self.extensions:
+            _merge(merged, extension.capabilities(offer), extension.name)
+        return merged
+
+    # -- lists -------------------------------------------------------------------------------------------
+
+    def views(self, call: Call) -> tuple[object, ...]:
+        """Each extension's view of this caller: the key under which lists are remembered."""
+        return tuple([extension.view(call) for extension in self._viewers])
+
+    def visible(self, call: Call, item: Any) -> bool:
+        """Whether every extension lets this caller see the item."""
+        return all([visible(call, item) for visible in self._visible])
+
+    def describe(self, item: Any, views: tuple[object, ...], fields: dict[str, Any]) -> dict[str, Any]:
+        """Merge what extensions say about a listed item into its fields."""
+        for extension, view in zip(self._viewers, views, strict=True):
+            _merge(fields, extension.describe(item, view), extension.name)
+        return fields
+
+    # -- sessions ----------------------------------------------------------------------------------------
+
+    def admit(self, session: Session) -> None:
+        """Count a new session in, or raise LimitExceeded."""
+        if len(self.sessions) >= self.limits.sessions:
+            raise LimitExceeded("too many sessions", data={"limit": "sessions", "retry_after_ms": 1000})
+        mine = sum(1 for other in self.sessions if other.principal == session.principal)
+        if mine >= self.limits.sessions_per_principal:
+            raise LimitExceeded(
+                "too many sessions of this principal",
+                data={"limit": "sessions_per_principal", "retry_after_ms": 1000},
+            )
+        self.sessions.add(session)
+
+    # -- folding -----------------------------------------------------------------------------------------
+
+    def _table(self, active: frozenset[str]) -> tuple[Mapping[str, Method], Mapping[str, tuple[Listener, ...]]]:
+        if active not in self._tables:
+            extensions = [e for e in self.extensions if e.name in active]
+            methods = {
+                name: self._fold(name, handler, extensions) for e in extensions for name, handler in e.methods().items()
+            }
+            listeners: dict[str, tuple[Listener, ...]] = {}
+            for extension in extensions:
+                for name, listener in extension.notifications().items():
+                    listeners[name] = (*listeners.get(name, ()), listener)
+            self._tables[active] = MappingProxyType(methods), MappingProxyType(listeners)
+        return self._tables[active]
+
+    def _fold(self, name: str, handler: Handler, extensions: Sequence[Extension]) -> Method:
+        wrappers = [*self._around.get(name, ()), *(w for e in extensions if (w := e.around().get(name)))]
+        if not wrappers:
+            return Method(handler, not _is_coroutine_function(handler))
+        folded = handler if _is_coroutine_function(handler) else _as_coroutine(handler)
+        for wrapper in reversed(wrappers):
+            folded = _wrap(wrapper, folded)
+        return Method(folded, False)
+
+    def _before_opening(self) -> Terms:
+        methods = {
+            name: self._fold(name, handler, ())
+            for e in self.extensions
+            for name, handler in e.methods().items()
+            if name in e.opens_with
+        }
+        listeners = {name: (listener,) for e in self.extensions for name, listener in e.notifications().items()}
+        return Terms(None, {}, MappingProxyType(methods), MappingProxyType(listeners))
+
+
+def _overrides(extension: Extension, contribution: str) -> bool:
+    return getattr(type(extension), contribution) is not getattr(Extension, contribution)
+
+
+def _wrap(wrapper: Wrapper, following: Handler) -> Handler:
+    def wrapped(call: Call, params: Params) -> Any:
+        return wrapper(call, params, following)
+
+    return wrapped
+
+
+def _as_coroutine(handler: Handler) -> Handler:
+    async def run(call: Call, params: Params) -> Any:
+        result = handler(call, params)
+        # A wrapper works on the result's members, so bytes made for the wire are opened again.
+        return from_json(result) if type(result) is Encoded else result
+
+    return run
+
+
+def _is_coroutine_function(function: Callable[..., Any]) -> bool:
+    # inspect.iscoroutinefunction without importing inspect: CO_COROUTINE on the code object.
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return bool(code and code.co_flags & 0x80)
+
+
+def _unique(kind: str, names: Mapping[str, tuple[Any, ...]]) -> frozenset[Any]:
+    owners: dict[Any, str] = {}
+    for owner, served in names.items():
+        for name in served:
+            if name in owners:
+                raise UsageError(
+                    f"{kind} {name!r} is contributed by both {owners[name]} and {owner}",
+                    fix="leave one of the two out of Server(extensions=…)",
+                )
+            owners[name] = owner
+    return frozenset(owners)
+
+
+def _only_carrier(extensions: Sequence[Extension]) -> Carrier | None:
+    carriers = [(e.name, carrier) for e in extensions if (carrier := e.carrier()) is not None]
+    if len(carriers) > 1:
+        names = " and ".join(name for name, _ in carriers)
+        raise UsageError(f"{names} both bring a carrier", fix="serve them as two servers: a pipe has one framing")
+    return carriers[0][1] if carriers else None
+
+
+def _merge(into: dict[str, Any], more: Mapping[str, Any], owner: str) -> None:
+    for key, value in more.items():
+        present = into.get(key)
+        if isinstance(value, Mapping) and isinstance(present, dict):
+            _merge(present, value, owner)  # pyright: ignore[reportUnknownArgumentType]
+        elif isinstance(value, Mapping):
+            into[key] = {}
+            _merge(into[key], value, owner)  # pyright: ignore[reportUnknownArgumentType]
+        elif key in into and present != value:
+            raise UsageError(f"capability {key!r} is set to {present!r} and, by {owner}, to {value!r}")
+        else:
+            into[key] = value

@@ -1,0 +1,88 @@
+"""What a conversation asks of an event loop. The core states the need; the runner meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+
+T = TypeVar("T")
+
+
+class Task(Protocol):
+    def cancel(self) -> object: ...
+
+
+class Timer(Protocol):
+    """The time a call has left. While paused it does not run."""
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class Pending(Protocol):
+    """An answer that is awaited."""
+
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+    def done(self) -> bool: ...
+    def __await__(self) -> Any: ...
+
+
+class Engine(Protocol):
+    @property
+    def ready(self) -> bool:
+        """Whether an event loop runs; until then only immediate methods are answered."""
+        ...
+
+    def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
+        """Run the handler of a call as a task and settle the call with what comes of it."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> Task:
+        """Run something that belongs to no call."""
+        ...
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Run `action` on the loop, behind everything that is ready to run now."""
+        ...
+
+    def pending(self) -> Pending: ...
+
+    async def wait(self, pending: Pending, timeout: float | None) -> Any:
+        """Raises TimeoutError when `timeout` seconds pass first."""
+        ...
+
+    def within(self, call: Call, seconds: float, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """Run `work`; if it is still running after `seconds`, cancel it and raise TimedOut."""
+        ...
+
+    def in_thread(self, function: Callable[[], T]) -> Awaitable[T]:
+        """Run blocking code in a worker thread, with the caller's context variables."""
+        ...
+
+    def on_loop(self) -> bool:
+        """Whether the current thread is the event loop's."""
+        ...
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Run `action` on the loop, in order with the results of worker threads. For any thread."""
+        ...
+
+    def wait_from_thread(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
+        """Block a worker thread until `work`, run on the loop, is done."""
+        ...
+
+
+class NoLoopYet:
+    """Stands in until a loop runs: immediate methods are answered, the rest has to wait."""
+
+    ready = False
+
+    def on_loop(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"{name} needs the event loop, which has not started")

@@ -1,0 +1,179 @@
+"""The plug: what a protocol may contribute to a conversation. Every contribution is optional."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from defserve.core.stages import Stages
+from defserve.wire.messages import Id, Params, Request
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.core.session import Session
+
+Handler: TypeAlias = Callable[["Call", Params], Any]
+"""`(call, params)` to the result. A coroutine function runs as a task, a plain one at once."""
+
+Next: TypeAlias = Callable[["Call", Params], Awaitable[Any]]
+Wrapper: TypeAlias = Callable[["Call", Params, Next], Awaitable[Any]]
+"""`async (call, params, next)`: sees the params in and the result out of the method it wraps."""
+
+Listener: TypeAlias = Callable[["Session", Params], Any]
+"""`(session, params)` for an incoming notification; a coroutine it returns runs as a task."""
+
+Provider: TypeAlias = Callable[["Call"], Any]
+
+
+class Offer:
+    """What a peer says it can do, once a session or with every request. `key` tells offers apart cheaply."""
+
+    __slots__ = ("version", "capabilities", "info", "stateless", "key")
+
+    def __init__(
+        self,
+        version: str,
+        capabilities: Mapping[str, Any],
+        info: Mapping[str, Any],
+        *,
+        stateless: bool = False,
+        key: object = None,
+    ) -> None:
+        self.version, self.capabilities, self.info = version, capabilities, info
+        self.stateless, self.key = stateless, key
+
+
+class Profile(Protocol):
+    """How replies look to this peer. The base protocol's negotiated state is one; see `Extension.negotiate`."""
+
+    @property
+    def batches(self) -> bool:
+        """Whether the peer may send and is sent arrays of messages."""
+        ...
+
+    @property
+    def null_id(self) -> bool:
+        """Whether an error without a readable id says `"id": null` rather than nothing."""
+        ...
+
+    @property
+    def calls_back(self) -> bool:
+        """Whether requests may be sent to the peer."""
+        ...
+
+    def result(self, call: Call, result: Any) -> Any:
+        """The result as this peer wants it."""
+        ...
+
+    def withdrawal(self, id: Id) -> tuple[str, Params] | None:
+        """The notification that takes back a request of ours, if the protocol has one."""
+        ...
+
+    def failure(self, call: Call, error: BaseException) -> Params:
+        """An exception as the rest of a reply: `{"error": …}` or, for what the model reads, `{"result": …}`."""
+        ...
+
+
+class Carrier(Protocol):
+    """Frames of a transport that carry several peers: who sent it, what it says, and how an answer is wrapped."""
+
+    def unwrap(self, frame: bytes) -> list[Parcel]:
+        """The parcels in a frame; an empty list drops it."""
+        ...
+
+    def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
+        """A message for `peer`; `answers` is the envelope of the parcel it replies to, if it replies to one."""
+        ...
+
+
+class Parcel:
+    """One thing a carrier's frame held: a message of `peer`, or an event (then `data` is None)."""
+
+    __slots__ = ("peer", "data", "envelope", "event")
+
+    def __init__(self, peer: str, data: bytes | None, envelope: object = None, event: object = None) -> None:
+        self.peer, self.data, self.envelope, self.event = peer, data, envelope, event
+
+
+class Extension:
+    """A protocol, or a part of one. Subclass it and override what you contribute.
+
+    `negotiate` decides whether the extension is active for a peer. Methods, notifications and `around`
+    act only where it is; stages, visibility, injectables and the lifespan act always, because a peer
+    that speaks less must lose fields on the wire, never protection.
+    """
+
+    name: str = ""
+
+    opens_with: frozenset[str] = frozenset()
+    """Methods answered before the conversation is open."""
+
+    def offer_in(self, request: Request) -> Offer | None:
+        """The offer that travels with this very request, for protocols without a handshake."""
+        return None
+
+    def capabilities(self, offer: Offer) -> Mapping[str, Any]:
+        """What is merged, at any depth, into the advertisement to a peer that made this offer."""
+        return {}
+
+    def negotiate(self, offer: Offer) -> object | None:
+        """This peer's state, or None where the extension stays inactive. A `Profile` shapes all replies."""
+        return None
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {}
+
+    def notifications(self) -> Mapping[str, Listener]:
+        return {}
+
+    def around(self) -> Mapping[str, Wrapper]:
+        """Method to wrapper; the first extension's wrapper is the outermost."""
+        return {}
+
+    def stages(self) -> Stages | None:
+        """Steps of the call of a listed item, in the fixed order of `Stages`."""
+        return None
+
+    def visible(self, call: Call, item: Any) -> bool:
+        """Whether this caller may see, and so use, the item. Asked for lists and again at the call."""
+        return True
+
+    def describe(self, item: Any, view: object) -> Mapping[str, Any]:
+        """Fields added to a listed item, for the given `view`."""
+        return {}
+
+    def view(self, call: Call) -> object:
+        """A hashable key: callers with the same key see the same lists in the same words."""
+        return None
+
+    def injectables(self) -> Mapping[Any, Provider]:
+        """Annotation to provider, for parameters the peer does not send."""
+        return {}
+
+    def lifespan(self) -> AbstractAsyncContextManager[Any] | None:
+        """Entered once, when the server starts."""
+        return None
+
+    def carrier(self) -> Carrier | None:
+        """At most one extension of a server has one."""
+        return None
+
+    def session_closed(self, session: Session) -> None:
+        """The conversation ended; let go of what was kept for it."""
+
+
+class Outgoing:
+    """One encoded message for the peer, and the call it belongs to, if it belongs to one.
+
+    `answers` is true for the reply that ends that call.
+    """
+
+    __slots__ = ("data", "relates_to", "answers")
+
+    def __init__(self, data: bytes, relates_to: Call | None, answers: bool = False) -> None:
+        self.data, self.relates_to, self.answers = data, relates_to, answers
+
+    @property
+    def relates_to_id(self) -> Id | None:
+        return self.relates_to.id if self.relates_to is not None else None

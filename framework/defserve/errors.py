@@ -1,0 +1,190 @@
+"""Every exception defserve raises on purpose, named after who erred.
+
+    DefserveError
+    ├── UsageError              the author: a wrong declaration, raised when it is made
+    ├── PeerError               the other side answered with an error, or not at all
+    │   ├── PeerGone            it left before it answered
+    │   ├── PeerTimeout         it did not answer in time
+    │   └── NoBackChannel       it cannot be asked (also a capability it did not offer)
+    ├── ProtocolError           a message broke the rules on the wire; has a JSON-RPC code
+    │   ├── ParseError          -32700
+    │   ├── InvalidRequest      -32600
+    │   ├── MethodNotFound      -32601
+    │   ├── InvalidParams       -32602
+    │   └── NotOpen             -32602, a request before the conversation was opened
+    ├── Refused                 policy said no
+    │   ├── LimitExceeded       a size, time or concurrency limit
+    │   └── Draining            the server is shutting down and takes no new calls
+    └── ToolError               text for the model: what went wrong and what to do
+        ├── BadArguments        the call's arguments do not fit
+        ├── TimedOut            the function took longer than its timeout
+        ├── Declined            a person said no
+        └── Dismissed           a person closed the question
+
+`Suspended` stands apart: it is a BaseException, so that `except Exception` in an author's
+function cannot swallow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class DefserveError(Exception):
+    """The root of everything defserve raises on purpose."""
+
+
+class UsageError(DefserveError):
+    """The author declared something that cannot work.
+
+    Says where (`file:line`), what, why and how to fix it.
+    """
+
+    def __init__(self, problem: str, *, where: str = "", fix: str = "") -> None:
+        self.problem, self.where, self.fix = problem, where, fix
+        text = f"{where}: {problem}" if where else problem
+        super().__init__(f"{text}\n  fix: {fix}" if fix else text)
+
+
+class PeerError(DefserveError):
+    """The other side answered a request of ours with an error."""
+
+    def __init__(self, message: str, *, code: int = -32603, data: Any = None) -> None:
+        self.message, self.code, self.data = message, code, data
+        super().__init__(message)
+
+
+class PeerGone(PeerError):
+    """The other side left before it answered."""
+
+
+class PeerTimeout(PeerError):
+    """The other side did not answer in time."""
+
+
+class NoBackChannel(PeerError):
+    """The other side cannot be asked this: no road back, or it did not offer to answer.
+
+    `needs` is what it would have to offer, as its capabilities object.
+    """
+
+    def __init__(self, message: str, *, needs: Mapping[str, Any] | None = None) -> None:
+        self.needs = dict(needs or {})
+        super().__init__(message)
+
+
+class ProtocolError(DefserveError):
+    """A message that breaks the rules. Carries the JSON-RPC code and data of its reply."""
+
+    code = -32603
+
+    def __init__(self, message: str, *, code: int | None = None, data: Any = None) -> None:
+        self.message, self.data = message, data
+        if code is not None:
+            self.code = code
+        super().__init__(message)
+
+
+class ParseError(ProtocolError):
+    """Not JSON."""
+
+    code = -32700
+
+
+class InvalidRequest(ProtocolError):
+    """JSON, but not a message."""
+
+    code = -32600
+
+
+class MethodNotFound(ProtocolError):
+    """A method nobody serves, or one that was not negotiated."""
+
+    code = -32601
+
+
+class InvalidParams(ProtocolError):
+    """A known method with parameters that do not fit it."""
+
+    code = -32602
+
+
+class NotOpen(InvalidParams):
+    """A request that has to wait until the conversation is open."""
+
+
+class Refused(DefserveError):
+    """Policy said no. `error_type` is the symbolic name that travels in the error's data."""
+
+    error_type = "refused"
+
+    def __init__(self, message: str, *, data: Mapping[str, Any] | None = None) -> None:
+        self.message, self.data = message, dict(data or {})
+        super().__init__(message)
+
+
+class LimitExceeded(Refused):
+    """A size, time or concurrency limit. `data` names the limit and when to try again."""
+
+    error_type = "limit_exceeded"
+
+
+class Draining(Refused):
+    """The server finishes what it has begun and takes no new calls."""
+
+    error_type = "draining"
+
+
+class ToolError(DefserveError):
+    """An error the model reads: say what happened and what to do about it."""
+
+    error_type = "tool_error"
+
+    def __init__(self, message: str, *, data: Mapping[str, Any] | None = None) -> None:
+        self.message, self.data = message, dict(data or {})
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One argument that does not fit: its path (`items[0].qty`), and what is wrong with it."""
+
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}" if self.field else self.reason
+
+
+class BadArguments(ToolError):
+    """The arguments of a call do not fit its schema; one line for each problem."""
+
+    error_type = "invalid_arguments"
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(map(str, problems)))
+
+
+class TimedOut(ToolError):
+    """The function did not finish within its timeout."""
+
+    error_type = "timeout"
+
+
+class Declined(ToolError):
+    """A person was asked and said no."""
+
+    error_type = "declined"
+
+
+class Dismissed(ToolError):
+    """A person was asked and closed the question without an answer."""
+
+    error_type = "dismissed"
+
+
+class Suspended(BaseException):
+    """Unwinds synchronous code that asked a question whose answer comes with a later request."""

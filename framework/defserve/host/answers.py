@@ -1,0 +1,161 @@
+"""What the client's side says when the server asks: a person, a model, the roots. Same answers in both eras."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from defserve.errors import MethodNotFound, PeerError, UsageError
+from defserve.host.conversation import object_of
+
+MOST_ROUNDS = 16
+
+
+class Decision(Enum):
+    """What a person does with a question, apart from filling it in."""
+
+    ACCEPT = "accept"
+    DECLINE = "decline"
+    CANCEL = "cancel"
+
+
+Accept: Final = Decision.ACCEPT
+Decline: Final = Decision.DECLINE
+Cancel: Final = Decision.CANCEL
+
+Answer: TypeAlias = Any
+"""A dict or a pydantic model accepts with that content; Accept, Decline and Cancel stand for themselves."""
+
+Ask: TypeAlias = Callable[[str, dict[str, Any]], Answer | Awaitable[Answer]]
+AskUrl: TypeAlias = Callable[[str, str], Decision | Awaitable[Decision]]
+Sample: TypeAlias = Callable[[dict[str, Any]], str | dict[str, Any] | Awaitable[str | dict[str, Any]]]
+Root: TypeAlias = str | dict[str, Any]
+Roots: TypeAlias = Sequence[Root] | Callable[[], Sequence[Root] | Awaitable[Sequence[Root]]]
+
+
+class Answers:
+    """The client's answers; what is not given is not offered to the server. Every callable may be sync or async.
+
+    ask      (message, schema) -> dict, model, Accept, Decline or Cancel
+    ask_url  (message, url) -> Accept, Decline or Cancel
+    sample   (params of sampling/createMessage) -> text, or the whole result
+    roots    URIs or root objects, or a function that gives them
+    """
+
+    __slots__ = ("ask", "ask_url", "sample", "roots")
+
+    def __init__(
+        self,
+        ask: Ask | None = None,
+        sample: Sample | None = None,
+        roots: Roots | None = None,
+        *,
+        ask_url: AskUrl | None = None,
+    ) -> None:
+        self.ask, self.ask_url, self.sample, self.roots = ask, ask_url, sample, roots
+
+    def capabilities(self) -> dict[str, Any]:
+        """The client capabilities these answers amount to."""
+        offer: dict[str, Any] = {}
+        modes = {"form": self.ask, "url": self.ask_url}
+        if self.ask or self.ask_url:
+            offer["elicitation"] = {mode: {} for mode, given in modes.items() if given}
+        if self.sample:
+            offer["sampling"] = {}
+        if self.roots is not None:
+            offer["roots"] = {}
+        return offer
+
+    async def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """The result of one request of the server's. Raises MethodNotFound for what was not offered."""
+        answerer = ANSWERERS.get(method)
+        if answerer is None:
+            raise MethodNotFound(f"this client does not answer {method}")
+        return await answerer(self, params)
+
+    async def _elicitation(self, params: dict[str, Any]) -> dict[str, Any]:
+        message = str(params.get("message", ""))
+        if params.get("mode") == "url":
+            if self.ask_url is None:
+                raise MethodNotFound("this client does not open URLs for the server")
+            return _decided(await _settled(self.ask_url(message, str(params.get("url", "")))))
+        if self.ask is None:
+            raise MethodNotFound("this client does not answer questions")
+        return _decided(await _settled(self.ask(message, object_of(params.get("requestedSchema")))))
+
+    async def _sampling(self, params: dict[str, Any]) -> dict[str, Any]:
+        if self.sample is None:
+            raise MethodNotFound("this client has no model to sample")
+        said = await _settled(self.sample(params))
+        if isinstance(said, str):
+            content = {"type": "text", "text": said}
+            return {"role": "assistant", "content": content, "model": "unknown", "stopReason": "endTurn"}
+        return said
+
+    async def _roots(self, params: dict[str, Any]) -> dict[str, Any]:
+        if self.roots is None:
+            raise MethodNotFound("this client has no roots")
+        roots: Sequence[Root] = await _settled(self.roots()) if callable(self.roots) else self.roots
+        return {"roots": [{"uri": root} if isinstance(root, str) else root for root in roots]}
+
+    async def _ping(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+
+ANSWERERS: Final[Mapping[str, Callable[[Answers, dict[str, Any]], Awaitable[dict[str, Any]]]]] = {
+    "elicitation/create": Answers._elicitation,  # pyright: ignore[reportPrivateUsage]
+    "sampling/createMessage": Answers._sampling,  # pyright: ignore[reportPrivateUsage]
+    "roots/list": Answers._roots,  # pyright: ignore[reportPrivateUsage]
+    "ping": Answers._ping,  # pyright: ignore[reportPrivateUsage]
+}
+
+
+async def in_rounds(
+    ask: Callable[[Mapping[str, Any]], Awaitable[Any]], params: Mapping[str, Any], answers: Answers
+) -> Any:
+    """Repeat a request with answers until its result no longer says `input_required`.
+
+    Raises PeerError when the server asks for what was not offered, or never stops asking.
+    """
+    result = await ask(params)
+    for _ in range(MOST_ROUNDS):
+        wanting = object_of(result)
+        if wanting.get("resultType") != "input_required":
+            return result
+        again: dict[str, Any] = {**params, "inputResponses": await _responses(wanting, answers)}
+        if "requestState" in wanting:
+            again["requestState"] = wanting["requestState"]
+        result = await ask(again)
+    raise PeerError(f"the server still asks for input after {MOST_ROUNDS} rounds")
+
+
+async def _responses(result: dict[str, Any], answers: Answers) -> dict[str, Any]:
+    # One after the other: most answers come from a person, who has one pair of eyes.
+    responses: dict[str, Any] = {}
+    for key, asked in object_of(result.get("inputRequests")).items():
+        request = object_of(asked)
+        method = str(request.get("method"))
+        try:
+            responses[key] = await answers.answer(method, object_of(request.get("params")))
+        except MethodNotFound as unoffered:
+            raise PeerError(f"the server asks for {method}, which it was not offered: {unoffered}") from None
+    return responses
+
+
+def _decided(answer: Any) -> dict[str, Any]:
+    if isinstance(answer, Decision):
+        return {"action": answer.value}
+    dump = getattr(answer, "model_dump", None)
+    content = dump(mode="json") if dump else answer
+    if not isinstance(content, dict):
+        raise UsageError(
+            f"an answer must be a dict, a model, Accept, Decline or Cancel, not {type(answer).__name__}",
+            fix="return {'field': value} from the ask handler",
+        )
+    return {"action": "accept", "content": content}
+
+
+async def _settled(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value

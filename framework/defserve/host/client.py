@@ -1,0 +1,295 @@
+"""The client's typed verbs over one link. How an era puts them on the wire is `eras`, who answers is `answers`."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from defserve.errors import PeerError, PeerGone
+from defserve.host.answers import Answers, in_rounds
+from defserve.host.conversation import Conversation, Progress, object_of
+from defserve.host.eras import Offer, Opening, open_conversation
+from defserve.host.links import Link
+from defserve.host.listening import Events, News, SessionEvents, StreamEvents, Wanted
+from defserve.host.values import RETURNS, lone_text, value_of
+from defserve.version import VERSION
+from defserve.wire.codec import encode
+
+Json: TypeAlias = dict[str, Any]
+
+TIMEOUT_SECONDS = 60.0
+INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
+
+
+class Client:
+    """Speaks MCP with one server, in either era: `async with Client(link) as client`.
+
+    version      the protocol version to speak; None takes the newest both sides know
+    answers      who answers the server's questions; what is not given is not offered
+    capabilities merged over the capabilities that `answers` amount to
+    timeout      seconds every request may take unless it says otherwise; None waits for ever
+    on_log       called with the params of each log notification; `log_level` (then "info") is asked for
+    on_progress  called with progress, total and message of every tool call that names no handler of its own
+    on_notification  called with the method and params of every notification, logs and progress included
+
+    Every verb raises PeerError when the server answers with an error, PeerTimeout when it does not answer in time
+    and PeerGone when it leaves. Cancelling a verb calls its request off.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        version: str | None = None,
+        info: Mapping[str, Any] = INFO,
+        answers: Answers | None = None,
+        capabilities: Mapping[str, Any] | None = None,
+        timeout: float | None = TIMEOUT_SECONDS,
+        log_level: str | None = None,
+        on_log: Callable[[Json], object] | None = None,
+        on_progress: Progress | None = None,
+        on_notification: Callable[[str, Json], object] | None = None,
+    ) -> None:
+        self.answers = answers or Answers()
+        self.timeout = timeout
+        self._offer = Offer(dict(info), _merged(self.answers.capabilities(), capabilities or {}))
+        self._wanted_version = version
+        self._log_level = log_level or ("info" if on_log else None)
+        self._on_log, self._on_progress, self._on_notification = on_log, on_progress, on_notification
+        self._conversation = Conversation(
+            link, on_request=self.answers.answer, on_notification=self._heard, on_gone=self._bereaved
+        )
+        self._opening: Opening | None = None
+        self._audience: set[Events] = set()
+        self._watched: dict[str, Events] = {}
+        self._returns: dict[str, Json | None] | None = None
+
+    async def __aenter__(self) -> Client:
+        self._conversation.start()
+        try:
+            self._opening = await open_conversation(self._conversation, self._offer, self._wanted_version, self.timeout)
+            if self._log_level and "logging" in self.capabilities:
+                await self.set_log_level(self._log_level)
+        except BaseException:
+            await self._conversation.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for events in tuple(self._audience):
+            events.end()
+        await self._conversation.aclose()
+
+    @property
+    def version(self) -> str:
+        """The protocol version both sides agreed on."""
+        return self._open.version
+
+    @property
+    def stateless(self) -> bool:
+        """Whether every request stands alone (2026-07-28 and later)."""
+        return self._open.stateless
+
+    @property
+    def server_info(self) -> Json:
+        return self._open.server_info
+
+    @property
+    def capabilities(self) -> Json:
+        """What the server offers."""
+        return self._open.capabilities
+
+    @property
+    def instructions(self) -> str | None:
+        return self._open.instructions
+
+    async def call(self, tool: str, /, **arguments: Any) -> Any:
+        """Call a tool and give back its value: structured content, a scalar, text, or a list of content blocks.
+
+        Raises ToolError when the tool says that it failed.
+        """
+        result = await self.call_raw(tool, arguments)
+        needs_type = not result.get("isError") and lone_text(result) is not None
+        return value_of(result, (await self._returns_of(tool)) if needs_type else None)
+
+    async def call_raw(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        on_progress: Progress | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+        meta: Mapping[str, Any] | None = None,
+    ) -> Json:
+        """Call a tool and give back the result as it came, `isError` and all."""
+        params: Json = {"name": tool, "arguments": dict(arguments or {})}
+        if meta:
+            params["_meta"] = dict(meta)
+        return await self.request("tools/call", params, on_progress=on_progress or self._on_progress, timeout=timeout)
+
+    async def tools(self) -> list[Json]:
+        return await self._pages("tools/list", "tools")
+
+    async def resources(self) -> list[Json]:
+        return await self._pages("resources/list", "resources")
+
+    async def templates(self) -> list[Json]:
+        return await self._pages("resources/templates/list", "resourceTemplates")
+
+    async def prompts(self) -> list[Json]:
+        return await self._pages("prompts/list", "prompts")
+
+    async def read(self, uri: str) -> list[Json]:
+        """The contents of a resource, as they came."""
+        return (await self.request("resources/read", {"uri": uri})).get("contents") or []
+
+    async def read_text(self, uri: str) -> str:
+        """The text of a resource; several texts are joined, binary contents decoded as UTF-8."""
+        return (await self.read_bytes(uri)).decode()
+
+    async def read_bytes(self, uri: str) -> bytes:
+        """The bytes of a resource, texts as UTF-8."""
+        return b"".join(_bytes_of(content) for content in await self.read(uri))
+
+    async def prompt(self, prompt: str, /, **arguments: Any) -> Json:
+        """A prompt with its messages. Arguments are strings on the wire; others travel as their JSON text."""
+        texts = {name: value if isinstance(value, str) else encode(value).decode() for name, value in arguments.items()}
+        return await self.request("prompts/get", {"name": prompt, "arguments": texts})
+
+    async def complete(
+        self,
+        ref: str | Mapping[str, Any],
+        *,
+        argument: str,
+        value: str = "",
+        context: Mapping[str, str] | None = None,
+    ) -> Json:
+        """The `completion` object for one argument. `ref` is a prompt's name, a URI (template), or the whole ref."""
+        params: Json = {"ref": _ref(ref), "argument": {"name": argument, "value": value}}
+        if context:
+            params["context"] = {"arguments": dict(context)}
+        return (await self.request("completion/complete", params)).get("completion") or {}
+
+    async def ping(self) -> None:
+        """A sign of life; the stateless era has no ping, so the server is asked to describe itself."""
+        await self.request("server/discover" if self.stateless else "ping", {})
+
+    async def set_log_level(self, level: str) -> None:
+        """Ask for log notifications of `level` and above; stateless requests carry it from now on."""
+        self._log_level = level
+        if not self.stateless:
+            await self.request("logging/setLevel", {"level": level})
+
+    async def subscribe(self, uri: str) -> None:
+        """Have changes of a resource reported to `on_notification`."""
+        if not self.stateless:
+            await self.request("resources/subscribe", {"uri": uri})
+        elif uri not in self._watched:
+            events = self._watched[uri] = self.listen(uris=(uri,))
+            await events.open()
+
+    async def unsubscribe(self, uri: str) -> None:
+        if not self.stateless:
+            await self.request("resources/unsubscribe", {"uri": uri})
+        elif events := self._watched.pop(uri, None):
+            await events.close()
+
+    def listen(
+        self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
+    ) -> Events:
+        """News of the named kinds: `async with client.listen(tools=True) as events: async for news in events`."""
+        chosen = {"tools": tools, "prompts": prompts, "resources": resources}
+        wanted = Wanted([kind for kind, on in chosen.items() if on], uris)
+        if self.stateless:
+            return StreamEvents(wanted, self._audience, self._conversation, self._open, self.timeout)
+        return SessionEvents(wanted, self._audience, self.subscribe, self.unsubscribe)
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        on_progress: Progress | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+        follow: bool = True,
+    ) -> Json:
+        """Any request. `follow` answers and repeats one that comes back as `input_required`."""
+        opening, patience = self._open, self.timeout if timeout is None else timeout
+
+        async def ask(params: Mapping[str, Any]) -> Any:
+            dressed = opening.dress(params, self._log_level)
+            return await self._conversation.request(method, dressed, within=patience, on_progress=on_progress)
+
+        result = await (in_rounds(ask, params or {}, self.answers) if follow else ask(params or {}))
+        if not isinstance(result, dict):
+            raise PeerError(f"the result of {method} is not an object")
+        return result  # pyright: ignore[reportUnknownVariableType]
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        await self._conversation.notify(method, params or {})
+
+    @property
+    def _open(self) -> Opening:
+        if self._opening is None:
+            raise PeerGone("the client is not open yet: use it inside `async with`")
+        return self._opening
+
+    async def _pages(self, method: str, member: str) -> list[Json]:
+        items: list[Json] = []
+        seen: set[str] = set()
+        cursor: str | None = None
+        while True:
+            page = await self.request(method, {} if cursor is None else {"cursor": cursor})
+            items += page.get(member) or []
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                return items
+            if cursor in seen:
+                raise PeerError(f"the pages of {method} go round in circles: cursor {cursor!r} came twice")
+            seen.add(cursor)
+
+    async def _returns_of(self, tool: str) -> Json | None:
+        """The type that `tool` publishes for its text, listing the tools the first time it is asked."""
+        if self._returns is None:
+            try:
+                tools = await self.tools()
+            except PeerError as error:
+                if type(error) is not PeerError:
+                    raise
+                tools = []
+            self._returns = {item["name"]: object_of(item.get("_meta")).get(RETURNS) for item in tools}
+        return self._returns.get(tool)
+
+    def _heard(self, method: str, params: Json) -> None:
+        if method == "notifications/message" and self._on_log:
+            self._on_log(params)
+        elif method == "notifications/tools/list_changed":
+            self._returns = None
+        news = News(method, params)
+        for events in tuple(self._audience):
+            events.hear(news)
+        if self._on_notification:
+            self._on_notification(method, params)
+
+    def _bereaved(self, gone: PeerGone) -> None:
+        for events in tuple(self._audience):
+            events.end(gone)
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
+    both = {**base, **over}
+    for name in base.keys() & over.keys():
+        if isinstance(base[name], dict) and isinstance(over[name], dict):
+            both[name] = _merged(base[name], over[name])
+    return both
+
+
+def _ref(ref: str | Mapping[str, Any]) -> Json:
+    if not isinstance(ref, str):
+        return dict(ref)
+    return {"type": "ref/resource", "uri": ref} if ":" in ref else {"type": "ref/prompt", "name": ref}
+
+
+def _bytes_of(content: Json) -> bytes:
+    return base64.b64decode(content["blob"]) if "blob" in content else str(content.get("text", "")).encode()

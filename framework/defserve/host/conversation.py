@@ -1,0 +1,257 @@
+"""JSON-RPC over one link: requests matched with replies, deadlines, and the peer's own requests. No method by name
+but `notifications/cancelled` and `notifications/progress`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeAlias, cast
+
+from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
+from defserve.host.links import Link
+from defserve.wire.codec import decode, encode
+from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
+
+Params: TypeAlias = Mapping[str, Any]
+Progress: TypeAlias = Callable[[float, float | None, str | None], object]
+
+FLUSH_SECONDS = 1.0
+
+log = logging.getLogger("defserve.host")
+
+
+class Pending:
+    """A request on its way: its id and, some day, the whole reply."""
+
+    __slots__ = ("id", "method", "reply", "on_progress")
+
+    def __init__(self, id: Id, method: str, on_progress: Progress | None) -> None:
+        self.id, self.method, self.on_progress = id, method, on_progress
+        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        # A reply nobody waits for any more must not be reported as an unretrieved exception.
+        self.reply.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+class Conversation:
+    """Reads the link in a task of its own from `start` to `aclose`.
+
+    `on_request` answers what the peer asks; `on_notification` is called in the order of arrival, and always before
+    the reply that came after it is handed out; `on_gone` is called once, when the peer left or we close.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        on_request: Callable[[str, dict[str, Any]], Awaitable[Any]],
+        on_notification: Callable[[str, dict[str, Any]], None],
+        on_gone: Callable[[PeerGone], None],
+    ) -> None:
+        self._link = link
+        self._on_request, self._on_notification, self._on_gone = on_request, on_notification, on_gone
+        self._pending: dict[Id, Pending] = {}
+        self._last_id = 0
+        self._answering: dict[Id, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._gone: PeerGone | None = None
+
+    def start(self) -> None:
+        self._reader = asyncio.create_task(self._read(), name="defserve.host reader")
+
+    async def aclose(self) -> None:
+        """Stop reading, fail whatever still waits, close the link."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=FLUSH_SECONDS)
+        self._leave(PeerGone("the client was closed"))
+        tasks = [*self._tasks, *self._answering.values(), *([self._reader] if self._reader else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._link.aclose()
+
+    async def request(
+        self,
+        method: str,
+        params: Params,
+        *,
+        within: float | None,
+        on_progress: Progress | None = None,
+        cancellable: bool = True,
+    ) -> Any:
+        """Ask, wait `within` seconds, and give back the result.
+
+        Raises PeerError if the peer answers with an error, PeerTimeout if it does not answer in time, PeerGone if it
+        leaves. A request that is given up, by its deadline or because its task is cancelled, is called off with
+        `notifications/cancelled` where it is `cancellable`.
+        """
+        pending = await self.begin(method, params, on_progress)
+        try:
+            reply = await self._wait(pending, within)
+        except (asyncio.CancelledError, PeerTimeout) as reason:
+            if cancellable:
+                self.call_off(pending, "timed out" if isinstance(reason, PeerTimeout) else "no longer needed")
+            raise
+        finally:
+            self._pending.pop(pending.id, None)
+        if reply.error is not None:
+            raise peer_error(reply.error)
+        return reply.result
+
+    async def begin(self, method: str, params: Params, on_progress: Progress | None = None) -> Pending:
+        """Send a request without waiting for its reply; the caller looks after the deadline."""
+        if self._gone:
+            raise self._departure()
+        self._last_id += 1
+        pending = Pending(self._last_id, method, on_progress)
+        if on_progress:
+            params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
+        self._pending[pending.id] = pending
+        message: dict[str, Any] = {"jsonrpc": "2.0", "id": pending.id, "method": method}
+        if params:
+            message["params"] = params
+        try:
+            await self._link.send(encode(message))
+        except BaseException:
+            self._pending.pop(pending.id, None)
+            raise
+        return pending
+
+    def call_off(self, pending: Pending, reason: str) -> None:
+        """Tell the peer that nobody waits any more. Sent by a task of its own: ours may be being cancelled."""
+        self._pending.pop(pending.id, None)
+        if not self._gone and not pending.reply.done():
+            self._spawn(self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason}))
+
+    async def notify(self, method: str, params: Params) -> None:
+        if self._gone:
+            raise self._departure()
+        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+        if params:
+            message["params"] = params
+        await self._link.send(encode(message))
+
+    async def _wait(self, pending: Pending, within: float | None) -> Reply:
+        while not pending.reply.done():
+            await asyncio.wait((pending.reply,), timeout=within)
+            # While we think about a question of the peer's, its silence is our doing.
+            if not pending.reply.done() and not self._answering:
+                raise PeerTimeout(f"no answer to {pending.method} within {within:g} s")
+        return pending.reply.result()
+
+    async def _read(self) -> None:
+        reason = PeerGone("the peer left")
+        try:
+            while (data := await self._link.receive()) is not None:
+                messages = decode(data)
+                for message in messages if isinstance(messages, list) else (messages,):
+                    self._dispatch(message, data)
+        except PeerGone as gone:
+            reason = gone
+        except Exception as error:
+            log.exception("reading from the peer failed")
+            reason = PeerGone(f"reading from the peer failed: {error}")
+        self._leave(reason)
+
+    def _dispatch(self, message: Message, data: bytes) -> None:
+        if isinstance(message, Reply):
+            self._replied(message, data)
+        elif isinstance(message, Notification):
+            self._notified(message)
+        elif isinstance(message, Request):
+            task = asyncio.create_task(self._answer(message))
+            self._answering[message.id] = task
+            task.add_done_callback(lambda _: self._answering.pop(message.id, None))
+        else:
+            self._malformed(message, data)
+
+    def _replied(self, reply: Reply, data: bytes) -> None:
+        pending = self._pending.pop(reply.id, None) if reply.id is not None else None
+        if pending is None:
+            log.debug("a reply that nobody waits for: %.200r", data)
+        elif not pending.reply.done():
+            pending.reply.set_result(reply)
+
+    def _malformed(self, message: Malformed, data: bytes) -> None:
+        log.warning("skipped a line that is no message (%s): %.200r", message.message, data)
+        pending = self._pending.pop(message.id, None) if message.id is not None else None
+        if pending and not pending.reply.done():
+            error = {"code": message.code, "message": f"the peer's reply is unreadable: {message.message}"}
+            pending.reply.set_result(Reply(message.id, None, error))
+
+    def _notified(self, note: Notification) -> None:
+        if note.method == "notifications/cancelled":
+            task = self._answering.get(note.params.get("requestId", ""))
+            if task:
+                task.cancel()
+        elif note.method == "notifications/progress":
+            self._progressed(note.params)
+        try:
+            self._on_notification(note.method, note.params)
+        except Exception:
+            log.exception("the handler of %s failed", note.method)
+
+    def _progressed(self, params: dict[str, Any]) -> None:
+        token = params.get("progressToken")
+        pending = self._pending.get(token) if isinstance(token, int | str) else None
+        if pending is None or pending.on_progress is None:
+            return
+        try:
+            pending.on_progress(params.get("progress", 0), params.get("total"), params.get("message"))
+        except Exception:
+            log.exception("the progress handler of %s failed", pending.method)
+
+    async def _answer(self, request: Request) -> None:
+        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": request.id}
+        try:
+            reply["result"] = await self._on_request(request.method, request.params)
+        except ProtocolError as error:
+            reply["error"] = {"code": error.code, "message": error.message}
+        except Exception as error:
+            log.exception("answering %s failed", request.method)
+            reply["error"] = {"code": -32603, "message": f"{type(error).__name__}: {error}"}
+        try:
+            await self._link.send(encode(reply))
+        except PeerGone:
+            log.debug("the peer left before %s was answered", request.method)
+
+    def _leave(self, reason: PeerGone) -> None:
+        if self._gone is None:
+            self._gone = reason
+            self._on_gone(self._departure())
+        pending, self._pending = self._pending, {}
+        for waiting in pending.values():
+            if not waiting.reply.done():
+                waiting.reply.set_exception(self._departure())
+
+    def _departure(self) -> PeerGone:
+        # A fresh one each time: an exception raised twice drags the first traceback along.
+        return PeerGone(self._gone.message if self._gone else "the peer left")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(_quietly(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """`value` if it is a JSON object, else an empty one: a peer may leave out or garble what is optional."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def peer_error(error: dict[str, Any]) -> PeerError:
+    """A JSON-RPC error object as the exception the caller sees."""
+    code = error.get("code")
+    return PeerError(
+        str(error.get("message", "error without a message")),
+        code=code if isinstance(code, int) else -32603,
+        data=error.get("data"),
+    )
+
+
+async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except PeerGone:
+        log.debug("the peer left before it could be told")

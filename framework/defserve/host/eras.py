@@ -1,0 +1,135 @@
+"""The two ways to open a conversation: `initialize` (handshake) and an envelope on every request (stateless).
+
+The only module of the host that tells protocol versions apart.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Final
+
+from defserve.errors import PeerError, PeerTimeout, UsageError
+from defserve.host.conversation import Conversation, object_of
+
+HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+STATELESS_VERSIONS: Final = ("2026-07-28",)
+ERAS: Final[Mapping[str, str]] = {"handshake": HANDSHAKE_VERSIONS[-1], "stateless": STATELESS_VERSIONS[-1]}
+
+PREFIX: Final = "io.modelcontextprotocol/"
+PROBE_SECONDS = 5.0
+UNSUPPORTED_VERSION = -32022
+# A server that answers the probe with one of these has understood it.
+STATELESS_ERRORS: Final = frozenset((-32020, -32021, UNSUPPORTED_VERSION))
+
+
+class Offer:
+    """What the client says about itself."""
+
+    __slots__ = ("info", "capabilities")
+
+    def __init__(self, info: dict[str, Any], capabilities: dict[str, Any]) -> None:
+        self.info, self.capabilities = info, capabilities
+
+
+class Opening:
+    """An open conversation: what was agreed, and what every request must carry."""
+
+    __slots__ = ("version", "stateless", "server_info", "capabilities", "instructions", "envelope")
+
+    def __init__(self, version: str, result: dict[str, Any], envelope: dict[str, Any] | None = None) -> None:
+        meta = object_of(result.get("_meta"))
+        self.version = version
+        self.stateless = envelope is not None
+        self.server_info: dict[str, Any] = object_of(result.get("serverInfo") or meta.get(PREFIX + "serverInfo"))
+        self.capabilities: dict[str, Any] = object_of(result.get("capabilities"))
+        self.instructions: str | None = result.get("instructions")
+        self.envelope = envelope or {}
+
+    def dress(self, params: Mapping[str, Any], log_level: str | None) -> Mapping[str, Any]:
+        """`params` with the envelope of this era in `_meta`; what the caller put there stays."""
+        if not self.stateless:
+            return params
+        level = {PREFIX + "logLevel": log_level} if log_level else {}
+        return {**params, "_meta": {**self.envelope, **level, **object_of(params.get("_meta"))}}
+
+
+async def open_conversation(
+    conversation: Conversation, offer: Offer, version: str | None, within: float | None
+) -> Opening:
+    """Agree on a version: the one given, or the newest both sides speak when it is None.
+
+    Raises PeerError when the server speaks none of them.
+    """
+    if version in STATELESS_VERSIONS:
+        return await _discover(conversation, offer, version, within)
+    if version in HANDSHAKE_VERSIONS:
+        return await _initialize(conversation, offer, version, within)
+    if version is not None:
+        known = ", ".join(HANDSHAKE_VERSIONS + STATELESS_VERSIONS)
+        raise UsageError(f"unknown protocol version {version!r}", fix=f"use one of {known}, or None to negotiate")
+    return await _negotiate(conversation, offer, within)
+
+
+async def _negotiate(conversation: Conversation, offer: Offer, within: float | None) -> Opening:
+    patience = PROBE_SECONDS if within is None else min(within, PROBE_SECONDS)
+    try:
+        return await _discover(conversation, offer, STATELESS_VERSIONS[-1], patience)
+    except PeerTimeout:
+        pass
+    except PeerError as error:
+        if type(error) is not PeerError or (error.code in STATELESS_ERRORS and not _invites_handshake(error)):
+            raise
+    return await _initialize(conversation, offer, None, within)
+
+
+def _invites_handshake(error: PeerError) -> bool:
+    """Whether an unsupported-version error names a handshake version among those the server does support."""
+    supported: Any = object_of(error.data).get("supported") or ()
+    return any(version in supported for version in HANDSHAKE_VERSIONS)
+
+
+async def _discover(conversation: Conversation, offer: Offer, version: str, within: float | None) -> Opening:
+    envelope: dict[str, Any] = {
+        PREFIX + "protocolVersion": version,
+        PREFIX + "clientCapabilities": offer.capabilities,
+        PREFIX + "clientInfo": offer.info,
+    }
+    # Not called off: a server of the handshake era may take a stray notification before `initialize` badly.
+    result = await conversation.request("server/discover", {"_meta": envelope}, within=within, cancellable=False)
+    found = object_of(result)
+    supported: Any = found.get("supportedVersions") or ()
+    if version not in supported:
+        raise PeerError(
+            f"the server does not speak {version}, only {', '.join(map(str, supported)) or 'nothing it names'}",
+            code=UNSUPPORTED_VERSION,
+            data={"supported": list(supported), "requested": version},
+        )
+    return Opening(version, found, envelope)
+
+
+async def _initialize(conversation: Conversation, offer: Offer, pinned: str | None, within: float | None) -> Opening:
+    version = pinned or HANDSHAKE_VERSIONS[-1]
+    params = {
+        "protocolVersion": version,
+        "capabilities": _capabilities_for(version, offer.capabilities),
+        "clientInfo": offer.info,
+    }
+    # The specification forbids calling `initialize` off.
+    result = await conversation.request("initialize", params, within=within, cancellable=False)
+    agreed = object_of(result)
+    spoken = agreed.get("protocolVersion")
+    if not isinstance(spoken, str) or spoken not in ((pinned,) if pinned else HANDSHAKE_VERSIONS):
+        raise PeerError(f"the server wants to speak {spoken!r}, not {pinned or 'a version this client knows'}")
+    await conversation.notify("notifications/initialized", {})
+    return Opening(spoken, agreed)
+
+
+def _capabilities_for(version: str, capabilities: dict[str, Any]) -> dict[str, Any]:
+    """Elicitation modes exist since 2025-11-25: before it `{}` meant forms, and there was nothing else."""
+    offer = copy.deepcopy(capabilities)
+    if version < "2025-11-25" and "elicitation" in offer:
+        modes = offer.pop("elicitation")
+        if not modes or "form" in modes:
+            offer["elicitation"] = {}
+    return offer

@@ -1,0 +1,189 @@
+"""News of a server as an async iterator: `subscriptions/listen` where there is one, session notifications elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from defserve.errors import PeerError, PeerTimeout
+from defserve.host.conversation import Conversation, Pending, object_of, peer_error
+from defserve.host.eras import PREFIX, Opening
+
+UPDATED: Final = "notifications/resources/updated"
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+SUBSCRIPTION: Final = PREFIX + "subscriptionId"
+
+# kind of news -> (its notification, its name in the listen filter)
+KINDS: Final = {
+    "tools": ("notifications/tools/list_changed", "toolsListChanged"),
+    "prompts": ("notifications/prompts/list_changed", "promptsListChanged"),
+    "resources": ("notifications/resources/list_changed", "resourcesListChanged"),
+}
+
+
+class News:
+    """One notification."""
+
+    __slots__ = ("method", "params")
+
+    def __init__(self, method: str, params: dict[str, Any]) -> None:
+        self.method, self.params = method, params
+
+    def __repr__(self) -> str:
+        return f"News({self.method!r}, {self.params!r})"
+
+
+class Wanted:
+    """What a listener asks to hear about."""
+
+    __slots__ = ("kinds", "uris")
+
+    def __init__(self, kinds: Sequence[str], uris: Sequence[str]) -> None:
+        self.kinds, self.uris = tuple(kinds), tuple(uris)
+
+    def filter(self) -> dict[str, Any]:
+        wanted: dict[str, Any] = {KINDS[kind][1]: True for kind in self.kinds}
+        return {**wanted, "resourceSubscriptions": list(self.uris)} if self.uris else wanted
+
+    def matches(self, news: News) -> bool:
+        if news.method == UPDATED:
+            return news.params.get("uri") in self.uris
+        return any(KINDS[kind][0] == news.method for kind in self.kinds)
+
+
+class Events:
+    """An async context manager and iterator; it ends when the server ends the stream or leaves."""
+
+    def __init__(self, wanted: Wanted, audience: set[Events]) -> None:
+        self.wanted = wanted
+        self._audience = audience
+        self.honoured: dict[str, Any] = wanted.filter()
+        self._queue: asyncio.Queue[News | PeerError | None] = asyncio.Queue()
+
+    async def __aenter__(self) -> Events:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Ask the server for the news; what comes from now on is heard."""
+        # Before asking: the first notification may be faster than the reply.
+        self._audience.add(self)
+        try:
+            await self._begin()
+        except BaseException:
+            self._audience.discard(self)
+            raise
+
+    async def close(self) -> None:
+        self._audience.discard(self)
+        await self._finish()
+
+    async def _begin(self) -> None:
+        raise NotImplementedError
+
+    async def _finish(self) -> None:
+        raise NotImplementedError
+
+    def hear(self, news: News) -> None:
+        """Take note of a notification of the server, if it is one of ours."""
+        raise NotImplementedError
+
+    def end(self, reason: PeerError | None = None) -> None:
+        self._queue.put_nowait(reason)
+
+    def __aiter__(self) -> AsyncIterator[News]:
+        return self
+
+    async def __anext__(self) -> News:
+        item = await self._queue.get()
+        if isinstance(item, News):
+            return item
+        self._queue.put_nowait(item)
+        if item is None:
+            raise StopAsyncIteration
+        raise item
+
+
+class SessionEvents(Events):
+    """Handshake: list changes come to every session, resources are subscribed to one by one."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        audience: set[Events],
+        subscribe: Callable[[str], Awaitable[object]],
+        unsubscribe: Callable[[str], Awaitable[object]],
+    ) -> None:
+        super().__init__(wanted, audience)
+        self._subscribe, self._unsubscribe = subscribe, unsubscribe
+
+    async def _begin(self) -> None:
+        for uri in self.wanted.uris:
+            await self._subscribe(uri)
+
+    async def _finish(self) -> None:
+        self.end()
+        for uri in self.wanted.uris:
+            try:
+                await self._unsubscribe(uri)
+            except PeerError:
+                return
+
+    def hear(self, news: News) -> None:
+        if self.wanted.matches(news):
+            self._queue.put_nowait(news)
+
+
+class StreamEvents(Events):
+    """Stateless: one open `subscriptions/listen` request; its id tags what belongs to it."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        audience: set[Events],
+        conversation: Conversation,
+        opening: Opening,
+        timeout: float | None,
+    ) -> None:
+        super().__init__(wanted, audience)
+        self._conversation, self._opening, self._timeout = conversation, opening, timeout
+        self._pending: Pending | None = None
+        self._acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def _begin(self) -> None:
+        params = self._opening.dress({"notifications": self.wanted.filter()}, None)
+        pending = self._pending = await self._conversation.begin("subscriptions/listen", params)
+        pending.reply.add_done_callback(self._ended)
+        await asyncio.wait(
+            (self._acknowledged, pending.reply), timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self._acknowledged.done():
+            return
+        if not pending.reply.done():
+            self._conversation.call_off(pending, "timed out")
+            raise PeerTimeout(f"no acknowledgement of subscriptions/listen within {self._timeout:g} s")
+        reply = pending.reply.result()
+        raise peer_error(reply.error or {"message": "subscriptions/listen ended before it began"})
+
+    async def _finish(self) -> None:
+        self.end()
+        if self._pending is not None:
+            self._conversation.call_off(self._pending, "no longer listening")
+
+    def hear(self, news: News) -> None:
+        tag = object_of(news.params.get("_meta")).get(SUBSCRIPTION)
+        if self._pending is None or tag != self._pending.id:
+            return
+        if news.method != ACKNOWLEDGED:
+            self._queue.put_nowait(news)
+        elif not self._acknowledged.done():
+            self.honoured = object_of(news.params.get("notifications"))
+            self._acknowledged.set_result(None)
+
+    def _ended(self, reply: asyncio.Future[Any]) -> None:
+        error = None if reply.cancelled() else reply.exception()
+        self.end(error if isinstance(error, PeerError) else None)

@@ -1,0 +1,137 @@
+"""Finds the server object that a string names: "module:attr", "module", "path/server.py:attr" or "path/server.py"."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from types import ModuleType
+from typing import Any, Final
+
+from defserve.errors import UsageError
+
+USUAL_NAMES: Final = ("server", "mcp", "app")
+
+
+def load_server(target: str) -> Any:
+    """The server object that `target` names.
+
+    Without an attribute the usual names (server, mcp, app) are tried, then the only server of the module.
+    Raises UsageError saying what was not found and where it was looked for.
+    """
+    path, attribute = _split(target)
+    module = _load_file(path) if path.endswith(".py") else _import(path)
+    found = _attribute(module, attribute, target) if attribute else _search(module, target)
+    if not is_server(found):
+        raise UsageError(
+            f"{target!r} is {type(found).__name__!r}, not a server",
+            fix=f"name the object made with `Server(...)`: {path}:server",
+        )
+    return found
+
+
+def is_server(thing: object) -> bool:
+    """Whether something can be served and connected to. By its verbs, so that nothing need be imported."""
+    return not isinstance(thing, type) and callable(getattr(thing, "connect", None)) and hasattr(thing, "run")
+
+
+def _split(target: str) -> tuple[str, str]:
+    path, colon, attribute = target.rpartition(":")
+    # "C:\\server.py" has a colon, but what follows it is no name.
+    if colon and attribute.replace(".", "_").isidentifier():
+        return path, attribute
+    return target, ""
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+            raise UsageError(f"importing {name!r} failed: {error}", fix=f"install {error.name!r}") from error
+        raise UsageError(
+            f"there is no module {error.name!r} on the path",
+            fix=f"run from the folder that holds it, or give the file: {name.replace('.', '/')}.py:server",
+        ) from None
+    except Exception as error:
+        raise _failed(f"importing {name!r}", error) from error
+
+
+def _load_file(given: str) -> ModuleType:
+    path = os.path.abspath(given)
+    if not os.path.isfile(path):
+        raise UsageError(f"there is no file {path!r}", fix="check the path; it is relative to the current folder")
+    folder, name = os.path.dirname(path), os.path.basename(path).removesuffix(".py")
+    if folder not in sys.path:
+        # As `python server.py` does: the file's neighbours are importable.
+        sys.path.insert(0, folder)
+    # Two files of one name are two modules: the second is known by its whole path.
+    for known_as in (name, "".join(letter if letter.isalnum() else "_" for letter in path)):
+        loaded = sys.modules.get(known_as)
+        if loaded is None:
+            return _run_file(path, known_as)
+        if getattr(loaded, "__file__", None) == path:
+            return loaded
+    raise UsageError(f"{path} and another module are both known as {name!r}", fix="rename the file")
+
+
+def _run_file(path: str, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Annotations are resolved through sys.modules.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise _failed(f"running {os.path.basename(path)}", error) from error
+    return module
+
+
+def _failed(doing: str, error: Exception) -> UsageError:
+    """An exception of the author's module, with the line of theirs that raised it."""
+    if isinstance(error, UsageError):
+        return error
+    where, frame = "", error.__traceback__
+    while frame is not None:
+        name = frame.tb_frame.f_code.co_filename
+        where = where if name.startswith("<frozen") else f"{name}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f"{error.filename}:{error.lineno}"
+    return UsageError(f"{doing} failed: {type(error).__name__}: {error}", where=where)
+
+
+def _attribute(module: ModuleType, attribute: str, target: str) -> Any:
+    found: Any = module
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise UsageError(f"{target!r}: {_name_of(found)} has no {name!r}", fix=_candidates(module))
+        found = getattr(found, name)
+    return found
+
+
+def _search(module: ModuleType, target: str) -> Any:
+    named = [getattr(module, name) for name in USUAL_NAMES if is_server(getattr(module, name, None))]
+    if named:
+        return named[0]
+    servers = _servers(module)
+    if len(servers) == 1:
+        return getattr(module, servers[0])
+    problem = "several servers: " + ", ".join(servers) if servers else "no server"
+    raise UsageError(f"{target!r} has {problem}", fix=f"name one: {target}:{servers[0] if servers else 'server'}")
+
+
+def _candidates(module: ModuleType) -> str:
+    servers = _servers(module)
+    return f"it has {', '.join(servers)}" if servers else "it has no server at all: add `server = Server(...)`"
+
+
+def _servers(module: ModuleType) -> list[str]:
+    return [name for name, value in vars(module).items() if not name.startswith("_") and is_server(value)]
+
+
+def _name_of(thing: Any) -> str:
+    return str(getattr(thing, "__name__", None) or type(thing).__name__)

@@ -1,0 +1,70 @@
+"""A tool's result as the value a Python caller wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from defserve.errors import ToolError
+from defserve.host.conversation import object_of
+
+RETURNS: Final = "dev.defserve/returns"
+"""The key of a tool's `_meta` that says what type its lone text stands for."""
+
+
+def lone_text(result: Mapping[str, Any]) -> str | None:
+    """The text of a result that is one text block and nothing else."""
+    content: Any = result.get("content") or []
+    if result.get("structuredContent") is None and len(content) == 1 and content[0].get("type") == "text":
+        return str(content[0].get("text", ""))
+    return None
+
+
+def value_of(result: Mapping[str, Any], returns: Mapping[str, Any] | None) -> Any:
+    """Structured content if there is any, else the lone text read by the schema `returns`, else the blocks.
+
+    Raises ToolError for a result that says it is one.
+    """
+    if result.get("isError"):
+        raise tool_error(result)
+    if "structuredContent" in result:
+        return result["structuredContent"]
+    text = lone_text(result)
+    if text is None:
+        return result.get("content") or []
+    return read_text(text, returns) if returns is not None else text
+
+
+def read_text(text: str, schema: Mapping[str, Any]) -> Any:
+    """`text` as the JSON value that `schema` announces, or `text` itself where the schema allows a string."""
+    types = _types(schema)
+    if not types or "string" in types:
+        return text
+    try:
+        return from_json(text)
+    except ValueError:
+        return text
+
+
+def tool_error(result: Mapping[str, Any]) -> ToolError:
+    blocks: list[dict[str, Any]] = result.get("content") or []
+    text = "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
+    return ToolError(text or "the tool failed without a word", data=object_of(result.get("structuredContent")))
+
+
+def _types(schema: Mapping[str, Any]) -> set[str]:
+    """Every JSON type the schema allows; empty when it does not say."""
+    named: Any = schema.get("type")
+    if isinstance(named, str):
+        return {named}
+    if isinstance(named, list):
+        return set(named)  # pyright: ignore[reportUnknownArgumentType]
+    members: list[Any] = schema.get("anyOf") or schema.get("oneOf") or []
+    values: list[Any] = [schema["const"]] if "const" in schema else list(schema.get("enum") or [])
+    return {kind for member in members for kind in _types(member)} | {_type_of(value) for value in values}
+
+
+def _type_of(value: Any) -> str:
+    return "string" if isinstance(value, str) else "other"

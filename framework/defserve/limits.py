@@ -1,0 +1,45 @@
+"""Every size, time and concurrency default in one frozen object. Times are seconds, sizes are bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from defserve.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one server allows. Replace single fields: `Limits(tool=120, in_flight=16)`."""
+
+    # sizes
+    message: int = 4 * 1024 * 1024
+    response: int = 8 * 1024 * 1024
+    depth: int = 64
+    keys: int = 10_000
+    description: int = 8_192
+    page: int = 1_000
+    # times
+    tool: float = 60.0
+    tool_max: float = 3_600.0
+    answer: float = 60.0
+    question: float = 600.0
+    drain: float = 30.0
+    farewell: float = 0.25
+    # concurrency
+    in_flight: int = 64
+    in_flight_total: int = 1_024
+    sessions: int = 10_000
+    sessions_per_principal: int = 100
+    threads: int = 32
+    subscriptions: int = 1_000
+    # conduct
+    malformed_in_a_row: int = 16
+    log_messages_per_call: int = 10_000
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) <= 0:
+                raise UsageError(
+                    f"Limits({field.name}={getattr(self, field.name)!r}) must be positive",
+                    fix="leave it out for the default, or give a large number to lift the limit",
+                )

@@ -1,0 +1,68 @@
+"""A server inside another: its items mirrored under a prefix, now and as they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from defserve.core.registry import Registry
+from defserve.errors import UsageError
+from defserve.protocols.mcp.extension import MCP
+from defserve.protocols.mcp.tools import NAME
+
+if TYPE_CHECKING:
+    from defserve.server import Server
+
+
+class Mount:
+    """Keeps the parent's registries in step with the child's."""
+
+    def __init__(self, parent: MCP, child: MCP, server: Server, prefix: str | None) -> None:
+        if prefix is not None and not NAME.fullmatch(prefix):
+            raise UsageError(f"prefix {prefix!r} is not made of A-Z a-z 0-9 _ . -", fix="use a plain word")
+        self.server, self.prefix = server, prefix
+        mirrors: tuple[tuple[Registry[Any], Registry[Any], Callable[[str], str]], ...] = (
+            (child.tools.registry, parent.tools.registry, self._name),
+            (child.prompts.registry, parent.prompts.registry, self._name),
+            (child.resources.concrete, parent.resources.concrete, self._uri),
+            (child.resources.templates, parent.resources.templates, self._uri),
+            (child.completions.registry, parent.completions.registry, self._target),
+        )
+        for source, target, rename in mirrors:
+            Mirror(source, target, rename)
+        child.subscriptions.forward(lambda uri: parent.subscriptions.updated(self._uri(uri)))
+
+    def _name(self, name: str) -> str:
+        return f"{self.prefix}_{name}" if self.prefix else name
+
+    def _uri(self, uri: str) -> str:
+        if not self.prefix:
+            return uri
+        scheme, separator, rest = uri.partition("://")
+        return f"{scheme}://{self.prefix}/{rest}" if separator else f"{self.prefix}+{uri}"
+
+    def _target(self, key: str) -> str:
+        target, _, argument = key.rpartition(" ")
+        return f"{self._uri(target) if ':' in target else self._name(target)} {argument}"
+
+
+class Mirror:
+    """One registry of the child, repeated in the parent's."""
+
+    def __init__(self, source: Registry[Any], target: Registry[Any], rename: Callable[[str], str]) -> None:
+        self._source, self._target, self._rename = source, target, rename
+        self._shown: dict[str, Any] = {}
+        self._follow()
+        source.watch(self._follow)
+
+    def _follow(self) -> None:
+        current = dict(self._source.items())
+        for name in [name for name, item in self._shown.items() if current.get(name) is not item]:
+            self._target.remove(self._rename(name))
+            del self._shown[name]
+        for name, item in current.items():
+            if name not in self._shown:
+                mirrored = self._rename(name)
+                shown = item.renamed(mirrored) if hasattr(item, "renamed") else item
+                self._target.add(mirrored, shown, where=getattr(item, "where", ""))
+                self._shown[name] = item

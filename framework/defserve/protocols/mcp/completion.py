@@ -1,0 +1,119 @@
+"""MCP completion (server utilities: completion/complete): suggestions for one argument of a prompt or template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from defserve.core.call import Call
+from defserve.core.registry import Registry
+from defserve.errors import InvalidParams, UsageError
+from defserve.protocols.mcp.function import FindProvider, Function
+from defserve.protocols.mcp.prompts import Prompts
+from defserve.protocols.mcp.resources import Resources
+from defserve.wire.messages import Params
+
+AT_MOST = 100
+
+
+class Completion:
+    """A function `(value, …)` that suggests values of one argument.
+
+    Besides `value` it may take other arguments of the same prompt or template by name: what the client has
+    filled in so far, None where it has not.
+    """
+
+    __slots__ = ("function", "takes", "owner")
+
+    def __init__(self, function: Function, owner: Any = None) -> None:
+        self.function, self.owner = function, owner
+        self.takes = tuple(p.name for p in function.signature.parameters)
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *, find_provider: FindProvider, owner: Any = None) -> Completion:
+        bound = Function(function, find_provider)
+        names = [p.name for p in bound.signature.parameters]
+        if "value" not in names:
+            raise UsageError(
+                f"completion function {bound.signature.name!r} does not take `value`",
+                where=bound.signature.where,
+                fix="declare it as (value: str) -> list[str]; other arguments may follow by name",
+            )
+        return cls(bound, owner)
+
+
+class Completions:
+    """Suggestions by (prompt name or template, argument); literal and enum arguments complete themselves."""
+
+    def __init__(self, prompts: Prompts, resources: Resources) -> None:
+        self._prompts, self._resources = prompts, resources
+        self.registry: Registry[Completion] = Registry("completion")
+
+    def add(self, target: str, argument: str, completion: Completion) -> None:
+        self.registry.add(f"{target} {argument}", completion, where=completion.function.signature.where)
+
+    @property
+    def offered(self) -> bool:
+        """Whether anything can be completed at all."""
+        return len(self.registry) > 0 or len(self._prompts.registry) > 0 or len(self._resources.templates) > 0
+
+    async def complete(self, call: Call, params: Params) -> Params:
+        target, function = self._target(call, params.get("ref"))
+        argument, context = params.get("argument"), params.get("context") or {}
+        if not isinstance(argument, dict) or not isinstance(context, dict):
+            raise InvalidParams("Invalid params: argument and context must be objects")
+        fields: Params = argument
+        name, value = fields.get("name"), fields.get("value")
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidParams("Invalid params: argument needs a name and a value")
+        annotations = {p.name: p.annotation for p in function.signature.parameters}
+        if name not in annotations:
+            raise InvalidParams(f"Unknown argument: {name}")
+        completion = self.registry.get(f"{target} {name}")
+        if completion is None:
+            return _completion([c for c in _choices(annotations[name]) if c.startswith(value)])
+        given: Any = context.get("arguments")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        known: Params = given if isinstance(given, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+        kwargs = {takes: known.get(takes) for takes in completion.takes} | {"value": value}
+        found = await completion.function.run(call, kwargs, call.session.composition.limits.tool)
+        return _completion(found)
+
+    def _target(self, call: Call, ref: Any) -> tuple[str, Function]:
+        if not isinstance(ref, dict):
+            raise InvalidParams("Invalid params: ref must be an object")
+        fields: Params = ref
+        kind, visible = fields.get("type"), call.session.composition.visible
+        if kind == "ref/prompt":
+            prompt = self._prompts.registry.get(str(fields.get("name")))
+            if prompt is not None and visible(call, prompt):
+                return prompt.name, prompt.function
+            raise InvalidParams(f"Unknown prompt: {fields.get('name')}")
+        if kind == "ref/resource":
+            uri = str(fields.get("uri"))
+            resource = self._resources.templates.get(uri) or self._resources.concrete.get(uri)
+            if resource is not None and visible(call, resource):
+                return resource.uri, resource.function
+            raise InvalidParams(f"Unknown resource template: {uri}", data={"uri": uri})
+        raise InvalidParams("Invalid params: ref.type must be ref/prompt or ref/resource")
+
+
+def _completion(found: Iterable[Any] | None) -> Params:
+    values = [str(value) for value in found or ()]
+    return {"completion": {"values": values[:AT_MOST], "total": len(values), "hasMore": len(values) > AT_MOST}}
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The values of a `Literal`, an `Enum` or a bool, through `Annotated` and optional unions."""
+    from enum import Enum
+    from typing import Annotated, Literal, get_args, get_origin
+
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _choices(get_args(annotation)[0])
+    if origin is Literal:
+        return [str(value) for value in get_args(annotation)]
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return [str(member.value) for member in annotation]
+    if annotation is bool:
+        return ["true", "false"]
+    return [choice for option in get_args(annotation) for choice in _choices(option)] if origin is not list else []

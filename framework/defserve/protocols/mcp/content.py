@@ -1,0 +1,105 @@
+"""MCP content blocks (tools: tool result; prompts: content): an author's parts as a version of the protocol has them."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from defserve.binding.content import Audio, Embedded, Image, Link, Part, Text
+from defserve.protocols.mcp.lifecycle import Dialect
+from defserve.wire.messages import Params
+
+
+def blocks(parts: Sequence[Part], dialect: Dialect) -> list[Params]:
+    """Parts as content blocks. A kind the version does not know becomes text that says what it was."""
+    return [block(part, dialect) for part in parts]
+
+
+def block(part: Part, dialect: Dialect) -> Params:
+    encoded = _ENCODERS[_kind(part)](part, dialect)
+    if part.annotations:
+        encoded["annotations"] = annotations(part.annotations, dialect)
+    if part.meta and "meta" in dialect.has:
+        encoded["_meta"] = dict(part.meta)
+    return encoded
+
+
+def contents(uri: str, part: Part, mime_type: str | None, dialect: Dialect) -> Params:
+    """A part as the contents of a resource (resources: resource contents)."""
+    if isinstance(part, Embedded):
+        return _embedded_contents(part, dialect)
+    found: Params = {"uri": uri}
+    if isinstance(part, Text):
+        found |= {"mimeType": mime_type or "text/plain", "text": part.text}
+    elif isinstance(part, Image | Audio):
+        found |= {"mimeType": mime_type or part.mime_type, "blob": b64encode(part.data).decode()}
+    else:
+        raise TypeError(f"a resource cannot contain a {type(part).__name__}")
+    if part.meta and "meta" in dialect.has:
+        found["_meta"] = dict(part.meta)
+    return found
+
+
+def annotations(given: Mapping[str, Any], dialect: Dialect) -> Params:
+    """`audience`, `priority`, `lastModified`, as far as the version has them."""
+    hidden = () if "last_modified" in dialect.has else ("lastModified", "last_modified")
+    return {_WIRE_NAMES.get(key, key): value for key, value in given.items() if key not in hidden}
+
+
+_WIRE_NAMES = {"last_modified": "lastModified"}
+
+
+def _text(part: Any, dialect: Dialect) -> Params:
+    return {"type": "text", "text": part.text}
+
+
+def _image(part: Any, dialect: Dialect) -> Params:
+    return {"type": "image", "data": b64encode(part.data).decode(), "mimeType": part.mime_type}
+
+
+def _audio(part: Any, dialect: Dialect) -> Params:
+    if "audio" not in dialect.has:
+        return {"type": "text", "text": f"[audio, {part.mime_type}, {len(part.data)} bytes]"}
+    return {"type": "audio", "data": b64encode(part.data).decode(), "mimeType": part.mime_type}
+
+
+def _link(part: Any, dialect: Dialect) -> Params:
+    if "resource_links" not in dialect.has:
+        return {"type": "text", "text": f"[resource] {part.title or part.name}: {part.uri}"}
+    fields = {
+        "name": part.name,
+        "title": part.title,
+        "description": part.description,
+        "mimeType": part.mime_type,
+        "size": part.size,
+    }
+    return {"type": "resource_link", "uri": part.uri, **{k: v for k, v in fields.items() if v is not None}}
+
+
+def _embedded(part: Any, dialect: Dialect) -> Params:
+    return {"type": "resource", "resource": _embedded_contents(part, dialect)}
+
+
+def _embedded_contents(part: Embedded, dialect: Dialect) -> Params:
+    found: Params = {"uri": part.uri}
+    if part.mime_type:
+        found["mimeType"] = part.mime_type
+    if part.text is not None:
+        found["text"] = part.text
+    else:
+        found["blob"] = b64encode(part.data or b"").decode()
+    return found
+
+
+def _kind(part: Part) -> type[Part]:
+    return next(kind for kind in type(part).__mro__ if kind in _ENCODERS)
+
+
+_ENCODERS: Mapping[type[Part], Callable[[Any, Dialect], Params]] = {
+    Text: _text,
+    Image: _image,
+    Audio: _audio,
+    Link: _link,
+    Embedded: _embedded,
+}

@@ -1,0 +1,96 @@
+"""MCP as an extension: its registries and its methods, plugged in like any other protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from defserve.core.composition import Composition
+from defserve.core.extension import Extension, Handler, Listener, Offer
+from defserve.protocols.mcp import reporting
+from defserve.protocols.mcp.completion import Completions
+from defserve.protocols.mcp.identity import Identity
+from defserve.protocols.mcp.lifecycle import Dialect, Lifecycle
+from defserve.protocols.mcp.prompts import Prompts
+from defserve.protocols.mcp.resources import Resources
+from defserve.protocols.mcp.sealing import Sealing
+from defserve.protocols.mcp.subscriptions import Subscriptions
+from defserve.protocols.mcp.tools import Tools
+from defserve.wire.messages import Request
+
+
+class MCP(Extension):
+    """The base protocol, in every version from 2024-11-05 to 2026-07-28."""
+
+    name = "mcp"
+    opens_with = frozenset({"initialize", "ping"})
+
+    def __init__(self, identity: Identity, sealing: Sealing) -> None:
+        self.lifecycle = Lifecycle(identity, sealing)
+        self.tools, self.resources, self.prompts = Tools(), Resources(), Prompts()
+        self.completions = Completions(self.prompts, self.resources)
+        self.subscriptions = Subscriptions(self.resources.readable)
+        self._watch()
+
+    def _watch(self) -> None:
+        watched = {
+            "tools": (self.tools.registry,),
+            "prompts": (self.prompts.registry,),
+            "resources": (self.resources.concrete, self.resources.templates),
+        }
+        for kind, registries in watched.items():
+            for registry in registries:
+                registry.watch(lambda kind=kind: self.subscriptions.changed(kind))
+
+    def compose(self, composition: Composition) -> None:
+        """The composition whose sessions are told of changes."""
+        self.subscriptions.composition = composition
+
+    def offer_in(self, request: Request) -> Offer | None:
+        return self.lifecycle.offer_in(request)
+
+    def negotiate(self, offer: Offer) -> Dialect | None:
+        return self.lifecycle.dialects.get(offer.version)
+
+    def capabilities(self, offer: Offer) -> Mapping[str, Any]:
+        dialect = self.lifecycle.dialects[offer.version]
+        capabilities: dict[str, Any] = {
+            "tools": {"listChanged": True},
+            "resources": {"subscribe": True, "listChanged": True},
+            "prompts": {"listChanged": True},
+            "logging": {},
+        }
+        if "completions" in dialect.has and self.completions.offered:
+            capabilities["completions"] = {}
+        return capabilities
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {
+            "initialize": self.lifecycle.initialize,
+            "ping": self.lifecycle.ping,
+            "server/discover": self.lifecycle.discover,
+            "tools/list": self.tools.list,
+            "tools/call": self.tools.call,
+            "resources/list": self.resources.list,
+            "resources/templates/list": self.resources.list_templates,
+            "resources/read": self.resources.read,
+            "resources/subscribe": self.subscriptions.subscribe,
+            "resources/unsubscribe": self.subscriptions.unsubscribe,
+            "prompts/list": self.prompts.list,
+            "prompts/get": self.prompts.get,
+            "completion/complete": self.completions.complete,
+            "logging/setLevel": reporting.set_level,
+            "subscriptions/listen": self.subscriptions.listen,
+        }
+
+    def notifications(self) -> Mapping[str, Listener]:
+        return {
+            "notifications/initialized": self.lifecycle.initialized,
+            "notifications/cancelled": reporting.cancelled,
+            "notifications/progress": _ignored,
+            "notifications/roots/list_changed": _ignored,
+        }
+
+
+def _ignored(session: Any, params: Any) -> None:
+    """Part of the protocol, and nothing to do about it."""

@@ -1,0 +1,80 @@
+"""MCP errors (basic: error codes; tools: error handling): one exception hierarchy, shaped for the peer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from defserve.core.jsonrpc import INTERNAL_ERROR, error_object, mask
+from defserve.errors import BadArguments, InvalidParams, NoBackChannel, PeerError, ProtocolError, Refused, ToolError
+from defserve.protocols.mcp.trace import trace_id
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.protocols.mcp.lifecycle import Dialect
+
+VENDOR = "dev.defserve/"
+ERROR_KEY = VENDOR + "error"
+
+MISSING_CAPABILITY = -32021
+RESOURCE_NOT_FOUND = -32002
+
+
+class ResourceNotFound(InvalidParams):
+    """No resource has this URI: -32002 with a handshake, -32602 without."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"Resource not found: {uri}", data={"uri": uri})
+
+
+def failure(call: Call, error: BaseException, dialect: Dialect) -> Params:
+    """The rest of the reply to a call that raised."""
+    if isinstance(error, NoBackChannel) and dialect.stateless and error.needs:
+        data = {"requiredCapabilities": error.needs}
+        return _error(call, MISSING_CAPABILITY, error.message, "missing_capability", data)
+    if isinstance(error, ResourceNotFound):
+        code = error.code if dialect.stateless else RESOURCE_NOT_FOUND
+        return _error(call, code, error.message, "resource_not_found", error.data)
+    if isinstance(error, ProtocolError):
+        return _error(call, error.code, error.message, _symbol(error), error.data)
+    if call.method == "tools/call":
+        return {"result": tool_failure(call, error)}
+    if isinstance(error, BadArguments):
+        return _error(call, InvalidParams.code, error.message, error.error_type, None)
+    if isinstance(error, ToolError | Refused):
+        return _error(call, INTERNAL_ERROR, error.message, error.error_type, error.data)
+    if isinstance(error, PeerError):
+        return _error(call, INTERNAL_ERROR, error.message, _symbol(error), None)
+    return _error(call, INTERNAL_ERROR, mask(call, error), "internal_error", None)
+
+
+def tool_failure(call: Call, error: BaseException) -> Params:
+    """What the model reads when a tool fails: its own words, never a stranger's exception."""
+    detail: Params = {"trace_id": trace_id(call)}
+    if isinstance(error, ToolError | Refused):
+        text = error.message
+        detail |= {"error_type": error.error_type, **error.data}
+    elif isinstance(error, PeerError):
+        text = error.message
+        detail["error_type"] = _symbol(error)
+    else:
+        text = mask(call, error)
+        detail["error_type"] = "internal_error"
+    if isinstance(error, BadArguments):
+        detail["problems"] = [{"field": p.field, "reason": p.reason} for p in error.problems]
+    return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {ERROR_KEY: detail}}
+
+
+def _error(call: Call, code: int, message: str, symbol: str, data: Any) -> Params:
+    fields: Params = {"error_type": symbol, "trace_id": trace_id(call)}
+    if isinstance(data, dict):
+        fields |= data
+    elif data is not None:
+        fields["detail"] = data
+    return {"error": error_object(code, message, fields)}
+
+
+def _symbol(error: BaseException) -> str:
+    """`InvalidParams` → `invalid_params`."""
+    name = type(error).__name__
+    return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))

@@ -1,0 +1,115 @@
+"""An author's function inside a call: arguments, injected values, the thread or task it runs in, its timeout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from defserve.binding.inject import Injection
+from defserve.binding.schema import Arguments
+from defserve.binding.signature import Signature, read
+
+if TYPE_CHECKING:
+    from defserve.binding.explicit import ExplicitArguments
+    from defserve.core.call import Call
+
+FindProvider = Callable[[Any], Callable[[Any], Any] | None]
+
+
+class Emitted:
+    """Parts a function has sent on the way, in order: they are part of its result."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts: list[Any] = []
+
+
+class Function:
+    """What was read at registration, ready to run. `inline` runs a quick sync function on the loop."""
+
+    __slots__ = ("signature", "arguments", "injection", "inline", "_begin")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        find_provider: FindProvider,
+        *,
+        inline: bool = False,
+        arguments: ExplicitArguments | None = None,
+    ) -> None:
+        self.signature: Signature = read(function, find_provider)
+        self.arguments = arguments or Arguments.of(self.signature)
+        self.injection = Injection.of(self.signature)
+        self.inline = inline
+        flow = self.signature.flow
+        self._begin = _inline if inline and flow == "sync" else _FLOWS[flow]
+
+    @property
+    def streams(self) -> bool:
+        return self.signature.flow in ("generator", "async_generator")
+
+    async def run(self, call: Call, kwargs: dict[str, Any], seconds: float) -> Any:
+        """Call the function with its arguments; raises TimedOut after `seconds`, whatever the function does."""
+        injection = self.injection
+        function = self.signature.function
+        if injection is None:
+            if self._begin is _inline:
+                return function(**kwargs)
+            return await call.engine.within(call, seconds, self._begin(call, function, kwargs))
+        for name, provider in injection.direct:
+            kwargs[name] = provider(call)
+        if not injection.has_dependencies:
+            return await call.engine.within(call, seconds, self._begin(call, function, kwargs))
+        return await call.engine.within(call, seconds, self._with_dependencies(call, kwargs))
+
+    async def _with_dependencies(self, call: Call, kwargs: dict[str, Any]) -> Any:
+        from contextlib import AsyncExitStack
+
+        assert self.injection is not None
+        async with AsyncExitStack() as stack:
+            await self.injection.resolve(call, stack, kwargs)
+            return await self._begin(call, self.signature.function, kwargs)
+
+
+def _async(call: Call, function: Callable[..., Any], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+    return function(**kwargs)
+
+
+async def _inline(call: Call, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    return function(**kwargs)
+
+
+async def _threaded(call: Call, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    return await call.engine.in_thread(partial(function, **kwargs))
+
+
+async def _async_generator(call: Call, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+    parts = call.local(Emitted).parts
+    generator = function(**kwargs)
+    try:
+        async for part in generator:
+            parts.append(part)
+    finally:
+        await generator.aclose()
+
+
+async def _threaded_generator(call: Call, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+    parts = call.local(Emitted).parts
+
+    def run() -> None:
+        for part in function(**kwargs):
+            if call.stopped:
+                return
+            parts.append(part)
+
+    await call.engine.in_thread(run)
+
+
+_FLOWS: dict[str, Callable[[Any, Callable[..., Any], dict[str, Any]], Coroutine[Any, Any, Any]]] = {
+    "async": _async,
+    "sync": _threaded,
+    "generator": _threaded_generator,
+    "async_generator": _async_generator,
+}

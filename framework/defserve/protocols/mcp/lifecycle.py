@@ -1,0 +1,199 @@
+"""MCP lifecycle (base protocol: initialize, server/discover, versions). The only file that compares versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import to_json
+
+from defserve.core.call import Call
+from defserve.core.extension import Offer
+from defserve.errors import InvalidParams, InvalidRequest, MethodNotFound, ProtocolError
+from defserve.protocols.mcp import failures
+from defserve.wire.messages import Encoded, Id, Params, Request
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.identity import Identity
+    from defserve.protocols.mcp.sealing import Sealing
+
+HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+STATELESS_VERSIONS = ("2026-07-28",)
+
+PREFIX = "io.modelcontextprotocol/"
+VERSION_KEY, CAPABILITIES_KEY = PREFIX + "protocolVersion", PREFIX + "clientCapabilities"
+CLIENT_KEY, SERVER_KEY, LOG_LEVEL_KEY = PREFIX + "clientInfo", PREFIX + "serverInfo", PREFIX + "logLevel"
+
+LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+# What a version brought; a peer of an older one is not sent it.
+SINCE: Mapping[str, str] = {
+    "completions": "2025-03-26",
+    "audio": "2025-03-26",
+    "tool_annotations": "2025-03-26",
+    "progress_message": "2025-03-26",
+    "titles": "2025-06-18",
+    "meta": "2025-06-18",
+    "resource_links": "2025-06-18",
+    "structured": "2025-06-18",
+    "elicitation": "2025-06-18",
+    "last_modified": "2025-06-18",
+    "completion_context": "2025-06-18",
+    "icons": "2025-11-25",
+    "website": "2025-11-25",
+    "sampling_tools": "2025-11-25",
+    "elicitation_url": "2025-11-25",
+    "elicitation_defaults": "2025-11-25",
+    "elicitation_enums": "2025-11-25",
+    "any_structured": "2026-07-28",
+}
+
+
+class Dialect:
+    """One protocol version: what it knows (`has`) and how its replies look. The base protocol's profile."""
+
+    __slots__ = ("version", "stateless", "has", "batches", "null_id", "calls_back", "sealing", "_identity")
+
+    def __init__(self, version: str, identity: Identity, sealing: Sealing) -> None:
+        self.version = version
+        self.stateless = version in STATELESS_VERSIONS
+        self.has = frozenset(feature for feature, since in SINCE.items() if version >= since)
+        self.batches = version == "2025-03-26"
+        # The schemas up to 2025-06-18 require an id on errors; later ones have none to write when it is unknown.
+        self.null_id = version < "2025-11-25"
+        self.calls_back = not self.stateless
+        self._identity, self.sealing = identity, sealing
+
+    def result(self, call: Call, result: Any) -> Any:
+        if not self.stateless or type(result) is Encoded:
+            return result
+        result.setdefault("resultType", "complete")
+        meta = result.get("_meta")
+        result["_meta"] = {**(meta or {}), SERVER_KEY: self._identity.info(self)}
+        return result
+
+    def failure(self, call: Call, error: BaseException) -> Params:
+        body = failures.failure(call, error, self)
+        if "result" in body:
+            body["result"] = self.result(call, body["result"])
+        return body
+
+    def withdrawal(self, id: Id) -> tuple[str, Params] | None:
+        return None if self.stateless else ("notifications/cancelled", {"requestId": id, "reason": "no longer needed"})
+
+
+class Lifecycle:
+    """Opens sessions and reads the offer of requests that need none."""
+
+    def __init__(self, identity: Identity, sealing: Sealing) -> None:
+        self.identity = identity
+        versions = (*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS)
+        self.dialects = {version: Dialect(version, identity, sealing) for version in versions}
+
+    # -- handshake era -----------------------------------------------------------------------------------
+
+    def initialize(self, call: Call, params: Params) -> Params:
+        handshake_only(call)
+        session = call.session
+        if session.terms is not None:
+            raise InvalidRequest("Invalid request: this session is already initialized")
+        asked, capabilities, info = (params.get(k) for k in ("protocolVersion", "capabilities", "clientInfo"))
+        if not isinstance(asked, str):
+            raise InvalidParams("initialize: protocolVersion must be a string")
+        if not isinstance(capabilities or {}, dict) or not isinstance(info or {}, dict):
+            raise InvalidParams("initialize: capabilities and clientInfo must be objects")
+        version = asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
+        offer = _offer(version, capabilities or {}, info or {}, stateless=False)
+        terms = session.open(offer)
+        call.terms = terms
+        dialect = self.dialects[version]
+        result: Params = {
+            "protocolVersion": version,
+            "capabilities": call.session.composition.capabilities(offer),
+            "serverInfo": self.identity.info(dialect),
+        }
+        if self.identity.instructions:
+            result["instructions"] = self.identity.instructions
+        return result
+
+    def initialized(self, session: Any, params: Params) -> None:
+        session.ready = True
+
+    def ping(self, call: Call, params: Params) -> Params:
+        handshake_only(call)
+        return {}
+
+    # -- stateless era -----------------------------------------------------------------------------------
+
+    def offer_in(self, request: Request) -> Offer | None:
+        meta = request.params.get("_meta")
+        if not isinstance(meta, dict) or VERSION_KEY not in meta:
+            return None
+        fields: dict[str, Any] = meta
+        version, capabilities, info = fields[VERSION_KEY], fields.get(CAPABILITIES_KEY), fields.get(CLIENT_KEY, {})
+        if not isinstance(version, str):
+            raise InvalidParams(f"Invalid params: _meta[{VERSION_KEY!r}] must be a string")
+        if not isinstance(capabilities, dict):
+            raise InvalidParams(f"Invalid params: _meta[{CAPABILITIES_KEY!r}] is required and must be an object")
+        if not isinstance(info, dict):
+            raise InvalidParams(f"Invalid params: _meta[{CLIENT_KEY!r}] must be an object")
+        if version not in STATELESS_VERSIONS:
+            raise UnsupportedVersion(version)
+        if LOG_LEVEL_KEY in fields and fields[LOG_LEVEL_KEY] not in LOG_LEVELS:
+            raise InvalidParams(f"Invalid params: _meta[{LOG_LEVEL_KEY!r}] must be one of {', '.join(LOG_LEVELS)}")
+        return _offer(version, capabilities, info, stateless=True)  # pyright: ignore[reportUnknownArgumentType]
+
+    def discover(self, call: Call, params: Params) -> Params:
+        dialect = stateless_only(call)
+        offer = call.terms.offer
+        assert offer is not None
+        result: Params = {
+            "supportedVersions": list(STATELESS_VERSIONS),
+            "capabilities": call.session.composition.capabilities(offer),
+            **dialect_cache_hints(dialect),
+        }
+        if self.identity.instructions:
+            result["instructions"] = self.identity.instructions
+        return result
+
+
+class UnsupportedVersion(ProtocolError):
+    """-32022: the request names a version that is not spoken without a handshake."""
+
+    code = -32022
+
+    def __init__(self, requested: str) -> None:
+        data = {"supported": list(STATELESS_VERSIONS), "requested": requested[:64]}
+        super().__init__(f"Unsupported protocol version: {requested[:64]}", data=data)
+
+
+def dialect_of(call: Call) -> Dialect:
+    """The version a call is answered in."""
+    profile = call.terms.profile
+    assert isinstance(profile, Dialect)
+    return profile
+
+
+def stateless_only(call: Call) -> Dialect:
+    """The dialect of a method that only the stateless era has; MethodNotFound in the other."""
+    profile = call.terms.profile
+    if not isinstance(profile, Dialect) or not profile.stateless:
+        raise MethodNotFound(f"Method not found: {call.method}")
+    return profile
+
+
+def handshake_only(call: Call) -> None:
+    """MethodNotFound for a method that the stateless era has removed."""
+    profile = call.terms.profile
+    if isinstance(profile, Dialect) and profile.stateless:
+        raise MethodNotFound(f"Method not found: {call.method}")
+
+
+def dialect_cache_hints(dialect: Dialect, ttl_ms: int = 0, scope: str = "private") -> Params:
+    """`ttlMs` and `cacheScope`, where the version has them."""
+    return {"ttlMs": ttl_ms, "cacheScope": scope} if dialect.stateless else {}
+
+
+def _offer(version: str, capabilities: Mapping[str, Any], info: Mapping[str, Any], *, stateless: bool) -> Offer:
+    key = (version, to_json(capabilities), to_json(info))
+    return Offer(version, capabilities, info, stateless=stateless, key=key)

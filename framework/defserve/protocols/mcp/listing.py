@@ -1,0 +1,74 @@
+"""MCP pagination (server utilities): lists encoded once per view, with cursors that stay honest."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from defserve.core.call import Call
+from defserve.core.registry import Registry
+from defserve.errors import InvalidParams
+from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
+from defserve.wire.codec import encode
+from defserve.wire.messages import Encoded, Params
+
+REMEMBERED_PAGES = 256
+T = TypeVar("T")
+
+
+class Listing(Generic[T]):
+    """One list method: its member name (`tools`), its registry, and how an item looks in a dialect."""
+
+    def __init__(self, member: str, registry: Registry[T], describe: Callable[[T, Dialect], Params]) -> None:
+        self.member, self.registry, self.describe = member, registry, describe
+        self._pages: dict[object, Encoded] = {}
+        self._version = -1
+
+    def page(self, call: Call, params: Params) -> Encoded:
+        """The page a cursor points to. Callers with the same view share its bytes."""
+        dialect, composition = dialect_of(call), call.session.composition
+        views = composition.views(call)
+        cursor = params.get("cursor")
+        if self._version != self.registry.version:
+            self._pages.clear()
+            self._version = self.registry.version
+        key = (dialect.version, views, cursor)
+        page = self._pages.get(key)
+        if page is None:
+            page = Encoded(encode(self._page(call, dialect, views, self._position(cursor))))
+            if len(self._pages) >= REMEMBERED_PAGES:
+                self._pages.pop(next(iter(self._pages)))
+            self._pages[key] = page
+        return page
+
+    def _page(self, call: Call, dialect: Dialect, views: tuple[object, ...], position: int) -> Any:
+        composition = call.session.composition
+        size = composition.limits.page
+        # One more than a page is looked for, so that a last page never ends in a cursor to nothing.
+        found: list[tuple[int, T]] = []
+        for place, item in self.registry.after(position, len(self.registry)):
+            if composition.visible(call, item):
+                found.append((place, item))
+                if len(found) > size:
+                    break
+        items = [composition.describe(item, views, self.describe(item, dialect)) for _, item in found[:size]]
+        result: Params = {self.member: items, **dialect_cache_hints(dialect)}
+        if len(found) > size:
+            result["nextCursor"] = self._cursor(found[size - 1][0])
+        return dialect.result(call, result)
+
+    def _cursor(self, position: int) -> str:
+        return urlsafe_b64encode(f"{self.member}:{position}".encode()).decode().rstrip("=")
+
+    def _position(self, cursor: Any) -> int:
+        if cursor is None:
+            return -1
+        try:
+            text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+            member, _, position = text.partition(":")
+            if member == self.member and position.isdecimal() and self._cursor(int(position)) == cursor:
+                return int(position)
+        except (TypeError, ValueError):
+            pass
+        raise InvalidParams("Invalid cursor", data={"cursor": cursor if isinstance(cursor, str) else None})

@@ -1,0 +1,104 @@
+"""MCP logging and progress (server utilities): what a running call tells the client about itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from defserve.core.call import Call
+from defserve.errors import InvalidParams
+from defserve.protocols.mcp.lifecycle import LOG_LEVEL_KEY, LOG_LEVELS, Dialect, dialect_of, handshake_only
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.core.session import Session
+
+RANK = {level: rank for rank, level in enumerate(LOG_LEVELS)}
+DEFAULT_LEVEL = "info"
+
+
+class LogLevel:
+    """The least severe level a session's client wants."""
+
+    __slots__ = ("level",)
+
+    def __init__(self) -> None:
+        self.level = DEFAULT_LEVEL
+
+
+class Reported:
+    """How far a call's progress has come, and how much it has logged."""
+
+    __slots__ = ("progress", "messages")
+
+    def __init__(self) -> None:
+        self.progress: float | None = None
+        self.messages = 0
+
+
+def set_level(call: Call, params: Params) -> Params:
+    """`logging/setLevel`."""
+    handshake_only(call)
+    level = params.get("level")
+    if level not in RANK:
+        raise InvalidParams(f"Invalid params: level must be one of {', '.join(LOG_LEVELS)}")
+    call.session.local(LogLevel).level = str(level)
+    return {}
+
+
+def log(call: Call, level: str, message: str, fields: Params) -> None:
+    """Send a log message that belongs to this call, if the client wants its level. From any thread."""
+    threshold = _threshold(call)
+    if threshold is None or RANK[level] < RANK[threshold]:
+        return
+    reported, limit = call.local(Reported), call.session.composition.limits.log_messages_per_call
+    reported.messages += 1
+    if reported.messages > limit:
+        return
+    if reported.messages == limit:
+        message, fields = f"further messages of this call are dropped after {limit}", {}
+    name = getattr(call.subject, "name", None)
+    params: Params = {"level": level, "data": {"message": message, **fields} if fields else message}
+    call.notify("notifications/message", {**params, "logger": name} if name else params)
+
+
+def progress(call: Call, value: float, total: float | None, message: str | None) -> None:
+    """Report progress to a client that asked for it. Values that do not grow are left out. From any thread."""
+    token = progress_token(call)
+    if token is None:
+        return
+    reported = call.local(Reported)
+    if reported.progress is not None and value <= reported.progress:
+        return
+    reported.progress = value
+    params: Params = {"progressToken": token, "progress": value}
+    if total is not None:
+        params["total"] = total
+    if message and "progress_message" in dialect_of(call).has:
+        params["message"] = message
+    call.notify("notifications/progress", params)
+
+
+def progress_token(call: Call) -> int | str | None:
+    """The token of a client that wants progress of this call."""
+    token = _meta(call).get("progressToken")
+    return token if isinstance(token, int | str) and not isinstance(token, bool) else None
+
+
+def _threshold(call: Call) -> str | None:
+    profile = call.terms.profile
+    if isinstance(profile, Dialect) and profile.stateless:
+        return _meta(call).get(LOG_LEVEL_KEY)
+    level = call.session.peek(LogLevel)
+    return level.level if level is not None else DEFAULT_LEVEL
+
+
+def _meta(call: Call) -> Params:
+    meta: Any = call.params.get("_meta")
+    return meta if isinstance(meta, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+
+
+def cancelled(session: Session, params: Params) -> None:
+    """`notifications/cancelled`: stop a call; what cannot be cancelled is ignored."""
+    id = params.get("requestId")
+    if isinstance(id, int | str) and not isinstance(id, bool):
+        session.cancel(id)

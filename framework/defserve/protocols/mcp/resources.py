@@ -1,0 +1,206 @@
+"""MCP resources (server features: resources): concrete ones and RFC 6570 templates, listing and reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from defserve.binding.content import Part, Text
+from defserve.core.call import Call
+from defserve.core.registry import Registry
+from defserve.errors import InvalidParams, UsageError
+from defserve.protocols.mcp import content
+from defserve.protocols.mcp.failures import ResourceNotFound
+from defserve.protocols.mcp.function import FindProvider, Function
+from defserve.protocols.mcp.identity import Icon, icons_wire
+from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
+from defserve.protocols.mcp.listing import Listing
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.uri_template import UriTemplate
+
+URI_LENGTH = 8 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceOptions:
+    """Everything a resource may say about itself. `ttl` is how many seconds a client may keep what it read."""
+
+    name: str | None = None
+    title: str | None = None
+    description: str | None = None
+    mime_type: str | None = None
+    size: int | None = None
+    annotations: Mapping[str, Any] | None = None
+    icons: Sequence[Icon | str | Mapping[str, Any]] = ()
+    meta: Mapping[str, Any] | None = None
+    timeout: float | None = None
+    inline: bool = False
+    ttl: float = 0.0
+
+
+class Resource:
+    """A function that gives the contents of a URI, or of every URI a template matches."""
+
+    __slots__ = ("uri", "options", "function", "template", "owner")
+
+    def __init__(
+        self, uri: str, options: ResourceOptions, function: Function, template: UriTemplate | None, owner: Any
+    ) -> None:
+        self.uri, self.options, self.function, self.template, self.owner = uri, options, function, template, owner
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        uri: str,
+        options: ResourceOptions | None = None,
+        *,
+        find_provider: FindProvider,
+        owner: Any = None,
+    ) -> Resource:
+        """Read a function into a resource; template variables and parameters have to match."""
+        options = options or ResourceOptions()
+        bound = Function(function, find_provider, inline=options.inline)
+        where, names = bound.signature.where, {p.name: p for p in bound.signature.parameters}
+        template = _template(uri, where) if "{" in uri else None
+        if not template and "://" not in uri and not uri.partition(":")[2]:
+            raise UsageError(f"resource {uri!r} is not a URI", where=where, fix='give it a scheme: "config://app"')
+        variables = set(template.names) if template else set[str]()
+        unknown = sorted(variables - set(names))
+        missing = sorted(n for n, p in names.items() if n not in variables and p.required)
+        if unknown or missing:
+            problem = f"variables {unknown} are no parameters" if unknown else f"parameters {missing} are no variables"
+            raise UsageError(
+                f"resource {uri!r} does not match function {bound.signature.name!r}: its {problem}",
+                where=where,
+                fix="use the same names in the template and in the signature",
+            )
+        return cls(uri, options, bound, template, owner)
+
+    def renamed(self, uri: str) -> Resource:
+        """The same resource under another URI, for mounting."""
+        options = replace(self.options, name=self.name)
+        return Resource(uri, options, self.function, _template(uri, "") if self.template else None, self.owner)
+
+    @property
+    def name(self) -> str:
+        return self.options.name or self.function.signature.name
+
+    @property
+    def where(self) -> str:
+        return self.function.signature.where
+
+    def describe(self, dialect: Dialect) -> Params:
+        options, has = self.options, dialect.has
+        fields: Params = {"uriTemplate" if self.template else "uri": self.uri, "name": self.name}
+        description = options.description or self.function.signature.description
+        optional = {
+            "title": options.title if "titles" in has else None,
+            "description": description,
+            "mimeType": options.mime_type,
+            "size": None if self.template else options.size,
+            "annotations": content.annotations(options.annotations, dialect) if options.annotations else None,
+            "icons": icons_wire(options.icons) if "icons" in has else None,
+            "_meta": dict(options.meta) if options.meta and "meta" in has else None,
+        }
+        return fields | {key: value for key, value in optional.items() if value}
+
+
+class Resources:
+    """The resources of a server. Concrete ones are matched before templates, templates in order."""
+
+    def __init__(self) -> None:
+        self.concrete: Registry[Resource] = Registry("resource")
+        self.templates: Registry[Resource] = Registry("resource template")
+        self._resources = Listing("resources", self.concrete, lambda item, dialect: item.describe(dialect))
+        self._templates = Listing("resourceTemplates", self.templates, lambda item, dialect: item.describe(dialect))
+
+    def add(self, resource: Resource, *, replace: bool = False) -> None:
+        registry = self.templates if resource.template else self.concrete
+        registry.add(resource.uri, resource, where=resource.where, replace=replace)
+
+    def remove(self, uri: str) -> Resource:
+        return (self.templates if "{" in uri else self.concrete).remove(uri)
+
+    def list(self, call: Call, params: Params) -> Any:
+        return self._resources.page(call, params)
+
+    def list_templates(self, call: Call, params: Params) -> Any:
+        return self._templates.page(call, params)
+
+    async def read(self, call: Call, params: Params) -> Params:
+        uri = params.get("uri")
+        if not isinstance(uri, str):
+            raise InvalidParams("Invalid params: uri must be a string")
+        found = self.find(call, uri)
+        if found is None:
+            raise ResourceNotFound(uri)
+        return await self._read(call, uri, *found)
+
+    def find(self, call: Call, uri: str) -> tuple[Resource, Params] | None:
+        """The resource a caller means by a URI, with the values of its template's variables."""
+        if len(uri) > URI_LENGTH:
+            return None
+        visible = call.session.composition.visible
+        resource = self.concrete.get(uri)
+        if resource is not None and visible(call, resource):
+            return resource, {}
+        for resource in self.templates:
+            assert resource.template is not None
+            values = resource.template.match(uri)
+            if values is not None and visible(call, resource):
+                return resource, values
+        return None
+
+    def readable(self, call: Call, uri: str) -> bool:
+        return self.find(call, uri) is not None
+
+    async def _read(self, call: Call, uri: str, resource: Resource, values: Params) -> Params:
+        call.subject = resource
+        if "requestState" in call.params or "inputResponses" in call.params:
+            from defserve.protocols.mcp.rounds import begin
+
+            begin(call, call.params)
+        dialect, options = dialect_of(call), resource.options
+        seconds = options.timeout or call.session.composition.limits.tool
+        kwargs = resource.function.arguments.validate(_values(resource, values))
+        value = await resource.function.run(call, kwargs, seconds)
+        found = contents(uri, value, options.mime_type, dialect)
+        return {"contents": found, **dialect_cache_hints(dialect, int(options.ttl * 1000))}
+
+
+def contents(uri: str, value: Any, mime_type: str | None, dialect: Dialect) -> list[Params]:
+    """What a resource function returned: text, bytes, parts, a list of them, or a value to show as JSON."""
+    if isinstance(value, str):
+        return [content.contents(uri, Text(value), mime_type, dialect)]
+    if isinstance(value, bytes):
+        from base64 import b64encode
+
+        return [{"uri": uri, "mimeType": mime_type or "application/octet-stream", "blob": b64encode(value).decode()}]
+    if isinstance(value, Part):
+        return [content.contents(uri, value, mime_type, dialect)]
+    if isinstance(value, list) and value and all(isinstance(item, Part | str | bytes) for item in value):  # pyright: ignore
+        return [found for item in value for found in contents(uri, item, mime_type, dialect)]  # pyright: ignore
+    from pydantic_core import to_json
+
+    return [{"uri": uri, "mimeType": mime_type or "application/json", "text": to_json(value).decode()}]
+
+
+def _values(resource: Resource, values: Params) -> Params:
+    # An exploded variable matches a list; a parameter that wants one text gets it back in one piece.
+    wanted = {p.name: p.annotation for p in resource.function.signature.parameters}
+    return {n: ",".join(v) if isinstance(v, list) and wanted.get(n) is str else v for n, v in values.items()}
+
+
+def _template(uri: str, where: str) -> UriTemplate:
+    from defserve.protocols.mcp.uri_template import UriTemplate
+
+    try:
+        return UriTemplate.parse(uri)
+    except ValueError as error:
+        raise UsageError(
+            f"resource template {uri!r}: {error}", where=where, fix="see RFC 6570 for the syntax"
+        ) from None

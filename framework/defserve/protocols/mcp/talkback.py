@@ -1,0 +1,205 @@
+"""MCP client features (elicitation, sampling, roots): one form of asking for both eras.
+
+With a handshake the question is a request to the client; without, it is left in an input-required result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from defserve.core.call import Call
+from defserve.errors import Declined, Dismissed, NoBackChannel, PeerError, ToolError
+from defserve.protocols.mcp.elicitation import VALUE, Form
+from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
+from defserve.protocols.mcp.rounds import Rounds
+from defserve.protocols.mcp.sampling import Sample, sampling_params
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.sampling import SampleOptions
+
+Acceptable = Callable[[Any], bool]
+
+
+class Root:
+    """A directory or file the client lets the server work in. Advisory: it grants nothing by itself."""
+
+    __slots__ = ("uri", "name")
+
+    def __init__(self, uri: str, name: str | None = None) -> None:
+        self.uri, self.name = uri, name
+
+    def __repr__(self) -> str:
+        return f"Root({self.uri!r})"
+
+
+async def ask(call: Call, message: str, kind: Any, *, key: str | None = None, strict: bool = False) -> Any:
+    """Show a person a form; raises Declined, Dismissed, or NoBackChannel where nobody can be asked."""
+    dialect = _require(call, "elicitation")
+    form = Form.of(kind)
+    params: Params = {"message": message, "requestedSchema": form.schema(dialect)}
+    if "elicitation_url" in dialect.has and not dialect.stateless:
+        params = {"mode": "form", **params}
+    answer = await _question(call, "elicitation/create", params, key, _is_form_answer, strict)
+    content = _accepted(answer, message)
+    try:
+        return form.parse(content)
+    except ValueError as error:
+        raise ToolError(f"the answer to {message!r} does not fit the question: {_brief(error)}") from None
+
+
+async def ask_url(call: Call, message: str, url: str, *, key: str | None = None) -> None:
+    """Send a person to a page; returns when they agreed to go there, not when they are done."""
+    dialect = _require(call, "elicitation", "url")
+    params: Params = {"mode": "url", "message": message, "url": url}
+    if not dialect.stateless:
+        import secrets
+
+        params["elicitationId"] = secrets.token_urlsafe(16)
+    answer = await _question(call, "elicitation/create", params, key, _is_form_answer, strict=False)
+    _accepted(answer, message)
+
+
+async def choose(
+    call: Call, message: str, options: Sequence[str] | Mapping[str, str], *, key: str | None = None
+) -> str:
+    """Let a person pick one of `options`; a mapping gives each value a label."""
+    if isinstance(options, Mapping):
+        field: Params = {"type": "string", "oneOf": [{"const": v, "title": label} for v, label in options.items()]}
+    else:
+        field = {"type": "string", "enum": list(options)}
+    schema = {"type": "object", "properties": {VALUE: field}, "required": [VALUE]}
+    picked = (await ask(call, message, schema, key=key)).get(VALUE)
+    if picked not in options:
+        raise ToolError(f"the answer to {message!r} is none of {', '.join(map(str, options))}")
+    return picked
+
+
+async def confirm(call: Call, message: str, *, key: str | None = None) -> bool:
+    """Yes or no. Only an answer to a question that was really asked counts."""
+    schema = {"type": "object", "properties": {VALUE: {"type": "boolean", "title": "Confirm"}}, "required": [VALUE]}
+    try:
+        answer = await ask(call, message, schema, key=key, strict=True)
+    except (Declined, Dismissed):
+        return False
+    return answer.get(VALUE) is True
+
+
+async def sample(call: Call, options: SampleOptions, *, key: str | None = None) -> Sample:
+    """Let the client's model write something."""
+    dialect = _require(call, "sampling", "tools" if options.tools else None)
+    params = sampling_params(options, dialect)
+    return Sample(await _question(call, "sampling/createMessage", params, key, _is_sample, strict=False))
+
+
+async def roots(call: Call, *, key: str | None = None) -> list[Root]:
+    """What the client lets the server work in."""
+    _require(call, "roots")
+    answer = await _question(call, "roots/list", {}, key, _is_roots, strict=False)
+    return [Root(root["uri"], root.get("name")) for root in answer["roots"]]
+
+
+async def gather(call: Call, questions: Sequence[Awaitable[Any]]) -> list[Any]:
+    """Several questions in one round; the answers in the order of the questions."""
+    import asyncio
+
+    return list(await asyncio.gather(*questions))
+
+
+async def once(call: Call, key: str, effect: Callable[[], Any]) -> Any:
+    """Run `effect` once in all rounds of this call and remember what it gave (a JSON value)."""
+    from inspect import isawaitable, iscoroutinefunction
+
+    from pydantic_core import from_json, to_json
+
+    done = call.local(Rounds).once
+    if key not in done:
+        value = effect() if iscoroutinefunction(effect) else await call.in_thread(effect)
+        done[key] = from_json(to_json(await value if isawaitable(value) else value))
+    return done[key]
+
+
+def can(call: Call, capability: str, detail: str | None = None) -> bool:
+    """Whether the client offers a capability on these terms."""
+    return _missing(call, capability, detail) is None
+
+
+# -- roads -----------------------------------------------------------------------------------------------
+
+
+async def _question(
+    call: Call, method: str, params: Params, key: str | None, acceptable: Acceptable, strict: bool
+) -> Any:
+    if not dialect_of(call).stateless:
+        answer = await call.request(method, params, timeout=call.session.composition.limits.question)
+        if not acceptable(answer):
+            raise PeerError(f"the client's answer to {method} has the wrong shape")
+        return answer
+    rounds = call.local(Rounds)
+    name, digest = rounds.key_of(key, method, params)
+    answer = rounds.answer(name, digest, acceptable, strict)
+    if answer is None:
+        answer = await rounds.suspend(call, name, digest, {"method": method, "params": params})
+    return answer
+
+
+def _require(call: Call, capability: str, detail: str | None = None) -> Dialect:
+    missing = _missing(call, capability, detail)
+    if missing is not None:
+        what = f"{capability} ({detail})" if detail else capability
+        raise NoBackChannel(f"this needs a client that offers {what}, and this one does not", needs=missing)
+    return dialect_of(call)
+
+
+def _missing(call: Call, capability: str, detail: str | None) -> Params | None:
+    offer, dialect = call.terms.offer, dialect_of(call)
+    offered: Any = offer.capabilities.get(capability) if offer is not None else None
+    needs: Params = {capability: {detail: {}} if detail else {}}
+    if not isinstance(offered, dict) or (capability == "elicitation" and "elicitation" not in dialect.has):
+        return needs
+    settings: Params = offered
+    if detail is not None:
+        return None if detail in settings else needs
+    # An empty elicitation capability means forms; one that names only URLs does not.
+    if capability == "elicitation" and settings and "form" not in settings and "url" in settings:
+        return {"elicitation": {"form": {}}}
+    return None
+
+
+# -- answers ---------------------------------------------------------------------------------------------
+
+
+def _accepted(answer: Params, message: str) -> Params:
+    action = answer["action"]
+    if action == "decline":
+        raise Declined(f"the user declined: {message}")
+    if action == "cancel":
+        raise Dismissed(f"the user dismissed the question: {message}")
+    return answer.get("content") or {}
+
+
+def _is_form_answer(answer: Any) -> bool:
+    if not isinstance(answer, dict):
+        return False
+    fields: Params = answer
+    content = fields.get("content")
+    return fields.get("action") in ("accept", "decline", "cancel") and isinstance(content, dict | None)
+
+
+def _is_sample(answer: Any) -> bool:
+    return isinstance(answer, dict) and "role" in answer and isinstance(answer.get("content"), dict | list)  # pyright: ignore[reportUnknownMemberType]
+
+
+def _is_roots(answer: Any) -> bool:
+    if not isinstance(answer, dict):
+        return False
+    found: Any = answer.get("roots")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return isinstance(found, list) and all(isinstance(r, dict) and isinstance(r.get("uri"), str) for r in found)  # pyright: ignore
+
+
+def _brief(error: ValueError) -> str:
+    problems = getattr(error, "errors", None)
+    if problems is None:
+        return str(error)
+    return "; ".join(f"{'.'.join(map(str, p['loc'])) or VALUE}: {p['msg']}" for p in problems())

@@ -1,0 +1,114 @@
+"""The only module that sees a transport and a session: frames in, messages out, one session a peer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from defserve.core.composition import Composition
+from defserve.core.engine import Engine, NoLoopYet
+from defserve.core.extension import Outgoing
+from defserve.core.session import Session
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Transport(Protocol):
+    """The few verbs every transport offers."""
+
+    @property
+    def closed(self) -> bool: ...
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        received: Callable[[list[bytes | None]], None],
+        ended: Callable[[], None],
+    ) -> None: ...
+    def send(self, message: bytes) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Connection:
+    """Serves one transport. With a carrier, each peer on it has a session of its own."""
+
+    def __init__(self, composition: Composition, transport: Transport, *, principal: str = "local") -> None:
+        self.composition, self.transport, self.principal = composition, transport, principal
+        self.engine: Engine = NoLoopYet()  # pyright: ignore[reportAttributeAccessIssue]
+        self.sessions: dict[str, Session] = {}
+        self.waiting: list[bytes | None] = []
+        self._flush_planned = False
+        self._only = None if composition.carrier else self._session("")
+
+    def attach(self, engine: Engine) -> None:
+        """A loop runs now: take up what had to wait for it."""
+        self.engine = engine
+        for session in self.sessions.values():
+            session.engine = engine
+        waiting, self.waiting = self.waiting, []
+        if waiting:
+            self.received(waiting)
+
+    def received(self, frames: list[bytes | None]) -> None:
+        """Frames of the transport, in order. Replies leave in one write behind the tasks they started."""
+        session = self._only
+        for index, frame in enumerate(frames):
+            if session is None:
+                self._unwrap(frame)
+            elif not session.receive(frame):
+                self.waiting = frames[index:]
+                break
+        if self.engine.ready:
+            self._plan_flush()
+        else:
+            self.transport.flush()
+
+    def close(self) -> None:
+        for session in list(self.sessions.values()):
+            session.close()
+        self.transport.flush()
+        self.transport.close()
+
+    # -- peers -------------------------------------------------------------------------------------------
+
+    def _session(self, peer: str) -> Session:
+        session = Session(self.composition, self.engine, self._outlet(peer), principal=self.principal, peer=peer)
+        self.sessions[peer] = session
+        return session
+
+    def _unwrap(self, frame: bytes | None) -> None:
+        carrier = self.composition.carrier
+        if carrier is None or frame is None:
+            return
+        for parcel in carrier.unwrap(frame):
+            session = self.sessions.get(parcel.peer) or self._session(parcel.peer)
+            if parcel.data is not None:
+                session.receive(parcel.data, parcel.envelope)
+
+    def _outlet(self, peer: str) -> Callable[[Outgoing], None]:
+        carrier, transport = self.composition.carrier, self.transport
+
+        def send(outgoing: Outgoing) -> None:
+            transport.send(outgoing.data)
+            if not self._flush_planned and self.engine.ready:
+                self._plan_flush()
+
+        def send_wrapped(outgoing: Outgoing) -> None:
+            assert carrier is not None
+            call = outgoing.relates_to
+            answers = call.envelope if call is not None and outgoing.answers else None
+            transport.send(carrier.wrap(outgoing.data, peer, answers))
+            if not self._flush_planned and self.engine.ready:
+                self._plan_flush()
+
+        return send if carrier is None else send_wrapped
+
+    def _plan_flush(self) -> None:
+        if not self._flush_planned:
+            self._flush_planned = True
+            self.engine.soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        self.transport.flush()

@@ -1,0 +1,66 @@
+"""A server's life on one event loop: lifespans in, calls served, drained, lifespans out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from defserve.core.composition import Composition
+from defserve.runner.connection import Connection
+from defserve.runner.engine import AsyncioEngine
+
+
+class Life:
+    """One loop's engine and entered lifespans, shared by everything that serves the composition there."""
+
+    def __init__(self, engine: AsyncioEngine) -> None:
+        self.engine, self.users = engine, 0
+        self.stack = AsyncExitStack()
+        self.starting = asyncio.Lock()
+        self.started = False
+
+    async def start(self, composition: Composition) -> None:
+        async with self.starting:
+            if self.started:
+                return
+            try:
+                for extension in composition.extensions:
+                    lifespan = extension.lifespan()
+                    if lifespan is not None:
+                        await self.stack.enter_async_context(lifespan)
+            except BaseException:
+                await self.stack.aclose()
+                raise
+            self.started = True
+
+
+@asynccontextmanager
+async def alive(composition: Composition) -> AsyncIterator[AsyncioEngine]:
+    """Enter every extension's lifespan, once however often the server is served on this loop; give its engine."""
+    life = composition.life
+    if not isinstance(life, Life) or life.engine.loop is not asyncio.get_running_loop():
+        life = composition.life = Life(AsyncioEngine(composition.limits.threads))
+    life.users += 1
+    try:
+        await life.start(composition)
+        composition.engine = life.engine
+        yield life.engine
+    finally:
+        life.users -= 1
+        if life.users == 0:
+            composition.life = None
+            await life.stack.aclose()
+
+
+async def drain(connection: Connection, seconds: float) -> bool:
+    """Let the calls in flight finish; endless ones are told to end. True when all did within `seconds`."""
+    calls = [call for session in connection.sessions.values() for call in session.in_flight.values()]
+    for call in calls:
+        if call.endless:
+            call.stop()
+    tasks = [call.task for call in calls if isinstance(call.task, asyncio.Task) and not call.task.done()]
+    if not tasks:
+        return True
+    _, unfinished = await asyncio.wait(tasks, timeout=seconds)
+    return not unfinished

@@ -1,0 +1,294 @@
+"""Server: what an author declares, composed and handed over to the runner and the host."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from defserve.context import Context
+from defserve.core.composition import Composition
+from defserve.core.extension import Extension, Provider, Wrapper
+from defserve.errors import UsageError
+from defserve.limits import Limits
+from defserve.marks import marked
+from defserve.mounting import Mount
+from defserve.protocols.mcp.completion import Completion
+from defserve.protocols.mcp.extension import MCP
+from defserve.protocols.mcp.identity import Identity
+from defserve.protocols.mcp.prompts import Prompt, PromptOptions
+from defserve.protocols.mcp.resources import Resource, ResourceOptions
+from defserve.protocols.mcp.sealing import Sealing
+from defserve.protocols.mcp.tools import Tool, ToolOptions
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from defserve.host import Client
+    from defserve.options import PromptFields, ResourceFields, ServerFields, ToolFields
+
+F = TypeVar("F", bound=Callable[..., Any])
+W = TypeVar("W", bound=Wrapper)
+Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
+
+
+class Server:
+    """A named set of tools, resources and prompts. Declare with the decorators, then `run`, `main` or `connect`.
+
+    Registries stay open while it serves; extensions, `around` and the lifespan are fixed when serving begins.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str | None = None,
+        *,
+        lifespan: Lifespan | None = None,
+        limits: Limits | None = None,
+        extensions: Sequence[Extension] = (),
+        secret: str | bytes | None = None,
+        **about: Unpack[ServerFields],
+    ) -> None:
+        caller = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
+        self.identity = Identity(name, version, distribution=caller, **about)
+        self.limits = limits or Limits()
+        self.mcp = MCP(self.identity, Sealing(secret))
+        self.lifespan_value: Any = None
+        self._lifespan, self._mounts = lifespan, list[Mount]()
+        self._around: dict[str, list[Wrapper]] = {}
+        self._extensions = (self.mcp, Author(self), *extensions)
+        self._injectables: dict[Any, Provider] = {k: v for e in self._extensions for k, v in e.injectables().items()}
+        self._composition: Composition | None = None
+
+    @property
+    def name(self) -> str:
+        return self.identity.name
+
+    @property
+    def version(self) -> str:
+        return self.identity.version
+
+    # -- declaring ---------------------------------------------------------------------------------------
+
+    # used bare: @server.tool
+    @overload
+    def tool(self, function: F, /) -> F: ...
+    # used with options: @server.tool(timeout=3)
+    @overload
+    def tool(self, **options: Unpack[ToolFields]) -> Callable[[F], F]: ...
+    def tool(self, function: Any = None, /, **options: Any) -> Any:
+        """Serve a function as a tool. Returns it unchanged."""
+        _no_text(function, "tool")
+
+        def declare(function: F) -> F:
+            self.add_tool(function, **options)
+            return function
+
+        return declare(function) if function is not None else declare
+
+    def resource(self, uri: str, /, **options: Unpack[ResourceFields]) -> Callable[[F], F]:
+        """Serve a function as the contents of a URI, or of every URI that a template (RFC 6570) matches."""
+        if callable(uri):
+            raise UsageError("@server.resource needs a URI", fix='write @server.resource("config://app")')
+
+        def declare(function: F) -> F:
+            self.add_resource(function, uri, **options)
+            return function
+
+        return declare
+
+    # used bare: @server.prompt
+    @overload
+    def prompt(self, function: F, /) -> F: ...
+    # used with options: @server.prompt(title="…")
+    @overload
+    def prompt(self, **options: Unpack[PromptFields]) -> Callable[[F], F]: ...
+    def prompt(self, function: Any = None, /, **options: Any) -> Any:
+        """Serve a function as a prompt. Returns it unchanged."""
+        _no_text(function, "prompt")
+
+        def declare(function: F) -> F:
+            self.add_prompt(function, **options)
+            return function
+
+        return declare(function) if function is not None else declare
+
+    def completion(self, target: str, argument: str, /) -> Callable[[F], F]:
+        """Suggest values for one argument of a prompt (by name) or of a resource template (by its text)."""
+
+        def declare(function: F) -> F:
+            completion = Completion.of(function, find_provider=self.find_provider, owner=self)
+            self.mcp.completions.add(target, argument, completion)
+            return function
+
+        return declare
+
+    def around(self, method: str, /) -> Callable[[W], W]:
+        """Wrap a method: `async (call, params, next)`. The first one declared is the outermost."""
+
+        def declare(wrapper: W) -> W:
+            if self._composition is not None:
+                raise UsageError(
+                    f"around({method!r}) comes after serving began", fix="declare it where the server is made"
+                )
+            self._around.setdefault(method, []).append(wrapper)
+            return wrapper
+
+        return declare
+
+    def include(self, *targets: Any) -> None:
+        """Declare every marked function of modules, objects or functions: `server.include(weather)`."""
+        for target in targets:
+            found = list(marked(target))
+            if not found:
+                raise UsageError(
+                    f"nothing in {getattr(target, '__name__', target)!r} is marked",
+                    fix="mark functions with @tool, @resource or @prompt from defserve",
+                )
+            for function, mark in found:
+                declare: dict[str, Callable[..., Any]] = {
+                    "tool": self.tool, "resource": self.resource, "prompt": self.prompt, "completion": self.completion,
+                }  # fmt: skip
+                declare[mark.kind](*mark.arguments, **mark.options)(function)
+
+    def mount(self, other: Server, *, prefix: str | None = None) -> None:
+        """Serve another server's tools, resources and prompts as well, now and as they change.
+
+        With a prefix `p`, tool and prompt `x` becomes `p_x` and resource `s://x` becomes `s://p/x`.
+        """
+        if other is self:
+            raise UsageError(f"server {self.name!r} cannot be mounted on itself")
+        if self._composition is not None:
+            raise UsageError("mount comes after serving began", fix="mount servers where the parent is made")
+        self._mounts.append(Mount(self.mcp, other.mcp, other, prefix))
+
+    # -- registries, open while serving ------------------------------------------------------------------
+
+    def add_tool(self, tool: Tool | Callable[..., Any], **options: Unpack[ToolFields]) -> None:
+        """Add a tool, also while serving; clients are told that the list has changed."""
+        if not isinstance(tool, Tool):
+            tool = Tool.of(tool, ToolOptions(**options), find_provider=self.find_provider, owner=self)
+        elif tool.owner is None:
+            tool.owner = self
+        self.mcp.tools.registry.add(tool.name, tool, where=tool.where)
+
+    def remove_tool(self, name: str) -> None:
+        """Remove a tool; clients are told that the list has changed."""
+        self.mcp.tools.registry.remove(name)
+
+    def add_resource(
+        self, resource: Resource | Callable[..., Any], uri: str = "", **options: Unpack[ResourceFields]
+    ) -> None:
+        """Add a resource, also while serving."""
+        if not isinstance(resource, Resource):
+            about = ResourceOptions(**options)
+            resource = Resource.of(resource, uri, about, find_provider=self.find_provider, owner=self)
+        self.mcp.resources.add(resource)
+
+    def remove_resource(self, uri: str) -> None:
+        """Remove a resource, or a template by its text."""
+        self.mcp.resources.remove(uri)
+
+    def resource_updated(self, uri: str) -> None:
+        """Tell every subscriber that the contents of a resource have changed. From any thread."""
+        self.mcp.subscriptions.updated(uri)
+
+    def add_prompt(self, prompt: Prompt | Callable[..., Any], **options: Unpack[PromptFields]) -> None:
+        """Add a prompt, also while serving."""
+        if not isinstance(prompt, Prompt):
+            prompt = Prompt.of(prompt, PromptOptions(**options), find_provider=self.find_provider, owner=self)
+        self.mcp.prompts.registry.add(prompt.name, prompt, where=prompt.where)
+
+    def remove_prompt(self, name: str) -> None:
+        """Remove a prompt."""
+        self.mcp.prompts.registry.remove(name)
+
+    # -- serving -----------------------------------------------------------------------------------------
+
+    def run(self, on: str = "stdio:") -> None:
+        """Serve on an address until the peer leaves or a signal ends it. Never reads the command line.
+
+        Ends with SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of input.
+        """
+        from defserve.runner.serve import serve
+
+        code = serve(self.composition, on)
+        if code:
+            raise SystemExit(code)
+
+    def main(self, argv: Sequence[str] | None = None) -> None:
+        """Serve as the command line says; what console scripts call."""
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        if not arguments:
+            self.run()
+            return
+        from defserve.runner.arguments import parse
+
+        self.run(parse(arguments, self.name, lambda: self.version).on)
+
+    @asynccontextmanager
+    async def connect(self, version: str | None = None, **options: Any) -> AsyncIterator[Client]:
+        """A client of this server in the same process, for tests and embedding; see `defserve.host.Client`."""
+        from defserve.host import Client
+        from defserve.runner.memory import serving
+
+        async with serving(self.composition) as link, Client(link, version=version, **options) as client:
+            yield client
+
+    @property
+    def composition(self) -> Composition:
+        """Everything declared, folded. From its first use on, extensions, mounts and `around` are fixed."""
+        if self._composition is None:
+            self._composition = Composition(self._extensions, limits=self.limits, around=self._around)
+            unknown = sorted(set(self._around) - self._composition.known_methods)
+            if unknown:
+                raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")
+            self.mcp.compose(self._composition)
+        return self._composition
+
+    # -- for the layers below ----------------------------------------------------------------------------
+
+    def find_provider(self, annotation: Any) -> Provider | None:
+        """The provider of an injectable annotation; None for an argument the peer sends."""
+        try:
+            return self._injectables.get(annotation)
+        except TypeError:  # an annotation that cannot be hashed is an argument
+            return None
+
+    @asynccontextmanager
+    async def lifetime(self) -> AsyncIterator[None]:
+        """This server's lifespan, inside those of the servers mounted on it."""
+        from contextlib import AsyncExitStack
+
+        async with AsyncExitStack() as stack:
+            for mount in self._mounts:
+                await stack.enter_async_context(mount.server.lifetime())
+            if self._lifespan is not None:
+                self.lifespan_value = await stack.enter_async_context(self._lifespan(self))
+            yield
+        self.lifespan_value = None
+
+    @property
+    def has_lifetime(self) -> bool:
+        return self._lifespan is not None or any(mount.server.has_lifetime for mount in self._mounts)
+
+
+class Author(Extension):
+    """What the author contributes by declaring: the `Context` parameter and the server's lifespan."""
+
+    name = "author"
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def injectables(self) -> dict[Any, Provider]:
+        return {Context: Context, Context | None: Context}
+
+    def lifespan(self) -> AbstractAsyncContextManager[Any] | None:
+        return self._server.lifetime() if self._server.has_lifetime else None
+
+
+def _no_text(function: Any, kind: str) -> None:
+    if isinstance(function, str):
+        raise UsageError(f"@server.{kind}({function!r}): options have names", fix=f'@server.{kind}(name="{function}")')

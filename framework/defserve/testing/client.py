@@ -1,0 +1,234 @@
+"""A client without `await`: the verbs of `host.Client`, run on an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, TypeAlias, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from defserve.errors import PeerTimeout, UsageError
+from defserve.host.answers import Root
+from defserve.host.client import Client
+from defserve.host.conversation import Progress
+from defserve.host.eras import ERAS, HANDSHAKE_VERSIONS, STATELESS_VERSIONS
+from defserve.testing.script import KINDS, Script
+
+Json: TypeAlias = dict[str, Any]
+T = TypeVar("T")
+
+
+class SyncClient:
+    """Connects to `server` with the first verb, and lives until `close`.
+
+    `era` is "handshake", "stateless" or a protocol version. Everything can be asked of this client unless `offers`
+    says otherwise; what the server asks must have been answered beforehand by `will_answer` and its like.
+    """
+
+    def __init__(self, server: Any, era: str | None = None, *, updates_snapshots: bool = False, **options: Any) -> None:
+        self.server, self.era, self.updates_snapshots = server, era, updates_snapshots
+        self.logs: list[Json] = []
+        """The params of every log notification so far."""
+        self.progress: list[tuple[float, float | None, str | None]] = []
+        """Progress, total and message of every progress notification so far."""
+        self.notifications: list[tuple[str, Json]] = []
+        """Method and params of every notification so far, logs and progress included."""
+        self._options = options
+        self._script = Script()
+        self._stack = ExitStack()
+        self._portal: BlockingPortal | None = None
+        self._client: Client | None = None
+        self._news = threading.Condition()
+        self._waited_for: dict[str, int] = {}
+
+    # What this client is like: before the first verb.
+
+    def offers(self, *kinds: str) -> None:
+        """Offer only these kinds of answer: any of "ask", "sample", "roots", or none at all."""
+        if self._client is not None:
+            raise UsageError("offers() comes too late: the client is connected", fix="call it before the first verb")
+        if unknown := set(kinds) - set(KINDS):
+            raise UsageError(f"unknown kinds {sorted(unknown)}", fix=f"use some of {', '.join(KINDS)}")
+        self._script.offered = set(kinds)
+
+    def will_answer(self, *answers: Any) -> None:
+        """The next questions get these: a dict or a model, Accept, Decline, Cancel, or a function of the question."""
+        self._script.will_answer(*answers)
+
+    def will_sample(self, *texts: Any) -> None:
+        """The next sampling requests get these: text, a whole result, or a function of the params."""
+        self._script.will_sample(*texts)
+
+    def has_roots(self, *roots: Root) -> None:
+        self._script.has_roots(*roots)
+
+    # The verbs of `Client`.
+
+    @property
+    def version(self) -> str:
+        return self._connected().version
+
+    @property
+    def stateless(self) -> bool:
+        return self._connected().stateless
+
+    @property
+    def server_info(self) -> Json:
+        return self._connected().server_info
+
+    @property
+    def capabilities(self) -> Json:
+        return self._connected().capabilities
+
+    @property
+    def instructions(self) -> str | None:
+        return self._connected().instructions
+
+    def call(self, tool: str, /, **arguments: Any) -> Any:
+        return self._do(lambda client: client.call(tool, **arguments))
+
+    def call_raw(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        on_progress: Progress | None = None,
+        timeout: float | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Json:
+        return self._do(
+            lambda client: client.call_raw(tool, arguments, on_progress=on_progress, timeout=timeout, meta=meta)
+        )
+
+    def tools(self) -> list[Json]:
+        return self._do(lambda client: client.tools())
+
+    def resources(self) -> list[Json]:
+        return self._do(lambda client: client.resources())
+
+    def templates(self) -> list[Json]:
+        return self._do(lambda client: client.templates())
+
+    def prompts(self) -> list[Json]:
+        return self._do(lambda client: client.prompts())
+
+    def read(self, uri: str) -> list[Json]:
+        return self._do(lambda client: client.read(uri))
+
+    def read_text(self, uri: str) -> str:
+        return self._do(lambda client: client.read_text(uri))
+
+    def read_bytes(self, uri: str) -> bytes:
+        return self._do(lambda client: client.read_bytes(uri))
+
+    def prompt(self, prompt: str, /, **arguments: Any) -> Json:
+        return self._do(lambda client: client.prompt(prompt, **arguments))
+
+    def complete(
+        self,
+        ref: str | Mapping[str, Any],
+        *,
+        argument: str,
+        value: str = "",
+        context: Mapping[str, str] | None = None,
+    ) -> Json:
+        return self._do(lambda client: client.complete(ref, argument=argument, value=value, context=context))
+
+    def ping(self) -> None:
+        self._do(lambda client: client.ping())
+
+    def set_log_level(self, level: str) -> None:
+        self._do(lambda client: client.set_log_level(level))
+
+    def subscribe(self, uri: str) -> None:
+        self._do(lambda client: client.subscribe(uri))
+
+    def unsubscribe(self, uri: str) -> None:
+        self._do(lambda client: client.unsubscribe(uri))
+
+    def listen(
+        self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
+    ) -> None:
+        """From now on the server's news of these kinds are among `notifications`."""
+        self._do(lambda client: _listen(client, tools=tools, prompts=prompts, resources=resources, uris=uris))
+
+    def wait_for(self, method: str, *, within: float = 5.0) -> Json:
+        """The params of the next notification of that method that was not waited for yet."""
+        with self._news:
+            waited = self._waited_for.setdefault(method, 0)
+            if not self._news.wait_for(lambda: len(self._received(method)) > waited, within):
+                came = ", ".join(name for name, _ in self.notifications) or "nothing"
+                raise PeerTimeout(f"no {method} within {within:g} s; there came {came}")
+            self._waited_for[method] += 1
+            return self._received(method)[waited]
+
+    def request(self, method: str, params: Mapping[str, Any] | None = None, *, follow: bool = True) -> Json:
+        return self._do(lambda client: client.request(method, params, follow=follow))
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        self._do(lambda client: client.notify(method, params))
+
+    def close(self, *, check: bool = True) -> None:
+        """Disconnect. With `check`, raises Unanswered and Unused for questions and answers that did not meet."""
+        self._stack.close()
+        self._client = None
+        if check:
+            self._script.complain()
+            self._script.check_used()
+
+    def _do(self, verb: Callable[[Client], Awaitable[T]]) -> T:
+        client = self._connected()
+        assert self._portal is not None
+        try:
+            result = self._portal.call(verb, client)
+        except Exception:
+            # What went wrong may be no more than the echo of a question without an answer.
+            self._script.complain()
+            raise
+        self._script.complain()
+        return result
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._portal = self._stack.enter_context(start_blocking_portal("asyncio"))
+            connection = self._portal.call(self._connection)
+            self._client = self._stack.enter_context(self._portal.wrap_async_context_manager(connection))
+        return self._client
+
+    def _connection(self) -> Any:
+        options: Json = {"log_level": "debug", **self._options}
+        return self.server.connect(
+            version=version_of(self.era),
+            answers=self._script.answers(),
+            on_log=self.logs.append,
+            on_progress=self._progressed,
+            on_notification=self._heard,
+            **options,
+        )
+
+    def _progressed(self, progress: float, total: float | None, message: str | None) -> None:
+        self.progress.append((progress, total, message))
+
+    def _received(self, method: str) -> list[Json]:
+        return [params for name, params in self.notifications if name == method]
+
+    def _heard(self, method: str, params: Json) -> None:
+        with self._news:
+            self.notifications.append((method, params))
+            self._news.notify_all()
+
+
+async def _listen(client: Client, **wanted: Any) -> None:
+    await client.listen(**wanted).open()
+
+
+def version_of(era: str | None) -> str | None:
+    """The protocol version that an era's name, or a version itself, stands for."""
+    if era is None or era in HANDSHAKE_VERSIONS or era in STATELESS_VERSIONS:
+        return era
+    if era not in ERAS:
+        known = ", ".join((*ERAS, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS))
+        raise UsageError(f"unknown era {era!r}", fix=f"use one of {known}")
+    return ERAS[era]

@@ -1,0 +1,114 @@
+"""The pytest plugin: the `client` and `schema_snapshot` fixtures. Imports pytest alone; the rest waits for a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from defserve.testing.client import SyncClient
+
+ERAS = ("handshake", "stateless")
+MARKERS = (
+    'serves(target, **options): the server of the `client` fixture, as an object or as "module:attr" or'
+    ' "path/server.py:attr"; options go to the client',
+    'eras(*eras): run only in these eras: "handshake", "stateless", or a protocol version',
+)
+PASSED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    # Not --snapshot-update: pytest refuses to start when two plugins (syrupy has it) add the same option.
+    parser.getgroup("defserve").addoption(
+        "--update-schemas", action="store_true", help="write the files that schema_snapshot compares with"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    # Only `client` asks for this fixture, so a test with a `client` of its own is left alone.
+    if "defserve_era" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("eras")
+        metafunc.parametrize("defserve_era", mark.args if mark else ERAS, indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
+
+
+@pytest.fixture
+def defserve_era(request: pytest.FixtureRequest) -> str:
+    """The era the test runs in. Both, one after the other, unless it is marked with `eras`."""
+    return getattr(request, "param", ERAS[-1])
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest, defserve_era: str) -> Generator[SyncClient, None, None]:
+    """A connected client of the server under test, without `await`.
+
+    The server is the one of `@pytest.mark.serves(...)`, or else the fixture `server`.
+    """
+    from defserve.testing.client import SyncClient
+
+    server, options = _server_under_test(request)
+    update = bool(request.config.getoption("--update-schemas"))
+    client = SyncClient(server, defserve_era, updates_snapshots=update, **options)
+    try:
+        yield client
+    finally:
+        # A test that failed by itself needs no second complaint about answers it never came to use.
+        client.close(check=request.node.stash.get(PASSED, False))
+
+
+@pytest.fixture
+def schema_snapshot(request: pytest.FixtureRequest, client: SyncClient) -> Callable[..., None]:
+    """Compares the server's tools with a committed file: `schema_snapshot()` or `schema_snapshot("tools.json")`.
+
+    The file stands beside the test, in `schemas/` unless a path is given.
+    """
+    from defserve.testing.snapshots import assert_schemas
+
+    def check(path: str | Path | None = None) -> None:
+        name: str = getattr(request.node, "originalname", None) or request.node.name
+        assert_schemas(client, request.path.parent / (path or Path("schemas", f"{name}.{{era}}.json")))
+
+    return check
+
+
+def _server_under_test(request: pytest.FixtureRequest) -> tuple[Any, dict[str, Any]]:
+    from defserve.errors import UsageError
+    from defserve.host.targets import is_server, load_server
+
+    mark = request.node.get_closest_marker("serves")
+    target: Any = mark.args[0] if mark and mark.args else _server_fixture(request)
+    try:
+        server = load_server(target) if isinstance(target, str) else target
+    except UsageError as error:
+        pytest.fail(f"the server under test cannot be loaded: {error}", pytrace=False)
+    if not is_server(server):
+        pytest.fail(f"the server under test is {type(server).__name__!r}, not a server", pytrace=False)
+    return server, dict(mark.kwargs) if mark else {}
+
+
+def _server_fixture(request: pytest.FixtureRequest) -> Any:
+    try:
+        return request.getfixturevalue("server")
+    except pytest.FixtureLookupError:
+        pytest.fail(
+            "the `client` fixture does not know which server to test\n"
+            '  fix: mark the test with @pytest.mark.serves("module:server"), or define a fixture named `server`',
+            pytrace=False,
+        )

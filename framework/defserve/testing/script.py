@@ -1,0 +1,103 @@
+"""The answers a test prepares for the questions its server will ask, in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from defserve.errors import ProtocolError
+from defserve.host.answers import Answers, Cancel, Decision, Root
+
+KINDS: Final = ("ask", "sample", "roots")
+REJECTED: Final = -1
+
+
+class Unanswered(AssertionError):
+    """The server asked something the test has no answer for."""
+
+
+class Unused(AssertionError):
+    """The test prepared an answer that nobody asked for."""
+
+
+class Script:
+    """Gives each question the next prepared answer, and remembers the questions that found none."""
+
+    def __init__(self) -> None:
+        self.offered: set[str] = set(KINDS)
+        self._answers: deque[Any] = deque()
+        self._samples: deque[Any] = deque()
+        self._roots: list[Root] | None = None
+        self._unanswered: list[str] = []
+
+    def will_answer(self, *answers: Any) -> None:
+        self._answers.extend(answers)
+
+    def will_sample(self, *texts: Any) -> None:
+        self._samples.extend(texts)
+
+    def has_roots(self, *roots: Root) -> None:
+        self._roots = [*(self._roots or []), *roots]
+
+    def answers(self) -> Answers:
+        """What the client offers to answer: every kind that was not taken away."""
+        asks = "ask" in self.offered
+        return Answers(
+            ask=self._ask if asks else None,
+            ask_url=self._ask_url if asks else None,
+            sample=self._sample if "sample" in self.offered else None,
+            roots=self._list_roots if "roots" in self.offered else None,
+        )
+
+    def complain(self) -> None:
+        """Raise Unanswered for the questions that have found no answer since the last complaint."""
+        if self._unanswered:
+            text, self._unanswered = "\n".join(self._unanswered), []
+            raise Unanswered(text)
+
+    def check_used(self) -> None:
+        """Raise Unused for answers that are left over."""
+        left = {"will_answer": list(self._answers), "will_sample": list(self._samples)}
+        self._answers.clear()
+        self._samples.clear()
+        lines = [
+            f"client.{verb}({', '.join(map(repr, values))}) was never used" for verb, values in left.items() if values
+        ]
+        if lines:
+            raise Unused("\n".join(lines))
+
+    def _ask(self, message: str, schema: dict[str, Any]) -> Any:
+        if not self._answers:
+            fields = ", ".join(f"{name!r}: …" for name in schema.get("properties", {}))
+            self._miss(f"the server asked {message!r}", f"client.will_answer({{{fields}}})")
+            return Cancel
+        return _given(self._answers.popleft(), message, schema)
+
+    def _ask_url(self, message: str, url: str) -> Decision:
+        if not self._answers:
+            self._miss(f"the server asked {message!r} and wants {url} opened", "client.will_answer(Accept)")
+            return Cancel
+        return _given(self._answers.popleft(), message, url)
+
+    def _sample(self, params: dict[str, Any]) -> Any:
+        if not self._samples:
+            said = params.get("messages") or ["nothing"]
+            self._miss(f"the server asked a model about {said[-1]!r}", 'client.will_sample("…")')
+            raise ProtocolError("the test has no sample", code=REJECTED)
+        return _given(self._samples.popleft(), params)
+
+    def _list_roots(self) -> list[Root]:
+        if self._roots is None:
+            self._miss("the server asked for the client's roots", 'client.has_roots("file:///…")')
+        return self._roots or []
+
+    def _miss(self, question: str, fix: str) -> None:
+        self._unanswered.append(f"{question}, and the test has no answer for it\n  fix: {fix} before the call")
+
+
+def _given(answer: Any, *question: Any) -> Any:
+    if callable(answer) and not isinstance(answer, type):
+        asked: Callable[..., Any] = answer
+        return asked(*question)
+    return answer

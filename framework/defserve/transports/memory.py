@@ -1,0 +1,86 @@
+"""Two ends in one process: what one sends, the other receives. The same few verbs as every transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Memory:
+    """The server's end. The client's end is `Memory.peer`, a link with `send`, `receive` and `aclose`."""
+
+    def __init__(self, limit: int) -> None:
+        self.closed, self.limit = False, limit
+        self.peer = MemoryPeer(self)
+        self._received: Callable[[list[bytes | None]], None] | None = None
+        self._ended: Callable[[], None] | None = None
+
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        received: Callable[[list[bytes | None]], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self._received, self._ended = received, ended
+        self.peer.attach(loop)
+
+    def send(self, message: bytes) -> None:
+        if not self.closed:
+            self.peer.deliver(message)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.peer.deliver(None)
+
+    @property
+    def backlog(self) -> int:
+        return 0
+
+    def take(self, message: bytes) -> None:
+        """The peer says something."""
+        if self._received is not None and not self.closed:
+            self._received([message if len(message) <= self.limit else None])
+
+    def leave(self) -> None:
+        """The peer goes away."""
+        if self._ended is not None and not self.closed:
+            self._ended()
+
+
+class MemoryPeer:
+    """The client's end."""
+
+    def __init__(self, server: Memory) -> None:
+        self._server = server
+        self._queue: asyncio.Queue[bytes | None] | None = None
+        self._left = False
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        import asyncio
+
+        self._queue = asyncio.Queue()
+
+    def deliver(self, message: bytes | None) -> None:
+        if self._queue is not None:
+            self._queue.put_nowait(message)
+
+    async def send(self, message: bytes) -> None:
+        self._server.take(message)
+
+    async def receive(self) -> bytes | None:
+        """The next message, or None when the server has gone."""
+        if self._queue is None or self._left:
+            return None
+        message = await self._queue.get()
+        self._left = message is None
+        return message
+
+    async def aclose(self) -> None:
+        self._server.leave()

@@ -1,0 +1,138 @@
+"""Bytes to messages and back (JSON-RPC 2.0). Total: any bytes give messages, never an exception."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from defserve.wire.messages import Encoded, Id, Malformed, Message, Notification, Reply, Request
+
+PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS = -32700, -32600, -32602
+
+ID_BYTES, METHOD_BYTES = 256, 128
+
+
+def decode(data: bytes, *, depth: int = 64, keys: int = 10_000) -> Message | list[Message]:
+    """One framed message, or a list of them for a batch. What breaks the rules becomes `Malformed`."""
+    try:
+        value = from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        return Malformed(PARSE_ERROR, f"Parse error: {error}")
+    # Counting brackets is cheap; only a message that could be too deep or too wide is walked.
+    if data.count(b"{") + data.count(b"[") > depth or data.count(b":") > keys:
+        excess = _excess(value, depth, keys)
+        if excess:
+            return Malformed(INVALID_REQUEST, f"Invalid request: {excess}", _readable_id(value))
+    if isinstance(value, list):
+        return _batch(value)  # pyright: ignore[reportUnknownArgumentType]
+    return message(value)
+
+
+def message(value: Any) -> Message:
+    """One decoded JSON value as a message."""
+    if not isinstance(value, dict):
+        return Malformed(INVALID_REQUEST, "Invalid request: a message is a JSON object")
+    raw: dict[str, Any] = value
+    if raw.get("jsonrpc") != "2.0":
+        return Malformed(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"', _readable_id(raw))
+    if "method" not in raw:
+        return _reply(raw)
+    method = raw["method"]
+    if not isinstance(method, str) or not 0 < len(method) <= METHOD_BYTES:
+        text = f'Invalid request: "method" must be a string of 1 to {METHOD_BYTES} characters'
+        return Malformed(INVALID_REQUEST, text, _readable_id(raw))
+    params = raw.get("params")
+    if params is None:
+        params = {}
+    if "id" not in raw:
+        return Notification(method, params if isinstance(params, dict) else {}, raw)
+    id = raw["id"]
+    if not _usable_id(id):
+        text = f'Invalid request: "id" must be an integer or a string of at most {ID_BYTES} characters'
+        return Malformed(INVALID_REQUEST, text, notification=_null_id_notification(id, method, params, raw))
+    if not isinstance(params, dict):
+        return Malformed(INVALID_PARAMS, 'Invalid params: "params" must be an object', id)
+    return Request(id, method, params, raw)
+
+
+def encode(value: Any) -> bytes:
+    """A message as one line of JSON, without the line feed.
+
+    Infinities and NaN become null and lone surrogates U+FFFD, since neither exists in JSON text.
+    Raises ValueError for a value that has no JSON form.
+    """
+    try:
+        return to_json(value, inf_nan_mode="null")
+    except PydanticSerializationError as error:
+        if "surrogates" not in str(error):
+            raise
+        return to_json(_without_surrogates(value), inf_nan_mode="null")
+
+
+def encode_result(id: Id, result: Any) -> bytes:
+    """A successful reply. An `Encoded` result is copied as it stands."""
+    if type(result) is Encoded:
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (to_json(id), result)
+    return encode({"jsonrpc": "2.0", "id": id, "result": result})
+
+
+def _batch(values: list[Any]) -> Message | list[Message]:
+    if not values:
+        return Malformed(INVALID_REQUEST, "Invalid request: an empty batch")
+    return [message(value) for value in values]
+
+
+def _reply(raw: dict[str, Any]) -> Message:
+    id, error = raw.get("id"), raw.get("error")
+    if id is not None and not _usable_id(id):
+        return Malformed(INVALID_REQUEST, 'Invalid request: neither a usable "method" nor a usable "id"')
+    if "result" in raw and "error" not in raw:
+        return Reply(id, raw["result"], None)
+    if isinstance(error, dict) and "result" not in raw:
+        return Reply(id, None, error)  # pyright: ignore[reportUnknownArgumentType]
+    return Malformed(INVALID_REQUEST, 'Invalid request: neither "method" nor one of "result" and "error"', id)
+
+
+def _usable_id(id: Any) -> bool:
+    # bool is an int to Python and no id to JSON-RPC; the bound keeps a hostile integer printable.
+    if type(id) is int:
+        return -(1 << 512) < id < (1 << 512)
+    return isinstance(id, str) and len(id) <= ID_BYTES
+
+
+def _readable_id(value: Any) -> Id | None:
+    id = value.get("id") if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return id if _usable_id(id) else None  # pyright: ignore[reportUnknownVariableType]
+
+
+def _null_id_notification(id: Any, method: str, params: Any, raw: dict[str, Any]) -> Notification | None:
+    # Some clients write notifications with `"id": null`; whoever knows the method's kind may take it as one.
+    return Notification(method, params, raw) if id is None and isinstance(params, dict) else None  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _excess(value: Any, depth: int, keys: int) -> str | None:
+    level: list[Any] = [value]
+    for _ in range(depth + 1):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                if len(item) > keys:  # pyright: ignore[reportUnknownArgumentType]
+                    return f"an object has more than {keys} members"
+                below.extend(item.values())  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            elif isinstance(item, list):
+                below.extend(item)  # pyright: ignore[reportUnknownArgumentType]
+        if not below:
+            return None
+        level = below
+    return f"nested deeper than {depth} levels"
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_without_surrogates(k): _without_surrogates(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    return value

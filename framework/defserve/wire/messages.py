@@ -1,0 +1,54 @@
+"""JSON-RPC 2.0 messages as lean objects: what the codec makes of bytes. No I/O, no protocol names."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+Id: TypeAlias = int | str
+Params: TypeAlias = dict[str, Any]
+
+
+class Request:
+    """A question that wants an answer. `raw` is the whole decoded object, for members outside JSON-RPC."""
+
+    __slots__ = ("id", "method", "params", "raw")
+
+    def __init__(self, id: Id, method: str, params: Params, raw: dict[str, Any]) -> None:
+        self.id, self.method, self.params, self.raw = id, method, params, raw
+
+
+class Notification:
+    """A statement that is never answered."""
+
+    __slots__ = ("method", "params", "raw")
+
+    def __init__(self, method: str, params: Params, raw: dict[str, Any]) -> None:
+        self.method, self.params, self.raw = method, params, raw
+
+
+class Reply:
+    """The answer to a request of ours: `error` is None when it went well. `id` is None when unreadable."""
+
+    __slots__ = ("id", "result", "error")
+
+    def __init__(self, id: Id | None, result: Any, error: dict[str, Any] | None) -> None:
+        self.id, self.result, self.error = id, result, error
+
+
+class Malformed:
+    """Something that is no message: the code and text of its refusal, with the id where one could be read.
+
+    `notification` is set where only a null `id` stands between it and a notification.
+    """
+
+    __slots__ = ("code", "message", "id", "notification")
+
+    def __init__(self, code: int, message: str, id: Id | None = None, notification: Notification | None = None) -> None:
+        self.code, self.message, self.id, self.notification = code, message, id, notification
+
+
+Message: TypeAlias = Request | Notification | Reply | Malformed
+
+
+class Encoded(bytes):
+    """JSON that is already bytes: a result the encoder copies instead of encoding again."""

@@ -1,0 +1,125 @@
+"""The command: measure, judge, print, and write JSON and Markdown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+from . import environment, report
+from .catalogue import write_catalogue
+from .contenders import CONTENDERS, SERVERS, Contender
+from .measure import CATALOGUES, FULL, QUICK, SECTIONS, Plan, Run
+from .processes import Launch, ServerFailed, ServerProcess
+from .profile import profile
+from .results import Results
+from .targets import SUBJECT, judge
+
+OUTPUT = environment.ROOT / "bench-results"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        launch = _prepare(Path(folder))
+        if options.command == "profile":
+            return profile(options.contender, options.tool, options.window, launch)
+        plan = QUICK if options.quick else FULL
+        chosen = [each for each in CONTENDERS if each.name in (options.contenders or _names(CONTENDERS))]
+        return _bench(options, plan, chosen, launch)
+
+
+def _bench(options: argparse.Namespace, plan: Plan, chosen: list[Contender], launch: Launch) -> int:
+    began = datetime.now(UTC)
+    failed: dict[str, str] = {}
+    able = [contender for contender in chosen if _starts(contender, launch, failed)]
+    results = Results()
+    run = Run(able, launch, plan, results, _say)
+    for name in _sections(options.only):
+        SECTIONS[name](run)
+    _say("")
+    verdicts = judge(results)
+    facts = _facts(began, plan, launch)
+    facts.update({f"{name} did not run": reason for name, reason in failed.items()})
+    text = report.as_markdown(results, verdicts, facts, _names(able))
+    print(text)
+    _write(options.markdown, text)
+    _write(options.json, json.dumps(report.as_json(results, verdicts, facts), indent=2) + "\n")
+    missed = options.strict and any(verdict.met is False for verdict in verdicts)
+    return 1 if failed or missed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few short rounds: a glance, not a figure to quote")
+    parser.add_argument("--only", action="append", choices=["stdio", *SECTIONS], help="a section; repeatable")
+    parser.add_argument("--contenders", nargs="+", choices=_names(CONTENDERS), help="default: all")
+    parser.add_argument("--json", type=Path, default=OUTPUT / "stdio.json", metavar="FILE")
+    parser.add_argument("--markdown", type=Path, default=OUTPUT / "stdio.md", metavar="FILE")
+    parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
+    commands = parser.add_subparsers(dest="command")
+    profiling = commands.add_parser("profile", help="show where one server's time goes")
+    profiling.add_argument("contender", choices=_names(CONTENDERS), nargs="?", default=SUBJECT)
+    profiling.add_argument("tool", nargs="?", default="add")
+    profiling.add_argument("--window", type=int, default=1)
+    return parser
+
+
+def _names(contenders: tuple[Contender, ...] | list[Contender]) -> list[str]:
+    return [contender.name for contender in contenders]
+
+
+def _sections(only: list[str] | None) -> list[str]:
+    return list(SECTIONS) if not only or "stdio" in only else [name for name in SECTIONS if name in only]
+
+
+def _prepare(generated: Path) -> Launch:
+    """Everything a timed start must not pay for: the venv, the catalogues, the bytecode."""
+    python = environment.interpreter()
+    for count in CATALOGUES:
+        write_catalogue(generated, count)
+    package = environment.ROOT / "framework" / "defserve"
+    subprocess.run([python, "-m", "compileall", "-q", package, SERVERS, generated], check=True)
+    return Launch(python, environment.server_environment(generated))
+
+
+def _starts(contender: Contender, launch: Launch, failed: dict[str, str]) -> bool:
+    """Run the server once, which also compiles what it alone imports; note why if it cannot."""
+    try:
+        with ServerProcess(contender, "calls", launch) as server:
+            server.initialize()
+            server.list_tools()
+    except (ServerFailed, BrokenPipeError) as error:
+        failed[contender.name] = str(error).strip().splitlines()[-1]
+        return False
+    return True
+
+
+def _facts(began: datetime, plan: Plan, launch: Launch) -> dict[str, str]:
+    took = (datetime.now(UTC) - began).total_seconds()
+    return {
+        "when": f"{began:%Y-%m-%d %H:%M} UTC, {took:.0f} s",
+        "machine": f"{os.cpu_count()} cores, {os.uname().sysname} {os.uname().machine}, load {os.getloadavg()[0]:.1f}",
+        "versions": ", ".join(f"{name} {version}" for name, version in environment.versions(launch.python).items()),
+        "rounds": f"{plan.start_rounds} of {plan.start_tries} starts, {plan.list_rounds} of lists, "
+        f"{plan.call_rounds} of {plan.burst:g} s of calls",
+    }
+
+
+def _say(step: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{step}", end="", file=sys.stderr, flush=True)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

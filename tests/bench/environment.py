@@ -1,0 +1,59 @@
+"""The interpreter all servers share: a venv of the benchmark's own, made on demand, or one named by a variable."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from .contenders import SERVERS
+
+ROOT = Path(__file__).parents[2]
+VENV = ROOT / ".bench-venv"
+PEERS = ("fastmcp>=4.1,<5", "mcp>=2.3,<3")
+VARIABLE = "DEFSERVE_BENCH_PYTHON"
+
+
+def interpreter() -> Path:
+    """The Python to run servers with: the one the variable names, else the venv's, installed if not current."""
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else _venv_python()
+
+
+def server_environment(generated: Path) -> dict[str, str]:
+    """Variables for every server alike: this checkout, the shared tools and the generated catalogues importable."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "FASTMCP_", "MCP_"))}
+    paths = (ROOT / "framework", SERVERS, generated)
+    return {**kept, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+
+
+def versions(python: Path) -> dict[str, str]:
+    """What was compared: the interpreter and the distributions that matter, as installed."""
+    names = ("pydantic", "pydantic-core", "anyio", "mcp", "fastmcp")
+    code = (
+        "import sys, importlib.metadata as m\n"
+        "print('python', sys.version.split()[0])\n"
+        f"for name in {names!r}: print(name, m.version(name))"
+    )
+    output = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout
+    return dict(line.split() for line in output.splitlines())
+
+
+def _venv_python() -> Path:
+    python = VENV / "bin" / "python"
+    stamp = VENV / "requirements.txt"
+    wanted = "\n".join([*_dependencies(), *PEERS]) + "\n"
+    if python.exists() and stamp.exists() and stamp.read_text() == wanted:
+        return python
+    print(f"setting up {VENV.name} …", file=sys.stderr)
+    subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *wanted.split("\n")[:-1]], check=True)
+    stamp.write_text(wanted)
+    return python
+
+
+def _dependencies() -> list[str]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]

@@ -1,0 +1,104 @@
+"""Results as text: one Markdown document, readable in a terminal too, and the same as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .results import Figure, Results
+from .targets import SUBJECT, Verdict
+
+MARKS = {True: "✓", False: "✗", None: "not measured"}
+NONE = "–"
+
+
+def as_markdown(results: Results, verdicts: Sequence[Verdict], facts: dict[str, str], names: Sequence[str]) -> str:
+    """The whole report; `facts` are the circumstances, `names` the contenders in column order."""
+    parts = [
+        "# stdio benchmark",
+        "\n".join(f"- {name}: {value}" for name, value in facts.items()),
+        "## Targets\n\nRatios are medians of the ratios within each round.",
+        table(["defserve's", "wanted", "got", ""], [_target_row(verdict) for verdict in verdicts]),
+    ]
+    for title, section, show in SECTIONS:
+        measures = results.measures(section)
+        if measures:
+            parts += [f"## {title}", _figures(results, measures, names, show)]
+    return "\n\n".join(parts) + "\n"
+
+
+def as_json(results: Results, verdicts: Sequence[Verdict], facts: dict[str, str]) -> dict[str, Any]:
+    targets = [
+        {"claim": verdict.target.claim, "wanted": verdict.target.wanted, "ratio": verdict.ratio, "met": verdict.met}
+        for verdict in verdicts
+    ]
+    return {"facts": facts, "targets": targets, "measures": results.as_json()}
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table padded to line up; the first column is left-aligned, the others right."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(3, *(len(line[column]) for line in lines)) for column in range(len(head))]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    lines.insert(1, rule)
+    return "\n".join("| " + " | ".join(_padded(line, widths)) + " |" for line in lines)
+
+
+def _padded(line: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return [
+        cell.ljust(width) if column == 0 else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+    ]
+
+
+def _target_row(verdict: Verdict) -> list[str]:
+    got = NONE if verdict.ratio is None else f"{verdict.ratio:.3g} ×"
+    return [verdict.target.claim, verdict.target.wanted, got, MARKS[verdict.met]]
+
+
+def _figures(results: Results, measures: Sequence[str], names: Sequence[str], show: Callable[[Figure], str]) -> str:
+    """A row a measure: every contender's figure, then defserve's as a ratio of each other's."""
+    others = [name for name in names if name != SUBJECT and SUBJECT in names]
+    columns = [*names, *(["process"] if any(results.figure(measure, "process") for measure in measures) else [])]
+    head = ["", *columns, *(f"{SUBJECT} / {name}" for name in others)]
+    rows: list[list[str]] = []
+    for measure in measures:
+        figures = [results.figure(measure, name) for name in columns]
+        ratios = [results.ratio(measure, SUBJECT, measure, name) for name in others]
+        shown = [show(figure) if figure else NONE for figure in figures]
+        compared = [NONE if ratio is None else f"{ratio:.3g}" for ratio in ratios]
+        rows.append([label(measure), *shown, *compared])
+    return table(head, rows)
+
+
+def label(measure: str) -> str:
+    """`calls/add/32` reads "add, window 32"; other measures go by what follows their section."""
+    section, name, *window = measure.split("/")
+    if window:
+        return f"{name}, window {window[0]}"
+    return f"{name} tools" if section.endswith("list") else name
+
+
+def _with_range(figure: Figure) -> str:
+    if figure.low == figure.high:
+        return _rounded(figure.median)
+    return f"{_rounded(figure.median)} ({_rounded(figure.low)}–{_rounded(figure.high)})"
+
+
+def _median_only(figure: Figure) -> str:
+    return _rounded(figure.median)
+
+
+def _rounded(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+SECTIONS: tuple[tuple[str, str, Callable[[Figure], str]], ...] = (
+    ("Start: spawn, initialize, first tools/list, in ms: median (least–most)", "start", _with_range),
+    ("Calls per second: median (least–most)", "calls", _with_range),
+    ("Latency, p50, in µs", "p50", _median_only),
+    ("Latency, p99, in µs", "p99", _median_only),
+    ("Resident memory, in MiB", "memory", _with_range),
+    ("First tools/list of many tools, from spawn, in ms: median (least–most)", "list", _with_range),
+    ("The same tools/list again, per second", "relist", _median_only),
+)

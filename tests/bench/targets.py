@@ -1,0 +1,67 @@
+"""The yardsticks: ratios of defserve to another, in one run, that every release is held to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .results import Results
+
+SUBJECT = "defserve"
+
+
+class Target(NamedTuple):
+    """defserve's `measure` over the base's must be at least, or at most, `bound`."""
+
+    claim: str
+    measure: str
+    base_measure: str
+    base: str
+    at_least: bool
+    bound: float
+
+    @property
+    def wanted(self) -> str:
+        return f"{'≥' if self.at_least else '≤'} {self.bound:g} ×"
+
+
+class Verdict(NamedTuple):
+    """A target as it came out; `met` is None if one side was not measured."""
+
+    target: Target
+    ratio: float | None
+    met: bool | None
+
+
+def _at_least(claim: str, measure: str, base: str, bound: float) -> Target:
+    return Target(claim, measure, measure, base, True, bound)
+
+
+def _at_most(claim: str, measure: str, base: str, bound: float) -> Target:
+    return Target(claim, measure, measure, base, False, bound)
+
+
+TARGETS = (
+    _at_most("start to first list, 3 tools, one of a model, to the floor", "start/model", "floor", 1.1),
+    _at_most("start to first list, 3 scalar tools, to the floor", "start/scalar", "floor", 1.1),
+    Target("the same, to a bare TypeAdapter process", "start/scalar", "start/typeadapter", "process", False, 1.0),
+    _at_least("async calls, window 1, to the floor", "calls/add/1", "floor", 0.7),
+    _at_least("async calls, window 1, to FastMCP", "calls/add/1", "fastmcp", 15),
+    _at_least("async calls, window 1, to the SDK", "calls/add/1", "sdk", 10),
+    _at_least("async calls, window 32, to FastMCP", "calls/add/32", "fastmcp", 40),
+    _at_least("sync calls, window 1, to FastMCP", "calls/add_sync/1", "fastmcp", 6),
+    _at_least("sync calls, window 32, to FastMCP", "calls/add_sync/32", "fastmcp", 20),
+    Target("first list of 1,000 tools, to that of 3", "list/1000", "list/3", SUBJECT, False, 3),
+    _at_most("memory after start, to the SDK", "memory/start", "sdk", 0.55),
+    _at_most("memory after the calls, to the SDK", "memory/calls", "sdk", 0.55),
+)
+
+
+def judge(results: Results, targets: tuple[Target, ...] = TARGETS) -> list[Verdict]:
+    return [_verdict(results, target) for target in targets]
+
+
+def _verdict(results: Results, target: Target) -> Verdict:
+    ratio = results.ratio(target.measure, SUBJECT, target.base_measure, target.base)
+    if ratio is None:
+        return Verdict(target, None, None)
+    return Verdict(target, ratio, ratio >= target.bound if target.at_least else ratio <= target.bound)

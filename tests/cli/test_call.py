@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from defserve.cli.call import fit
+from tests.cli.conftest import Outcome
+
+Run = Callable[..., Outcome]
+OFFICIAL = str(Path(__file__).parents[1] / "host" / "official_server.py")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["a:=1", "b:=2"], ["--json", '{"a": 1, "b": 2}'], ["b:=2", "--json", '{"a": 1, "b": 7}'], ["--era", "handshake"]],
+)
+def test_the_result_is_printed(defserve: Run, arguments: list[str]):
+    if arguments[0] == "--era":
+        arguments = [*arguments, "a:=1", "b:=2"]
+    code, out, err = defserve("call", "tests.testing.toy", "add", *arguments)
+    assert (code, out, err) == (0, "3\n", "")
+
+
+def test_a_command_is_called_over_stdio_and_text_fits_its_schema(defserve: Run):
+    code, out, _ = defserve("call", "add", "a=1", "b=2", "--", sys.executable, OFFICIAL)
+    assert code == 0
+    assert json.loads(out) == {"result": 3}
+
+
+def test_the_raw_result_can_be_had(defserve: Run):
+    raw = json.loads(defserve("call", "tests.testing.toy", "add", "a:=1", "b:=2", "--raw").out)
+    assert raw == {"content": [{"type": "text", "text": "3"}]}
+
+
+def test_a_failed_tool_has_an_exit_code_of_its_own(defserve: Run):
+    code, out, err = defserve("call", "add", "a=one", "b=2", "--", sys.executable, OFFICIAL)
+    assert (code, out) == (5, "")
+    assert "valid integer" in err
+
+
+def test_an_unknown_tool_is_met_with_a_suggestion(defserve: Run):
+    code, _, err = defserve("call", "ad", "--", sys.executable, OFFICIAL)
+    assert code == 5
+    assert "official has no tool 'ad'" in err and "did you mean 'add'?" in err
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"type": "integer"}, "1", 1),
+        ({"type": "string"}, "1", "1"),
+        ({}, "1", "1"),
+        ({"type": "array"}, "[1]", [1]),
+        ({"type": "boolean"}, "maybe", "maybe"),
+    ],
+)
+def test_text_becomes_what_the_schema_wants(schema: dict[str, object], text: str, value: object):
+    assert fit({"a": text}, {"a": schema}) == {"a": value}

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from defserve.cli.list import page, signature, type_name
+from tests.cli.conftest import Outcome
+
+Run = Callable[..., Outcome]
+OFFICIAL = str(Path(__file__).parents[1] / "host" / "official_server.py")
+
+
+def test_a_python_server_is_listed_in_memory(defserve: Run):
+    code, out, err = defserve("list", "tests.testing.toy")
+    assert (code, err) == (0, "")
+    assert out.startswith("pretend 2 (protocol 2026-07-28)\n\nTools\n  add()\n")
+
+
+def test_the_era_can_be_chosen(defserve: Run):
+    assert "protocol 2025-11-25" in defserve("list", "tests.testing.toy", "--era", "handshake").out
+    assert "protocol 2025-03-26" in defserve("list", "tests.testing.toy", "--era", "2025-03-26").out
+
+
+@pytest.mark.parametrize("module", ["shop_one", "shop_two"])
+def test_a_package_is_searched_for_its_server(defserve: Run, folder: Path, module: str):
+    (folder / "shop_one").mkdir()
+    (folder / "shop_one" / "__init__.py").write_text("from tests.testing.toy import server")
+    (folder / "shop_two").mkdir()
+    (folder / "shop_two" / "__init__.py").write_text("")
+    (folder / "shop_two" / "server.py").write_text("from tests.testing.toy import server")
+    assert defserve("list", "-m", module).code == 0
+
+
+def test_a_command_is_listed_over_stdio(defserve: Run):
+    code, out, _ = defserve("list", "--", sys.executable, OFFICIAL)
+    assert code == 0
+    assert "  add(a: integer, b: integer)\n      Add two numbers.\n" in out
+    assert "Resources\n  note://a  note\n" in out
+    assert "Prompts\n  hi(name)\n" in out
+
+
+def test_json_is_what_the_server_said(defserve: Run):
+    found = json.loads(defserve("list", "tests.testing.toy", "--json").out)
+    assert found["server"]["name"] == "pretend"
+    assert [tool["name"] for tool in found["tools"]] == ["add", "greet", "sign_in", "write", "look"]
+    assert found["prompts"] == []
+
+
+def test_a_server_with_nothing_says_so():
+    nothing = {"server": {}, "version": "v", "tools": [], "resources": [], "templates": [], "prompts": []}
+    assert list(page(nothing)) == ["a server without a name (protocol v)", "It offers nothing."]
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "string"}, "string"),
+        ({"type": "array", "items": {"type": "integer"}}, "integer[]"),
+        ({"type": ["integer", "null"]}, "integer | null"),
+        ({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Point"}]}, "string | Point"),
+        ({"enum": ["a", 1]}, '"a" | 1'),
+        ({}, "any"),
+        (True, "any"),
+    ],
+)
+def test_a_schema_is_said_in_a_word_or_two(schema: object, words: str):
+    assert type_name(schema) == words
+
+
+def test_optional_parameters_show_their_default():
+    properties = {"a": {"type": "integer"}, "b": {"type": "string", "default": "x"}, "c": {"type": "boolean"}}
+    tool = {"name": "t", "inputSchema": {"properties": properties, "required": ["a"]}}
+    assert signature(tool) == 't(a: integer, b: string = "x", c: boolean = …)'
+
+
+def test_optional_prompt_arguments_have_a_question_mark():
+    prompt = {"name": "p", "arguments": [{"name": "a", "required": True}, {"name": "b"}]}
+    assert signature(prompt) == "p(a, b?)"

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from defserve.cli import COMMANDS
+from defserve.version import VERSION
+from tests.cli.conftest import Outcome
+
+Run = Callable[..., Outcome]
+
+
+def test_help_names_every_command_and_shows_examples(defserve: Run):
+    code, out, _ = defserve("--help")
+    assert code == 0
+    assert all(name in out and about in out for name, (_, about) in COMMANDS.items())
+    assert "defserve call server.py add a=1 b=2" in out
+
+
+def test_no_command_at_all_shows_the_help_and_is_wrong(defserve: Run):
+    assert defserve()[:2] == (1, defserve("-h").out)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_examples(defserve: Run, command: str):
+    code, out, _ = defserve(command, "--help")
+    assert code == 0
+    assert f"usage: defserve {command}" in out
+    assert "examples:\n  defserve " in out
+
+
+def test_the_version_is_ours(defserve: Run):
+    assert defserve("--version") == (0, f"defserve {VERSION}\n", "")
+
+
+def test_an_unknown_command_is_wrong_usage(defserve: Run):
+    code, _, err = defserve("lst")
+    assert code == 1
+    assert "no command 'lst'" in err and "run, list, call" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["list", "--bogus", "x"], "unrecognized arguments: --bogus"),
+        (["list"], "no server is named"),
+        (["list", "tests.testing.toy:server", "more"], "one server at a time"),
+        (["list", "--"], "nothing after `--`"),
+        (["list", "https://example.org/mcp"], "is an address"),
+        (["list", "nowhere.py"], "there is no file"),
+        (["list", "-m", "nowhere"], "no module 'nowhere'"),
+        (["list", "tests.testing.toy", "--era", "stone"], "unknown protocol version 'stone'"),
+        (["call", "tests.testing.toy"], "no tool is named"),
+        (["call", "tests.testing.toy", "a=1"], "no tool is named"),
+        (["call", "tests.testing.toy", "add", "a"], "'a' is not an argument"),
+        (["call", "tests.testing.toy", "add", "a:=x"], "a: 'x' is not JSON"),
+        (["call", "tests.testing.toy", "add", "--json", "[]"], "--json must be an object"),
+        (["run"], "run needs one server"),
+        (["run", "x.py", "-m", "y"], "run needs one server"),
+        (["run", "x.py", "--log-level", "loud"], "invalid choice: 'loud'"),
+    ],
+)
+def test_wrong_usage_is_explained_on_stderr(defserve: Run, argv: list[str], complaint: str):
+    code, out, err = defserve(*argv)
+    assert (code, out) == (1, "")
+    assert complaint in err and "fix: " in err
+
+
+def test_a_server_that_cannot_be_started_is_unreachable(defserve: Run):
+    code, _, err = defserve("list", "--", "no-such-command-here")
+    assert code == 4
+    assert "cannot start 'no-such-command-here'" in err
+
+
+def test_a_server_that_dies_is_unreachable_and_its_last_words_are_shown(defserve: Run):
+    code, _, err = defserve("call", "add", "--", sys.executable, "-c", "import sys; sys.exit('no database')")
+    assert code == 4
+    assert "exited with code 1" in err and "no database" in err
+
+
+def test_a_server_that_is_silent_is_unreachable(defserve: Run):
+    waits = "import sys; sys.stdin.read()"
+    code, _, err = defserve("list", "--era", "stateless", "--timeout", "0.05", "--", sys.executable, "-c", waits)
+    assert code == 4
+    assert "no answer to server/discover within 0.05 s" in err
+
+
+def test_the_module_is_the_command():
+    argv = [sys.executable, "-m", "defserve", "--version"]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == f"defserve {VERSION}\n"
+
+
+def test_running_a_server_imports_no_client(folder: Path):
+    Path("calc.py").write_text(
+        "class Server:\n"
+        "    def connect(self): ...\n"
+        "    def run(self, on):\n"
+        "        import json, sys\n"
+        "        print(json.dumps([m for m in sys.modules if m.startswith(('defserve', 'asyncio', 'anyio'))]))\n"
+        "server = Server()\n"
+    )
+    argv = [sys.executable, "-m", "defserve", "run", "calc.py"]
+    loaded = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+    assert "defserve.cli.run" in loaded
+    assert not {"asyncio", "anyio", "defserve.host.client", "defserve.cli.list"} & set(loaded)

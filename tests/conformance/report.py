@@ -1,0 +1,69 @@
+"""Prints where every requirement stands after a run: proven, failing, a gap, or nothing at all.
+
+    python -m tests.conformance.report OUTCOMES.json
+
+Exits with 1 when an id is neither proven nor a dated gap, or when a gap has been closed and is still listed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Container, Mapping
+from pathlib import Path
+
+from tests.conformance.requirements import ALL, DOCUMENTS, GAPS
+
+Outcomes = Mapping[str, Mapping[str, str]]
+
+# Status → what to do about it; an empty string is fine as it is.
+REMEDY = {
+    "proven": "",
+    "gap": "",
+    "failing": "a claiming test did not pass: mend it",
+    "stale gap": "a passing test claims it: take it out of GAPS",
+    "missing": "claim it in a test, or give it a dated entry in GAPS",
+}
+
+
+def status(id: str, outcomes: Outcomes, gaps: Container[str] = GAPS) -> str:
+    """One of `REMEDY`'s keys. A requirement is proven when every test that claims it passed."""
+    tests = outcomes.get(id, {})
+    if tests and all(outcome == "passed" for outcome in tests.values()):
+        return "stale gap" if id in gaps else "proven"
+    if tests:
+        return "failing"
+    return "gap" if id in gaps else "missing"
+
+
+def lines(statuses: Mapping[str, str], outcomes: Outcomes) -> list[str]:
+    rows = ["", "requirement   status     what it says"]
+    for requirement in ALL:
+        now = statuses[requirement.id]
+        note = f"  [{GAPS[requirement.id].reason}]" if now == "gap" else ""
+        rows.append(f"{requirement.id:<13} {now:<10} {requirement.text}{note}")
+        if now == "failing":
+            rows += [f"{'':<25}{how}: {test}" for test, how in outcomes[requirement.id].items() if how != "passed"]
+    rows += ["", f"{'document':<10}" + "".join(f"{name:>11}" for name in (*REMEDY, "all"))]
+    for document in (*DOCUMENTS, "all"):
+        counts = Counter(statuses[r.id] for r in ALL if document in (r.document, "all"))
+        rows.append(f"{document:<10}" + "".join(f"{counts[name]:>11}" for name in REMEDY) + f"{counts.total():>11}")
+    return rows
+
+
+def complaints(statuses: Mapping[str, str]) -> list[str]:
+    groups = {name: [id for id, now in statuses.items() if now == name] for name in REMEDY}
+    return [f"{name} ({REMEDY[name]}): {' '.join(ids)}" for name, ids in groups.items() if ids and REMEDY[name]]
+
+
+def main(path: str) -> int:
+    outcomes: Outcomes = json.loads(Path(path).read_text(encoding="utf-8"))
+    statuses = {requirement.id: status(requirement.id, outcomes) for requirement in ALL}
+    wrong = complaints(statuses)
+    print("\n".join([*lines(statuses, outcomes), "", *wrong]))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from defserve.errors import PeerError, UsageError
+from defserve.host import Answers, Client
+from defserve.host.eras import HANDSHAKE_VERSIONS, PREFIX
+from tests.host.pretend import SILENCE, STATELESS, Fail, PretendServer
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("version", HANDSHAKE_VERSIONS)
+async def test_a_pinned_handshake_version_is_asked_for_and_confirmed(version: str):
+    server = PretendServer()
+    async with Client(server, version=version) as client:
+        assert (client.version, client.stateless) == (version, False)
+        assert client.server_info["name"] == "pretend"
+        assert client.instructions == "Pretend."
+    methods = [message["method"] for message in server.sent]
+    assert methods == ["initialize", "notifications/initialized"]
+    assert server.sent[0]["params"]["protocolVersion"] == version
+
+
+async def test_a_server_that_counters_a_pinned_version_is_refused():
+    server = PretendServer({"initialize": {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {}}})
+    with pytest.raises(PeerError, match="'2025-06-18', not 2025-11-25"):
+        async with Client(server, version="2025-11-25"):
+            pass
+    assert server.closed
+
+
+async def test_an_unknown_pinned_version_is_the_callers_mistake():
+    with pytest.raises(UsageError, match="unknown protocol version '1999-01-01'"):
+        async with Client(PretendServer(), version="1999-01-01"):
+            pass
+
+
+async def test_a_server_that_knows_discover_is_spoken_to_statelessly():
+    server = PretendServer({**STATELESS, "tools/list": {"tools": []}})
+    async with Client(server) as client:
+        assert (client.version, client.stateless) == ("2026-07-28", True)
+        assert client.server_info == {"name": "pretend", "version": "2"}
+        await client.tools()
+    assert [message["method"] for message in server.sent] == ["server/discover", "tools/list"]
+    for message in server.sent:
+        meta = message["params"]["_meta"]
+        assert meta[PREFIX + "protocolVersion"] == "2026-07-28"
+        assert meta[PREFIX + "clientCapabilities"] == {}
+        assert meta[PREFIX + "clientInfo"]["name"] == "defserve"
+
+
+@pytest.mark.parametrize("code", [-32601, -32600, -32602, 0])
+async def test_a_server_that_does_not_know_discover_is_initialized(code: int):
+    server = PretendServer({"server/discover": Fail(code)})
+    async with Client(server) as client:
+        assert client.version == "2025-11-25"
+
+
+async def test_a_server_that_is_silent_about_discover_is_initialized():
+    server = PretendServer({"server/discover": SILENCE})
+    async with Client(server, timeout=0.02) as client:
+        assert client.version == "2025-11-25"
+    assert server.asked("notifications/cancelled") == []
+
+
+async def test_an_older_handshake_version_is_accepted_when_negotiating():
+    server = PretendServer(
+        {"server/discover": Fail(-32601), "initialize": {"protocolVersion": "2024-11-05", "capabilities": {}}}
+    )
+    async with Client(server) as client:
+        assert client.version == "2024-11-05"
+
+
+async def test_a_version_nobody_knows_is_refused():
+    server = PretendServer(
+        {"server/discover": Fail(-32601), "initialize": {"protocolVersion": "2031-01-01", "capabilities": {}}}
+    )
+    with pytest.raises(PeerError, match="2031-01-01"):
+        async with Client(server):
+            pass
+
+
+async def test_a_stateless_server_of_other_versions_is_not_initialized():
+    refusal = Fail(-32022, "unsupported", {"supported": ["2027-01-01"], "requested": "2026-07-28"})
+    server = PretendServer({"server/discover": refusal})
+    with pytest.raises(PeerError, match="unsupported"):
+        async with Client(server):
+            pass
+    assert server.asked("initialize") == []
+
+
+async def test_a_version_refusal_that_names_a_handshake_version_is_an_invitation():
+    refusal = Fail(-32022, "unsupported", {"supported": ["2025-06-18", "2025-11-25"], "requested": "2026-07-28"})
+    async with Client(PretendServer({"server/discover": refusal})) as client:
+        assert client.version == "2025-11-25"
+
+
+@pytest.mark.parametrize(
+    ("answers", "version", "offered"),
+    [
+        (Answers(), "2025-11-25", {}),
+        (Answers(ask=lambda m, s: {}), "2025-06-18", {"elicitation": {}}),
+        (Answers(ask=lambda m, s: {}), "2025-11-25", {"elicitation": {"form": {}}}),
+        (Answers(ask_url=lambda m, u: None), "2025-06-18", {}),  # type: ignore[arg-type, return-value]
+        (Answers(sample=lambda p: "", roots=[]), "2024-11-05", {"sampling": {}, "roots": {}}),
+    ],
+)
+async def test_what_is_offered_follows_the_answers_and_the_version(
+    answers: Answers, version: str, offered: dict[str, Any]
+):
+    server = PretendServer()
+    async with Client(server, version=version, answers=answers):
+        pass
+    assert server.sent[0]["params"]["capabilities"] == offered
+
+
+async def test_capabilities_of_extensions_are_offered_beside_the_answers():
+    server = PretendServer()
+    more = {"sampling": {"tools": {}}, "experimental": {"mcpl": {"version": "1"}}}
+    async with Client(server, version="2025-11-25", answers=Answers(sample=lambda p: ""), capabilities=more):
+        pass
+    assert server.sent[0]["params"]["capabilities"] == more

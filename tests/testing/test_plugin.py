@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAD = "import pytest\nfrom defserve.testing import Accept, Cancel, Decline\n"
+SERVES = HEAD + 'pytestmark = pytest.mark.serves("tests.testing.toy:server")\n'
+
+
+def run(suite: pytest.Pytester, code: str, *args: str) -> pytest.RunResult:
+    suite.makepyfile(test_it=code)
+    return suite.runpytest_inprocess("-v", *args)
+
+
+def test_a_test_runs_in_both_eras(suite: pytest.Pytester):
+    result = run(suite, SERVES + "def test_add(client):\n    assert client.call('add', a=1, b=2) == 3")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*test_add?handshake? PASSED*", "*test_add?stateless? PASSED*"])
+
+
+def test_a_mark_narrows_the_eras(suite: pytest.Pytester):
+    result = run(
+        suite,
+        SERVES
+        + """
+@pytest.mark.eras("stateless", "2025-06-18")
+def test_version(client):
+    assert client.version in ("2026-07-28", "2025-06-18")
+
+@pytest.mark.eras("stateless")
+class TestIt:
+    def test_era(self, client):
+        assert client.stateless
+""",
+    )
+    result.assert_outcomes(passed=3)
+
+
+def test_the_server_may_be_the_object_itself_and_take_options(suite: pytest.Pytester):
+    result = run(
+        suite,
+        HEAD
+        + """
+from tests.testing.toy import server
+
+@pytest.mark.serves(server, info={"name": "custom", "version": "1"})
+def test_add(client):
+    assert client.call("add", a=1, b=2) == 3
+    assert client.server is server
+""",
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_a_server_fixture_needs_no_mark(suite: pytest.Pytester):
+    result = run(
+        suite,
+        """
+import pytest
+
+@pytest.fixture
+def server():
+    from tests.testing.toy import ToyServer
+    return ToyServer()
+
+def test_add(client, server):
+    assert client.call("add", a=1, b=2) == 3
+    assert client.server is server
+""",
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_a_client_without_a_server_is_told_what_to_do(suite: pytest.Pytester):
+    result = run(suite, "def test_add(client): client.tools()")
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*does not know which server*", "*pytest.mark.serves*"])
+
+
+@pytest.mark.parametrize(
+    ("target", "complaint"),
+    [
+        ("'nowhere_to_be_found:server'", "*no module 'nowhere_to_be_found'*"),
+        ("'tests.testing.toy:sever'", "*has no 'sever'*"),
+        ("42", "*is 'int', not a server*"),
+    ],
+)
+def test_a_server_that_cannot_be_loaded_is_explained(suite: pytest.Pytester, target: str, complaint: str):
+    result = run(suite, f"import pytest\n@pytest.mark.serves({target})\ndef test_add(client): client.tools()")
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines([complaint])
+
+
+def test_an_unknown_era_is_explained(suite: pytest.Pytester):
+    result = run(suite, SERVES + "@pytest.mark.eras('stone')\ndef test_add(client): client.tools()")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*unknown era 'stone'*", "*handshake, stateless*"])
+
+
+def test_a_client_of_the_authors_own_is_left_alone(suite: pytest.Pytester):
+    result = run(
+        suite, "import pytest\n@pytest.fixture\ndef client(): return 7\ndef test_it(client): assert client == 7"
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_logs_and_progress_are_collected(suite: pytest.Pytester):
+    result = run(
+        suite,
+        SERVES
+        + """
+def test_add(client):
+    client.call("add", a=1, b=2)
+    assert client.progress == [(1, None, None)]
+    assert [log["data"] for log in client.logs] == ["adding"]
+    assert client.wait_for("notifications/message")["data"] == "adding"
+""",
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_scripted_answers_reach_the_server(suite: pytest.Pytester):
+    result = run(
+        suite,
+        SERVES
+        + """
+def test_greet(client):
+    client.will_answer({"name": "Ann"}, Decline, Cancel, lambda message, schema: {"name": message})
+    replies = [client.call("greet") for _ in range(4)]
+    assert "Ann" in replies[0]
+    assert "decline" in replies[1]
+    assert "cancel" in replies[2]
+    assert "Who?" in replies[3]
+
+def test_url(client):
+    client.will_answer(Accept)
+    assert "accept" in client.call("sign_in")
+
+def test_sample(client):
+    client.will_sample("Roses are red")
+    assert "Roses are red" in client.call("write")
+
+def test_roots(client):
+    client.has_roots("file:///x")
+    assert "file:///x" in client.call("look")
+""",
+    )
+    result.assert_outcomes(passed=8)
+
+
+@pytest.mark.parametrize(
+    ("tool", "complaint"),
+    [
+        ("greet", "*asked 'Who?', and the test has no answer for it*fix: client.will_answer({'name': ?})*"),
+        ("sign_in", "*wants https://example.org opened*fix: client.will_answer(Accept)*"),
+        ("write", "*asked a model*fix: client.will_sample(*"),
+        ("look", "*asked for the client's roots*fix: client.has_roots(*"),
+    ],
+)
+def test_a_question_without_an_answer_fails_the_test_and_says_how_to_give_one(
+    suite: pytest.Pytester, tool: str, complaint: str
+):
+    result = run(suite, SERVES + f"def test_it(client): client.call({tool!r})")
+    result.assert_outcomes(failed=2)
+    question, fix = complaint.removesuffix("*").split("*fix")
+    result.stdout.fnmatch_lines([f"E *{question}*", f"E *fix{fix}*"])
+
+
+def test_an_answer_nobody_asked_for_fails_at_the_end(suite: pytest.Pytester):
+    result = run(suite, SERVES + "def test_it(client):\n    client.will_answer({'a': 1})\n    client.tools()")
+    result.assert_outcomes(passed=2, errors=2)
+    result.stdout.fnmatch_lines(["*client.will_answer({'a': 1}) was never used*"])
+
+
+def test_a_failed_test_is_not_blamed_for_unused_answers_too(suite: pytest.Pytester):
+    result = run(suite, SERVES + "def test_it(client):\n    client.will_answer({'a': 1})\n    assert False")
+    result.assert_outcomes(failed=2)
+
+
+def test_a_client_can_offer_less(suite: pytest.Pytester):
+    result = run(
+        suite,
+        SERVES
+        + """
+from defserve.errors import PeerError, UsageError
+
+@pytest.mark.eras("stateless")
+def test_it(client):
+    client.offers("sample")
+    with pytest.raises(PeerError, match="not offered"):
+        client.call("greet")
+    with pytest.raises(UsageError, match="too late"):
+        client.offers()
+
+def test_kinds(client):
+    with pytest.raises(UsageError, match="ask, sample, roots"):
+        client.offers("everything")
+""",
+    )
+    result.assert_outcomes(passed=3)
+
+
+SNAPSHOT = SERVES + "def test_schemas(schema_snapshot): schema_snapshot()"
+
+
+def test_a_missing_snapshot_says_how_to_make_it(suite: pytest.Pytester):
+    result = run(suite, SNAPSHOT)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*there is no snapshot*schemas/test_schemas.handshake.json*", "*--update-schemas*"])
+
+
+def test_a_snapshot_is_written_then_compared_then_its_difference_shown(suite: pytest.Pytester):
+    run(suite, SNAPSHOT, "--update-schemas").assert_outcomes(passed=2)
+    run(suite, SNAPSHOT).assert_outcomes(passed=2)
+    file = suite.path / "schemas" / "test_schemas.stateless.json"
+    file.write_text(file.read_text().replace('"add"', '"plus"'))
+    result = run(suite, SNAPSHOT)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(['*-*"name": "plus"*', '*+*"name": "add"*', "*--update-schemas*"])
+
+
+def test_a_snapshot_may_have_a_path_of_its_own(suite: pytest.Pytester):
+    code = SERVES + "def test_schemas(schema_snapshot): schema_snapshot('tools.json')"
+    run(suite, code, "--update-schemas").assert_outcomes(passed=2)
+    assert (suite.path / "tools.json").exists()
+
+
+def test_starting_pytest_imports_nothing_of_ours_but_the_plugin():
+    code = (
+        "import json, sys, defserve.testing.plugin\n"
+        "print(json.dumps(sorted(m for m in sys.modules if m.startswith(('defserve', 'anyio', 'pydantic', 'asyncio')))))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(printed) == ["defserve", "defserve.testing", "defserve.testing.plugin"]

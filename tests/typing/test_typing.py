@@ -1,0 +1,25 @@
+"""Decorators keep the type of what they decorate, as a strict type checker sees it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def complaints(path: Path) -> list[str]:
+    """What pyright says about one file, with the project's settings and the interpreter of this run."""
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, str(path)]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55)
+    report: dict[str, Any] = json.loads(shown.stdout)
+    assert report["summary"]["filesAnalyzed"] == 1
+    return [f"{said['range']['start']['line'] + 1}: {said['message']}" for said in report["generalDiagnostics"]]
+
+
+def test_decorators_keep_the_type_of_the_function() -> None:
+    assert complaints(HERE / "decorators.py") == []
