@@ -1,4 +1,4 @@
-"""Marks on functions without a server: `@tool`, `@resource`, `@prompt`, `@completion`; `server.include` collects them."""
+"""Marks on functions without a server (`@tool`, `@resource`, `@prompt`, `@completion`), for `server.include`."""
 
 from __future__ import annotations
 
@@ -82,8 +82,9 @@ def marked(target: Any) -> Iterator[tuple[Callable[..., Any], Mark]]:
     if isinstance(target, ModuleType | type):
         functions = list(vars(target).values())
     else:
-        names = [name for kind in reversed(type(target).__mro__) for name in vars(kind)]
-        functions = [getattr(target, name) for name in dict.fromkeys(names) if hasattr(type(target), name)]
+        cls: Any = target.__class__
+        names: dict[str, None] = dict.fromkeys(name for kind in reversed(cls.__mro__) for name in vars(kind))
+        functions = [getattr(target, name) for name in names if hasattr(getattr(cls, name, None), ATTRIBUTE)]
     for function in functions:
         for mark in getattr(function, ATTRIBUTE, ()) if callable(function) else ():
             yield function, mark

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.tools import NAME
 
-if TYPE_CHECKING:
-    from defserve.server import Server
+
+class Mountable(Protocol):
+    """The server that is mounted, as far as its parent needs to know it."""
+
+    mcp: MCP
+
+    @property
+    def household(self) -> list[Any]: ...
 
 
 class Mount:
     """Keeps the parent's registries in step with the child's."""
 
-    def __init__(self, parent: MCP, child: MCP, server: Server, prefix: str | None) -> None:
+    def __init__(self, parent: MCP, server: Mountable, prefix: str | None) -> None:
         if prefix is not None and not NAME.fullmatch(prefix):
             raise UsageError(f"prefix {prefix!r} is not made of A-Z a-z 0-9 _ . -", fix="use a plain word")
         self.server, self.prefix = server, prefix
+        child = server.mcp
         mirrors: tuple[tuple[Registry[Any], Registry[Any], Callable[[str], str]], ...] = (
             (child.tools.registry, parent.tools.registry, self._name),
             (child.prompts.registry, parent.prompts.registry, self._name),

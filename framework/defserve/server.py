@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -76,7 +76,7 @@ class Server:
     def tool(self, function: F, /) -> F: ...
     # used with options: @server.tool(timeout=3)
     @overload
-    def tool(self, **options: Unpack[ToolFields]) -> Callable[[F], F]: ...
+    def tool(self, /, **options: Unpack[ToolFields]) -> Callable[[F], F]: ...
     def tool(self, function: Any = None, /, **options: Any) -> Any:
         """Serve a function as a tool. Returns it unchanged."""
         _no_text(function, "tool")
@@ -103,7 +103,7 @@ class Server:
     def prompt(self, function: F, /) -> F: ...
     # used with options: @server.prompt(title="…")
     @overload
-    def prompt(self, **options: Unpack[PromptFields]) -> Callable[[F], F]: ...
+    def prompt(self, /, **options: Unpack[PromptFields]) -> Callable[[F], F]: ...
     def prompt(self, function: Any = None, /, **options: Any) -> Any:
         """Serve a function as a prompt. Returns it unchanged."""
         _no_text(function, "prompt")
@@ -157,11 +157,11 @@ class Server:
 
         With a prefix `p`, tool and prompt `x` becomes `p_x` and resource `s://x` becomes `s://p/x`.
         """
-        if other is self:
-            raise UsageError(f"server {self.name!r} cannot be mounted on itself")
+        if self in other.household:
+            raise UsageError(f"server {self.name!r} cannot be mounted on itself", fix="mount in one direction only")
         if self._composition is not None:
             raise UsageError("mount comes after serving began", fix="mount servers where the parent is made")
-        self._mounts.append(Mount(self.mcp, other.mcp, other, prefix))
+        self._mounts.append(Mount(self.mcp, other, prefix))
 
     # -- registries, open while serving ------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Server:
         self.run(parse(arguments, self.name, lambda: self.version).on)
 
     @asynccontextmanager
-    async def connect(self, version: str | None = None, **options: Any) -> AsyncIterator[Client]:
+    async def connect(self, version: str | None = None, **options: Any) -> AsyncGenerator[Client]:
         """A client of this server in the same process, for tests and embedding; see `defserve.host.Client`."""
         from defserve.host import Client
         from defserve.runner.memory import serving
@@ -240,11 +240,14 @@ class Server:
     def composition(self) -> Composition:
         """Everything declared, folded. From its first use on, extensions, mounts and `around` are fixed."""
         if self._composition is None:
-            self._composition = Composition(self._extensions, limits=self.limits, around=self._around)
-            unknown = sorted(set(self._around) - self._composition.known_methods)
+            composition = Composition(self._extensions, limits=self.limits, around=self._around)
+            unknown = sorted(set(self._around) - composition.known_methods)
             if unknown:
                 raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")
-            self.mcp.compose(self._composition)
+            for child in self.household[:-1]:
+                self._refuse_stray(child)
+            self.mcp.compose(composition)
+            self._composition = composition
         return self._composition
 
     # -- for the layers below ----------------------------------------------------------------------------
@@ -257,21 +260,36 @@ class Server:
             return None
 
     @asynccontextmanager
-    async def lifetime(self) -> AsyncIterator[None]:
-        """This server's lifespan, inside those of the servers mounted on it."""
+    async def lifetime(self) -> AsyncGenerator[None]:
+        """This server's lifespan, inside those of the servers mounted on it, each entered once."""
         from contextlib import AsyncExitStack
 
         async with AsyncExitStack() as stack:
-            for mount in self._mounts:
-                await stack.enter_async_context(mount.server.lifetime())
-            if self._lifespan is not None:
-                self.lifespan_value = await stack.enter_async_context(self._lifespan(self))
+            for server in self.household:
+                if server._lifespan is not None:
+                    stack.callback(setattr, server, "lifespan_value", None)
+                    server.lifespan_value = await stack.enter_async_context(server._lifespan(server))
             yield
-        self.lifespan_value = None
 
     @property
     def has_lifetime(self) -> bool:
-        return self._lifespan is not None or any(mount.server.has_lifetime for mount in self._mounts)
+        return any(server._lifespan is not None for server in self.household)
+
+    @property
+    def household(self) -> list[Server]:
+        """This server and all that are mounted on it, each once, children before parents."""
+        found = {server: None for mount in self._mounts for server in mount.server.household}
+        return [*found, self]
+
+    def _refuse_stray(self, child: Server) -> None:
+        """Extensions and `around` protect; served here they would be left behind without a word."""
+        strays = [e.name for e in child._extensions if not isinstance(e, MCP | Author) and e not in self._extensions]
+        if strays or child._around:
+            what = f"extension {strays[0]!r}" if strays else f"around({next(iter(child._around))!r})"
+            raise UsageError(
+                f"{what} of {child.name!r} would not act on {self.name!r}, where {child.name!r} is mounted",
+                fix=f"declare it on {self.name!r} instead",
+            )
 
 
 class Author(Extension):

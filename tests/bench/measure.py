@@ -56,7 +56,7 @@ class Plan(NamedTuple):
 
 
 FULL = Plan(start_rounds=6, start_tries=3, list_rounds=3, call_rounds=8, burst=0.25)
-QUICK = Plan(start_rounds=2, start_tries=2, list_rounds=1, call_rounds=3, burst=0.1)
+QUICK = Plan(start_rounds=3, start_tries=1, list_rounds=1, call_rounds=3, burst=0.1)
 
 
 class Run(NamedTuple):

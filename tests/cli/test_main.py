@@ -95,6 +95,14 @@ def test_the_module_is_the_command():
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == f"defserve {VERSION}\n"
 
 
+def test_a_reader_that_has_seen_enough_is_no_failure():
+    argv = [sys.executable, "-m", "defserve", "list", "tests.testing.toy"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", 0)
+
+
 def test_running_a_server_imports_no_client(folder: Path):
     Path("calc.py").write_text(
         "class Server:\n"
@@ -107,4 +115,4 @@ def test_running_a_server_imports_no_client(folder: Path):
     argv = [sys.executable, "-m", "defserve", "run", "calc.py"]
     loaded = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
     assert "defserve.cli.run" in loaded
-    assert not {"asyncio", "anyio", "defserve.host.client", "defserve.cli.list"} & set(loaded)
+    assert not {"asyncio", "anyio", "defserve.host.client", "defserve.cli.inventory"} & set(loaded)

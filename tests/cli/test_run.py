@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
+import pytest
+
 from tests.cli.conftest import Outcome
+from tests.testing import toy
 
 Run = Callable[..., Outcome]
 
@@ -11,3 +15,18 @@ def test_a_server_runs_on_stdio_unless_told_otherwise(defserve: Run):
     assert defserve("run", "tests.testing.toy") == (0, "serving on stdio:\n", "")
     assert defserve("run", "tests.testing.toy:server", "--on", "unix:/x").out == "serving on unix:/x\n"
     assert defserve("run", "-m", "tests.testing.toy").out == "serving on stdio:\n"
+
+
+def test_the_log_level_is_set(defserve: Run, monkeypatch: pytest.MonkeyPatch):
+    chosen: list[object] = []
+    monkeypatch.setattr(logging, "basicConfig", lambda **options: chosen.append(options["level"]))
+    assert defserve("run", "tests.testing.toy", "--log-level", "debug").code == 0
+    assert chosen == ["DEBUG"]
+
+
+def test_the_servers_own_exit_code_is_ours(defserve: Run, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(on: str) -> None:
+        raise SystemExit(130)
+
+    monkeypatch.setattr(toy.server, "run", interrupted)
+    assert defserve("run", "tests.testing.toy").code == 130

@@ -7,6 +7,7 @@ import pytest
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ToolError
 from defserve.host import Client
+from defserve.host.listening import MOST_KEPT
 from defserve.host.values import RETURNS
 from tests.host.pretend import SILENCE, STATELESS, Fail, PretendServer
 
@@ -153,6 +154,18 @@ async def test_logs_and_notifications_reach_their_handlers():
     assert heard == ["notifications/message", "acme/news"]
 
 
+async def test_further_methods_of_the_server_are_answered():
+    async def infer(params: dict[str, Any]) -> dict[str, Any]:
+        return {"text": params["prompt"].upper()}
+
+    server = PretendServer()
+    async with Client(server, version="2025-11-25", methods={"acme/infer": infer, "acme/now": lambda params: 7}):
+        server.say({"id": "a", "method": "acme/infer", "params": {"prompt": "hi"}})
+        server.say({"id": "b", "method": "acme/now"})
+        assert (await server.told(lambda m: m.get("id") == "a"))["result"] == {"text": "HI"}
+        assert (await server.told(lambda m: m.get("id") == "b"))["result"] == 7
+
+
 async def test_a_result_that_is_no_object_is_the_peers_error():
     for server in both({"acme/odd": [1]}):
         async with Client(server) as client:
@@ -191,6 +204,15 @@ async def test_list_changes_are_heard_in_a_session():
             heard = [(await anext(events)).method for _ in range(2)]
     assert heard == ["notifications/resources/updated", "notifications/tools/list_changed"]
     assert server.asked("resources/subscribe") == server.asked("resources/unsubscribe") == [{"uri": "a:b"}]
+
+
+async def test_news_that_nobody_reads_are_kept_up_to_a_bound():
+    server = PretendServer({"ping": {}})
+    async with Client(server, version="2025-11-25") as client, client.listen(tools=True) as events:
+        for number in range(MOST_KEPT + 5):
+            server.say({"method": "notifications/tools/list_changed", "params": {"number": number}})
+        await client.ping()
+        assert (await anext(events)).params["number"] == 5
 
 
 def listening(server: PretendServer, request: dict[str, Any]) -> None:

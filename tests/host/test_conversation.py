@@ -183,22 +183,23 @@ async def test_a_failing_answer_is_an_internal_error_for_the_peer():
 
 
 async def test_the_clock_stands_still_while_we_answer_the_peer():
-    thinking = asyncio.Event()
+    asked, thought = asyncio.Event(), asyncio.Event()
 
     async def answer(method: str, params: dict[str, Any]) -> Any:
-        await thinking.wait()
+        asked.set()
+        await thought.wait()
         return {}
 
     async with Talk({"ask": SILENCE}, on_request=answer) as talk:
-        task = asyncio.create_task(talk.conversation.request("ask", {}, within=0.02))
-        request = await talk.server.told(lambda m: m["method"] == "ask")
         talk.server.say({"id": "q", "method": "elicitation/create"})
-        await asyncio.wait((task,), timeout=0.1)
+        await asked.wait()
+        task = asyncio.create_task(talk.conversation.request("ask", {}, within=0.01))
+        request = await talk.server.told(lambda m: m.get("method") == "ask")
+        await asyncio.wait((task,), timeout=0.05)
         assert not task.done()
-        thinking.set()
-        await talk.server.told(lambda m: m.get("id") == "q")
         talk.server.say({"id": request["id"], "result": "thanks"})
         assert await task == "thanks"
+        thought.set()
 
 
 async def test_a_question_the_peer_takes_back_is_dropped():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
 from defserve.errors import PeerGone
@@ -97,6 +98,20 @@ async def test_a_server_that_ignores_its_closed_input_is_ended():
 async def test_a_server_that_ends_by_itself_is_not_killed():
     link = await python("import sys; sys.stdin.read()")
     await link.aclose()
+    assert link.returncode == 0
+
+
+async def test_a_server_that_talks_while_leaving_is_heard_out():
+    link = await python("import sys; sys.stdin.read(); sys.stdout.write('x' * 1_000_000)")
+    await link.aclose()
+    assert link.returncode == 0
+
+
+async def test_a_cancelled_client_still_sees_its_server_out():
+    link = await python("import sys; sys.stdin.read()")
+    with anyio.move_on_after(0.05):
+        async with Client(link, version="2025-11-25"):
+            pytest.fail("nobody answered")
     assert link.returncode == 0
 
 

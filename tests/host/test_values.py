@@ -51,8 +51,9 @@ def test_several_blocks_stay_blocks():
     assert value_of(text("a", "b"), {"type": "integer"}) == text("a", "b")["content"]
 
 
-def test_no_content_is_no_blocks():
-    assert value_of({"content": []}, None) == []
+def test_no_content_is_none():
+    assert value_of({"content": []}, None) is None
+    assert value_of({"content": []}, {"type": "integer"}) is None
 
 
 def test_a_failed_tool_raises_its_text_and_data():

@@ -42,8 +42,8 @@ class Conversationalist(PretendServer):
     def call(self, request: dict[str, Any]) -> Any:
         params, name = request["params"], request["params"]["name"]
         if name == "add":
-            token = params["_meta"]["progressToken"]
-            self.say({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}})
+            if token := params.get("_meta", {}).get("progressToken"):
+                self.say({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}})
             self.say({"method": "notifications/message", "params": {"level": "info", "data": "adding"}})
             return text(params["arguments"]["a"] + params["arguments"]["b"])
         method, question = QUESTIONS[name]

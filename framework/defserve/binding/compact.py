@@ -79,11 +79,14 @@ def object_schema(properties: dict[str, JsonSchema], required: list[str]) -> Jso
 
 
 def compacted(schema: JsonSchema) -> JsonSchema:
-    """A schema whose `$defs` used once have gone where they are used."""
+    """A schema whose `$defs` used once have gone where they are used. Its root is no reference."""
     if "$defs" not in schema:
         return schema
     defs: dict[str, JsonSchema] = {}
-    return inlined(hoisted(schema, defs), defs)
+    root = hoisted(schema, defs)
+    if (target := _target(root)) is not None:
+        root = defs[target] | {key: value for key, value in root.items() if key != "$ref"}
+    return inlined(root, defs)
 
 
 def hoisted(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:

@@ -52,7 +52,7 @@ class Docs:
     def text(self) -> str:
         """The whole docstring, unindented."""
         if self._text is None:
-            self._text = cleandoc(self._source) if self._source else ""
+            self._text = cleandoc(self._source).strip() if self._source else ""
         return self._text
 
     @property

@@ -6,8 +6,8 @@ quadratic `uniqueItems`, no pattern that can backtrack for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
 
 from defserve.binding.compact import walk
 from defserve.binding.jsonvalue import JsonSchema, as_list, is_object
@@ -15,24 +15,62 @@ from defserve.binding.redact import is_secret
 from defserve.binding.wording import alternatives, counted, did_you_mean, kind_of, shown, spell_path
 from defserve.errors import BadArguments, Problem, UsageError
 
+if TYPE_CHECKING:
+    from defserve.binding.signature import Signature
+
 MOST_UNIQUE = 500
 MOST_PROBLEMS = 20
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class ExplicitArguments:
-    """Same shape as Arguments; `validate` gives back what it was given, unchanged."""
+    """Same shape as Arguments; `validate` gives back what it was given, unchanged.
 
-    __slots__ = ("schema", "_validator")
+    `names` are those the function takes; others are refused whatever the schema says. None: it takes any.
+    """
 
-    def __init__(self, schema: JsonSchema, *, where: str = "", subject: str = "input schema") -> None:
+    __slots__ = ("schema", "_validator", "_names")
+
+    def __init__(
+        self,
+        schema: JsonSchema,
+        *,
+        where: str = "",
+        subject: str = "input schema",
+        names: Collection[str] | None = None,
+    ) -> None:
         """Raises UsageError for a schema that is wrong, or that a peer could abuse."""
-        self.schema = schema
+        self.schema, self._names = schema, names
 
         def wrong(problem: str, fix: str) -> UsageError:
             return UsageError(f"{subject}: {problem}", where=where, fix=fix)
 
         self._validator = _checked(schema, wrong)
+
+    @classmethod
+    def of(cls, signature: Signature, schema: JsonSchema) -> ExplicitArguments:
+        """The schema for a function. Raises UsageError where they could not agree on a call."""
+        required = {parameter.name: parameter.required for parameter in signature.parameters}
+        names = None if signature.takes_rest else list(required)
+        made = cls(schema, where=signature.where, subject=f"{signature.name}: input schema", names=names)
+
+        def wrong(problem: str, fix: str) -> UsageError:
+            return UsageError(f"{signature.name}: {problem}", where=signature.where, fix=fix)
+
+        for name in schema.get("properties", {}):
+            if name in {injected.name for injected in signature.injected}:
+                raise wrong(f"parameter {name!r} is injected, yet the schema has it", "take it out of the schema")
+            if names is not None and name not in names:
+                raise wrong(
+                    f"the schema has {name!r}, but the function does not", f"add a parameter {name!r} or **rest"
+                )
+        for name in (name for name, needed in required.items() if needed):
+            if name not in schema.get("required", ()):
+                raise wrong(
+                    f"parameter {name!r} has no default, but the schema does not require it",
+                    f'add it to "required", or write {name}=None',
+                )
+        return made
 
     def validate(self, given: dict[str, Any] | None) -> dict[str, Any]:
         """The keyword arguments. Raises BadArguments with one problem for each field."""
@@ -50,6 +88,8 @@ class ExplicitArguments:
 
     def _problems(self, given: dict[str, Any]) -> list[Problem]:
         problems: dict[Problem, None] = {}
+        if self._names is not None:
+            problems |= {Problem("", did_you_mean(n, self._names)): None for n in given if n not in self._names}
         for error in self._validator.iter_errors(given):
             for problem in _said(error, self.schema):
                 problems[problem] = None

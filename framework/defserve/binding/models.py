@@ -25,8 +25,9 @@ def adapter(annotation: Any) -> TypeAdapter[Any]:
 
 
 def json_schema(made: TypeAdapter[Any], mode: Mode) -> dict[str, Any]:
-    """The JSON Schema, with all its `$defs`."""
-    return made.json_schema(mode=mode, schema_generator=TitlelessJsonSchema)
+    """The JSON Schema, every model of it in `$defs`, even one used once or at the root."""
+    schemas, shared = TypeAdapter.json_schemas([("", mode, made)], schema_generator=TitlelessJsonSchema)
+    return {**schemas["", mode], **shared}
 
 
 class TitlelessJsonSchema(GenerateJsonSchema):

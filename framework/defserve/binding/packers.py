@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, get_origin
 
 import pydantic_core
-from pydantic_core import PydanticSerializationError, ValidationError
+from pydantic_core import ValidationError
 
 from defserve.binding.annotations import members, peel, spelled
 from defserve.binding.content import Part, Text
@@ -99,11 +99,11 @@ def _plainer(made: Fragment, annotation: Any) -> Callable[[Any], Any]:
 
     def plain(value: Any) -> Any:
         try:
-            checked = made.validator.validate_python(value)
+            checked = made.validator.validate_python(value, by_alias=True, by_name=True)
             return made.serializer.to_python(checked, mode="json", by_alias=True, warnings="error")
         except ValidationError as error:
             raise _unfit(value, spelled(annotation), _first(error)) from None
-        except PydanticSerializationError as error:
+        except (ValueError, RecursionError) as error:
             raise _unfit(value, spelled(annotation), str(error).partition("\n")[0]) from None
 
     return plain

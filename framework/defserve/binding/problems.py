@@ -84,10 +84,11 @@ def _reason(error: _Error, secret: bool) -> str:
     if error.type == "extra_forbidden":
         return "unknown field"
     if error.type in ("value_error", "assertion_error"):
-        return str(error.context.get("error") or error.message)
+        return " ".join(str(error.context.get("error") or error.message).split())
     got = kind_of(error.value) if secret else shown(error.value)
     if error.type in ("too_short", "too_long"):
         got = str(error.context.get("actual_length"))
+        error.context["noun"] = "character" if isinstance(error.value, str) else "item"
     if error.expected:
         return f"expected {error.expected}, got {got}"
     if rule := BROKEN.get(error.type):

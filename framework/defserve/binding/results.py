@@ -16,6 +16,7 @@ is, `structured=False` leaves only the text.
 from __future__ import annotations
 
 import collections.abc as abc
+from inspect import Parameter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Never, NoReturn, get_args, get_origin
 
@@ -86,7 +87,7 @@ class Returns:
 
         A union of strings and other scalars has none: its text does not tell them apart.
         """
-        if self._fragment is None or not self._is_scalar:
+        if self._fragment is None or not self._is_scalar or self._streams:
             return None
         if self._output is None:
             self._output = compacted(self._fragment.output)
@@ -134,7 +135,7 @@ class _Planner:
     def plan(self) -> Returns:
         annotation = _answered(self.signature)
         inner, _ = peel(annotation)
-        if annotation is self.signature_empty or inner in (Any, object) or _is_loose_list(inner):
+        if annotation is Parameter.empty or inner in (Any, object) or _is_loose_list(inner):
             return self.loose("its return type says nothing")
         if inner in (bytes, bytearray, memoryview):
             raise self.wrong(
@@ -148,12 +149,6 @@ class _Planner:
                 return self.loose("it mixes content and data")
             return self.content(inner)
         return self.data(annotation, inner)
-
-    @property
-    def signature_empty(self) -> Any:
-        from inspect import Parameter
-
-        return Parameter.empty
 
     def loose(self, reason: str) -> Returns:
         if self.structured:

@@ -91,7 +91,10 @@ def build(annotation: Any) -> Built | None:
         return _literal(get_args(annotation))
     if len(members(annotation)) > 1:
         return _union(members(annotation))
-    return _container(_concrete(origin), get_args(annotation))
+    args = get_args(annotation)
+    if origin is tuple and not args and annotation is not tuple:
+        return None  # tuple[()]
+    return _container(_concrete(origin), args)
 
 
 def _concrete(origin: Any) -> Any:

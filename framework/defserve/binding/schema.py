@@ -141,6 +141,15 @@ class Arguments:
     @classmethod
     def of(cls, signature: Signature) -> Arguments:
         """Raises UsageError for a parameter whose type has no JSON form."""
+        seen: set[str] = set()
+        for parameter in signature.parameters:
+            if parameter.wire_name in seen:
+                raise UsageError(
+                    f"{signature.name}: {parameter.wire_name!r} is the name of two parameters",
+                    where=signature.where,
+                    fix="choose another alias",
+                )
+            seen.add(parameter.wire_name)
         return cls(signature.parameters, tuple(_fragment_of(one, signature) for one in signature.parameters))
 
     @property

@@ -69,9 +69,9 @@ class Injected:
 
 
 class Signature:
-    """What there is to know about a function before it is called."""
+    """What there is to know about a function before it is called. `takes_rest`: it has `**kwargs`."""
 
-    __slots__ = ("function", "name", "parameters", "injected", "returns", "flow", "docs")
+    __slots__ = ("function", "name", "parameters", "injected", "returns", "flow", "docs", "takes_rest")
 
     def __init__(
         self,
@@ -82,6 +82,7 @@ class Signature:
         returns: Any,
         flow: Flow,
         docs: Docs,
+        takes_rest: bool = False,
     ) -> None:
         self.function = function
         self.name = name
@@ -90,6 +91,7 @@ class Signature:
         self.returns = returns
         self.flow: Flow = flow
         self.docs = docs
+        self.takes_rest = takes_rest
 
     @property
     def where(self) -> str:
@@ -100,26 +102,32 @@ class Signature:
         return self.docs.description
 
 
-def read(function: Callable[..., Any], find_provider: FindProvider) -> Signature:
+def read(function: Callable[..., Any], find_provider: FindProvider, *, explicit: bool = False) -> Signature:
     """Read a function's signature. `find_provider` knows the injectable annotations.
 
-    Raises UsageError for anything that could not be called from JSON.
+    `explicit`: a schema given by the author describes the arguments, so that parameters need no types and
+    `**kwargs` may take the rest. Raises UsageError for anything that could not be called from JSON.
     """
-    return _Reader(function, find_provider).read()
+    return _Reader(function, find_provider, explicit=explicit).read()
 
 
 class _Reader:
     """One function on its way to a Signature. `chain` holds the dependencies that led here."""
 
-    def __init__(self, function: Any, find_provider: FindProvider, chain: tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self, function: Any, find_provider: FindProvider, chain: tuple[Any, ...] = (), *, explicit: bool = False
+    ) -> None:
         self.function = function
         self.find_provider = find_provider
         self.chain = chain
+        self.explicit = explicit
         self.name = name_of(function)
 
     def read(self) -> Signature:
         if self.name in ("", "<lambda>"):
             raise self.wrong("a lambda has no name a peer could call", fix="write a def")
+        if isinstance(self.function, classmethod):
+            raise self.wrong("it is an unbound classmethod", fix=f"register Class.{self.name} after the class body")
         raw = self.raw_parameters()
         self.refuse_unbound_method(raw)
         hints = self.hints()
@@ -127,11 +135,15 @@ class _Reader:
         parameters: list[Parameter] = []
         injected: list[Injected] = []
         for parameter in raw:
+            if self.explicit and parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                continue
             self.refuse_unnamed(parameter)
             annotation = hints.get(parameter.name, empty)
             provider = self.provider(parameter, annotation)
             if provider is not None:
                 injected.append(Injected(parameter.name, provider))
+            elif annotation is empty and self.explicit:
+                parameters.append(Parameter(parameter.name, Any, parameter.default, docs))
             elif annotation is empty:
                 raise self.wrong(
                     f"parameter {parameter.name!r} has no type",
@@ -139,9 +151,10 @@ class _Reader:
                 )
             else:
                 parameters.append(_ordinary(parameter.name, annotation, parameter.default, docs))
-        returns = hints.get("return", empty)
+        returns = self.function if inspect.isclass(self.function) else hints.get("return", empty)
         flow = flow_of(self.function, returns)
-        return Signature(self.function, self.name, tuple(parameters), tuple(injected), returns, flow, docs)
+        rest = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in raw)
+        return Signature(self.function, self.name, tuple(parameters), tuple(injected), returns, flow, docs, rest)
 
     def dependency(self, use_cache: bool) -> Dependency:
         """The plan of this function as somebody's dependency."""
@@ -159,7 +172,7 @@ class _Reader:
                     f"dependency parameter {parameter.name!r} can neither be injected nor left out",
                     fix="annotate it with Context or Annotated[…, Depends(…)], or give it a default",
                 )
-        flow = flow_of(self.function, hints.get("return", empty) if not isinstance(self.function, type) else empty)
+        flow = flow_of(self.function, hints.get("return"))
         return Dependency(self.function, flow, use_cache, tuple(direct), tuple(needs))
 
     def provider(self, parameter: inspect.Parameter, annotation: Any) -> Provider | Dependency | None:
@@ -238,8 +251,6 @@ class _Reader:
             )
 
     def refuse_unbound_method(self, parameters: list[inspect.Parameter]) -> None:
-        if isinstance(self.function, classmethod):
-            raise self.wrong("it is an unbound classmethod", fix=f"register Class.{self.name} after the class body")
         if not parameters or not inspect.isfunction(self.function):
             return
         first = parameters[0]

@@ -15,10 +15,11 @@ UNREACHABLE: Final = 4
 TOOL_FAILED: Final = 5
 INTERRUPTED: Final = 130
 
-# name -> (module with a `main(argv) -> int`, one line of help)
+# name -> (module with a `main(argv) -> int`, one line of help). No module may be called like a builtin used here:
+# an imported submodule becomes a global of its package.
 COMMANDS: Final = {
     "run": ("defserve.cli.run", "serve a server"),
-    "list": ("defserve.cli.list", "show the tools, resources and prompts of a server"),
+    "list": ("defserve.cli.inventory", "show the tools, resources and prompts of a server"),
     "call": ("defserve.cli.call", "call a tool of a server and print its result"),
 }
 
@@ -67,7 +68,13 @@ def _run(command: str, argv: list[str]) -> int:
     from importlib import import_module
 
     try:
-        return import_module(COMMANDS[command][0]).main(argv)
+        code = import_module(COMMANDS[command][0]).main(argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read the output has seen enough (`| head`); the interpreter must not try again at its exit.
+        sys.stdout = None
+        return OK
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else WRONG if stop.code else OK
     except KeyboardInterrupt:

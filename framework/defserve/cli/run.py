@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
-from defserve.cli.own import LEVELS, log_to_stderr
 from defserve.cli.parser import Parser
 from defserve.cli.targets import load, load_package
 from defserve.errors import UsageError
+
+LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
 EXAMPLES: Final = """  defserve run server.py                 the object `server`, `mcp` or `app` of the file, on stdio
   defserve run shop.tools:catalogue      an object of a module
@@ -27,4 +29,12 @@ def main(argv: list[str]) -> int:
     if options.log_level:
         log_to_stderr(options.log_level)
     server = load_package(options.module) if options.module else load(options.target)
-    return server.run(on=options.on) or 0
+    server.run(on=options.on)
+    return 0
+
+
+def log_to_stderr(level: str) -> None:
+    """Standard output belongs to the protocol."""
+    import logging
+
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format="%(levelname)s %(name)s: %(message)s")

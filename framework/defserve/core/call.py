@@ -18,40 +18,21 @@ T = TypeVar("T")
 class Call:
     """Handed to handlers, wrappers, stages and providers. Extensions keep per-request things in `local`."""
 
-    __slots__ = (
-        "session",
-        "id",
-        "method",
-        "params",
-        "raw",
-        "terms",
-        "task",
-        "timer",
-        "batch",
-        "envelope",
-        "subject",
-        "endless",
-        "settled",
-        "cancelled",
-        "timed_out",
-        "suspension",
-        "_children",
-        "_locals",
-    )
+    # Defaults live on the class: a call that never needs them does not pay for setting them.
+    task: Task | None = None
+    timer: Timer | None = None
+    batch: Batch | None = None
+    envelope: object | None = None
+    subject: Any = None
+    suspension: Callable[[], Any] | None = None
+    endless = settled = cancelled = timed_out = False
+    questions = 0
+    _children: list[Task] | None = None
+    _locals: dict[type, Any] | None = None
 
     def __init__(self, session: Session, id: Id, method: str, params: Params, raw: Params, terms: Terms) -> None:
         self.session, self.id, self.method = session, id, method
         self.params, self.raw, self.terms = params, raw, terms
-        self.task: Task | None = None
-        self.timer: Timer | None = None
-        self.batch: Batch | None = None
-        self.envelope: object | None = None
-        self.subject: Any = None
-        self.endless = False
-        self.settled = self.cancelled = self.timed_out = False
-        self.suspension: Callable[[], Any] | None = None
-        self._children: list[Task] | None = None
-        self._locals: dict[type, Any] | None = None
 
     @property
     def engine(self) -> Engine:
@@ -98,14 +79,15 @@ class Call:
 
     async def request(self, method: str, params: Params, *, timeout: float | None = None) -> Any:
         """Ask the peer within this call. The call's own timeout stands still meanwhile."""
-        timer = self.timer
-        if timer is not None:
-            timer.pause()
+        self.questions += 1
+        if self.timer is not None and self.questions == 1:
+            self.timer.pause()
         try:
             return await self.session.request(method, params, relates_to=self, timeout=timeout)
         finally:
-            if timer is not None:
-                timer.resume()
+            self.questions -= 1
+            if self.timer is not None and self.questions == 0:
+                self.timer.resume()
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Run blocking code in a worker thread."""

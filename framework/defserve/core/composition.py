@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from defserve.core.extension import Carrier, Extension, Handler, Listener, Offer, Profile, Provider, Wrapper
-from defserve.core.jsonrpc import PLAIN
+from defserve.core.extension import (
+    Carrier,
+    Extension,
+    Handler,
+    Listener,
+    Offer,
+    Provider,
+    Wrapper,
+    is_coroutine_function,
+)
+from defserve.core.profile import Profile
 from defserve.core.stages import Pipeline
 from defserve.errors import LimitExceeded, UsageError
 from defserve.limits import Limits
-from defserve.wire.messages import Encoded, Params, Request
+from defserve.wire.messages import Encoded, Notification, Params, Request
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -45,8 +54,7 @@ class Terms:
         listeners: Mapping[str, tuple[Listener, ...]],
     ) -> None:
         self.offer, self.states, self.methods, self.listeners = offer, states, methods, listeners
-        profiles = [state for state in states.values() if hasattr(state, "failure")]
-        self.profile: Profile = profiles[0] if profiles else PLAIN
+        self.profile = next((state for state in states.values() if isinstance(state, Profile)), Profile())
 
 
 class Composition:
@@ -62,6 +70,7 @@ class Composition:
         self.extensions = tuple(extensions)
         self.limits = limits or Limits()
         self.sessions: set[Session] = set()
+        self._sessions_of: dict[str, int] = {}
         self.running = 0
         self.draining = False
         self.engine: Engine | None = None
@@ -77,6 +86,7 @@ class Composition:
         }
         _unique("injectable", {e.name: tuple(e.injectables()) for e in extensions})
         self.pipeline = Pipeline([stages for e in extensions if (stages := e.stages())])
+        _hide_by_view(extensions)
         self._viewers = tuple(e for e in extensions if _overrides(e, "view") or _overrides(e, "describe"))
         self._visible = tuple(e.visible for e in extensions if _overrides(e, "visible"))
         self._offers = tuple(e.offer_in for e in extensions if _overrides(e, "offer_in"))
@@ -85,23 +95,29 @@ class Composition:
 
     # -- negotiation -------------------------------------------------------------------------------------
 
-    def offer_in(self, request: Request) -> Offer | None:
-        """The offer this request carries, if it carries one."""
+    def offer_in(self, message: Request | Notification) -> Offer | None:
+        """The offer this message carries, if it carries one."""
         for read in self._offers:
-            offer = read(request)
+            offer = read(message)
             if offer is not None:
                 return offer
         return None
 
     def agree(self, offer: Offer) -> Terms:
-        """The terms that follow from an offer; remembered, so that repeating an offer costs a lookup."""
+        """The terms that follow from an offer.
+
+        Those of a single message are remembered, so that repeating an offer costs a lookup. Those of a session are
+        its own, for the states in them may change; only the offer is shared with sessions that made the same one.
+        """
         known = self._terms.get(offer.key) if offer.key is not None else None
-        if known is not None:
-            return known
+        if known is not None and known.offer is not None:
+            if offer.stateless:
+                return known
+            offer = known.offer
         states = {e.name: s for e in self.extensions if (s := e.negotiate(offer)) is not None}
         methods, listeners = self._table(frozenset(states))
         terms = Terms(offer, states, methods, listeners)
-        if offer.key is not None:
+        if offer.key is not None and known is None:
             if len(self._terms) >= REMEMBERED_TERMS:
                 self._terms.pop(next(iter(self._terms)))
             self._terms[offer.key] = terms
@@ -111,7 +127,7 @@ class Composition:
         """The advertisement for a peer that made this offer."""
         merged: dict[str, Any] = {}
         for extension in self.extensions:
-            _merge(merged, extension.capabilities(offer), extension.name)
+            merged = _merged(merged, extension.capabilities(offer), extension.name)
         return merged
 
     # -- lists -------------------------------------------------------------------------------------------
@@ -125,9 +141,9 @@ class Composition:
         return all([visible(call, item) for visible in self._visible])
 
     def describe(self, item: Any, views: tuple[object, ...], fields: dict[str, Any]) -> dict[str, Any]:
-        """Merge what extensions say about a listed item into its fields."""
+        """The fields of a listed item, with what extensions add to them."""
         for extension, view in zip(self._viewers, views, strict=True):
-            _merge(fields, extension.describe(item, view), extension.name)
+            fields = _merged(fields, extension.describe(item, view), extension.name)
         return fields
 
     # -- sessions ----------------------------------------------------------------------------------------
@@ -136,13 +152,22 @@ class Composition:
         """Count a new session in, or raise LimitExceeded."""
         if len(self.sessions) >= self.limits.sessions:
             raise LimitExceeded("too many sessions", data={"limit": "sessions", "retry_after_ms": 1000})
-        mine = sum(1 for other in self.sessions if other.principal == session.principal)
+        mine = self._sessions_of.get(session.principal, 0)
         if mine >= self.limits.sessions_per_principal:
             raise LimitExceeded(
                 "too many sessions of this principal",
                 data={"limit": "sessions_per_principal", "retry_after_ms": 1000},
             )
         self.sessions.add(session)
+        self._sessions_of[session.principal] = mine + 1
+
+    def dismiss(self, session: Session) -> None:
+        """Count a session out."""
+        if session in self.sessions:
+            self.sessions.remove(session)
+            left = self._sessions_of.pop(session.principal) - 1
+            if left:
+                self._sessions_of[session.principal] = left
 
     # -- folding -----------------------------------------------------------------------------------------
 
@@ -152,18 +177,14 @@ class Composition:
             methods = {
                 name: self._fold(name, handler, extensions) for e in extensions for name, handler in e.methods().items()
             }
-            listeners: dict[str, tuple[Listener, ...]] = {}
-            for extension in extensions:
-                for name, listener in extension.notifications().items():
-                    listeners[name] = (*listeners.get(name, ()), listener)
-            self._tables[active] = MappingProxyType(methods), MappingProxyType(listeners)
+            self._tables[active] = methods, _listeners(extensions)
         return self._tables[active]
 
     def _fold(self, name: str, handler: Handler, extensions: Sequence[Extension]) -> Method:
         wrappers = [*self._around.get(name, ()), *(w for e in extensions if (w := e.around().get(name)))]
         if not wrappers:
-            return Method(handler, not _is_coroutine_function(handler))
-        folded = handler if _is_coroutine_function(handler) else _as_coroutine(handler)
+            return Method(handler, not is_coroutine_function(handler))
+        folded = handler if is_coroutine_function(handler) else _as_coroutine(handler)
         for wrapper in reversed(wrappers):
             folded = _wrap(wrapper, folded)
         return Method(folded, False)
@@ -175,12 +196,31 @@ class Composition:
             for name, handler in e.methods().items()
             if name in e.opens_with
         }
-        listeners = {name: (listener,) for e in self.extensions for name, listener in e.notifications().items()}
+        listeners = _listeners(self.extensions, before_opening=True)
         return Terms(None, {}, MappingProxyType(methods), MappingProxyType(listeners))
 
 
 def _overrides(extension: Extension, contribution: str) -> bool:
     return getattr(type(extension), contribution) is not getattr(Extension, contribution)
+
+
+def _hide_by_view(extensions: Sequence[Extension]) -> None:
+    """Lists are remembered by view, so whoever hides items has to tell its callers apart."""
+    for extension in extensions:
+        if _overrides(extension, "visible") and not _overrides(extension, "view"):
+            raise UsageError(
+                f"{extension.name} hides items with `visible` but has no `view`",
+                fix="override `view` too: callers who may not see the same items need different keys",
+            )
+
+
+def _listeners(extensions: Sequence[Extension], *, before_opening: bool = False) -> dict[str, tuple[Listener, ...]]:
+    found: dict[str, tuple[Listener, ...]] = {}
+    for extension in extensions:
+        for name, listener in extension.notifications().items():
+            if not before_opening or name in extension.opens_with:
+                found[name] = (*found.get(name, ()), listener)
+    return found
 
 
 def _wrap(wrapper: Wrapper, following: Handler) -> Handler:
@@ -197,12 +237,6 @@ def _as_coroutine(handler: Handler) -> Handler:
         return from_json(result) if type(result) is Encoded else result
 
     return run
-
-
-def _is_coroutine_function(function: Callable[..., Any]) -> bool:
-    # inspect.iscoroutinefunction without importing inspect: CO_COROUTINE on the code object.
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return bool(code and code.co_flags & 0x80)
 
 
 def _unique(kind: str, names: Mapping[str, tuple[Any, ...]]) -> frozenset[Any]:
@@ -226,15 +260,15 @@ def _only_carrier(extensions: Sequence[Extension]) -> Carrier | None:
     return carriers[0][1] if carriers else None
 
 
-def _merge(into: dict[str, Any], more: Mapping[str, Any], owner: str) -> None:
+def _merged(fields: Mapping[str, Any], more: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Both, at every depth, as a new dict: what is merged may belong to an author or to another view."""
+    found = dict(fields)
     for key, value in more.items():
-        present = into.get(key)
-        if isinstance(value, Mapping) and isinstance(present, dict):
-            _merge(present, value, owner)  # pyright: ignore[reportUnknownArgumentType]
-        elif isinstance(value, Mapping):
-            into[key] = {}
-            _merge(into[key], value, owner)  # pyright: ignore[reportUnknownArgumentType]
-        elif key in into and present != value:
-            raise UsageError(f"capability {key!r} is set to {present!r} and, by {owner}, to {value!r}")
+        present = found.get(key)
+        if isinstance(value, Mapping) and isinstance(present, Mapping | None):
+            found[key] = _merged(present or {}, value, owner)  # pyright: ignore[reportUnknownArgumentType]
+        elif key in found and present != value:
+            raise UsageError(f"{key!r} is set to {present!r} and, by {owner}, to {value!r}")
         else:
-            into[key] = value
+            found[key] = value
+    return found

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from defserve.core.stages import Stages
-from defserve.wire.messages import Id, Params, Request
+from defserve.wire.messages import Id, Notification, Params, Request
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -44,37 +44,6 @@ class Offer:
         self.stateless, self.key = stateless, key
 
 
-class Profile(Protocol):
-    """How replies look to this peer. The base protocol's negotiated state is one; see `Extension.negotiate`."""
-
-    @property
-    def batches(self) -> bool:
-        """Whether the peer may send and is sent arrays of messages."""
-        ...
-
-    @property
-    def null_id(self) -> bool:
-        """Whether an error without a readable id says `"id": null` rather than nothing."""
-        ...
-
-    @property
-    def calls_back(self) -> bool:
-        """Whether requests may be sent to the peer."""
-        ...
-
-    def result(self, call: Call, result: Any) -> Any:
-        """The result as this peer wants it."""
-        ...
-
-    def withdrawal(self, id: Id) -> tuple[str, Params] | None:
-        """The notification that takes back a request of ours, if the protocol has one."""
-        ...
-
-    def failure(self, call: Call, error: BaseException) -> Params:
-        """An exception as the rest of a reply: `{"error": …}` or, for what the model reads, `{"result": …}`."""
-        ...
-
-
 class Carrier(Protocol):
     """Frames of a transport that carry several peers: who sent it, what it says, and how an answer is wrapped."""
 
@@ -84,6 +53,13 @@ class Carrier(Protocol):
 
     def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
         """A message for `peer`; `answers` is the envelope of the parcel it replies to, if it replies to one."""
+        ...
+
+    def happened(self, session: Session, event: object) -> Any:
+        """Something other than a message came from the peer; a coroutine it returns runs as a task.
+
+        `session.close()` here ends the conversation with a peer that has left.
+        """
         ...
 
 
@@ -107,10 +83,10 @@ class Extension:
     name: str = ""
 
     opens_with: frozenset[str] = frozenset()
-    """Methods answered before the conversation is open."""
+    """Methods and notifications taken before the conversation is open."""
 
-    def offer_in(self, request: Request) -> Offer | None:
-        """The offer that travels with this very request, for protocols without a handshake."""
+    def offer_in(self, message: Request | Notification) -> Offer | None:
+        """The offer that travels with this very message, for protocols without a handshake."""
         return None
 
     def capabilities(self, offer: Offer) -> Mapping[str, Any]:
@@ -118,7 +94,11 @@ class Extension:
         return {}
 
     def negotiate(self, offer: Offer) -> object | None:
-        """This peer's state, or None where the extension stays inactive. A `Profile` shapes all replies."""
+        """This peer's state, or None where the extension stays inactive. A `core.profile.Profile` shapes replies.
+
+        A session has a state of its own for life. Requests that carry the same offer share one: what belongs to
+        a single request is kept in `call.local`.
+        """
         return None
 
     def methods(self) -> Mapping[str, Handler]:
@@ -166,14 +146,23 @@ class Extension:
 class Outgoing:
     """One encoded message for the peer, and the call it belongs to, if it belongs to one.
 
-    `answers` is true for the reply that ends that call.
+    `answers` is true for the reply that ends that call; `envelope` is that of the parcel it replies to.
     """
 
-    __slots__ = ("data", "relates_to", "answers")
+    __slots__ = ("data", "relates_to", "answers", "envelope")
 
-    def __init__(self, data: bytes, relates_to: Call | None, answers: bool = False) -> None:
-        self.data, self.relates_to, self.answers = data, relates_to, answers
+    def __init__(
+        self, data: bytes, relates_to: Call | None, answers: bool = False, envelope: object | None = None
+    ) -> None:
+        self.data, self.relates_to, self.answers, self.envelope = data, relates_to, answers, envelope
 
     @property
     def relates_to_id(self) -> Id | None:
         return self.relates_to.id if self.relates_to is not None else None
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine, so that it needs an event loop."""
+    # inspect.iscoroutinefunction without importing inspect: CO_COROUTINE on the code object.
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return bool(code and code.co_flags & 0x80)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from defserve.core.call import Call
-from defserve.core.extension import Offer, Outgoing
-from defserve.core.jsonrpc import error_object
+from defserve.core.extension import Offer, Outgoing, is_coroutine_function
+from defserve.core.profile import error_object
 from defserve.errors import (
     Draining,
     InvalidRequest,
@@ -18,6 +18,7 @@ from defserve.errors import (
     PeerError,
     PeerGone,
     PeerTimeout,
+    ProtocolError,
 )
 from defserve.wire.codec import INVALID_REQUEST, decode, encode, encode_result
 from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Reply, Request
@@ -32,10 +33,10 @@ T = TypeVar("T")
 class Batch:
     """The replies of one array of requests, sent together when the last is there."""
 
-    __slots__ = ("waiting", "replies")
+    __slots__ = ("waiting", "envelope", "replies")
 
-    def __init__(self) -> None:
-        self.waiting = 0
+    def __init__(self, envelope: object | None) -> None:
+        self.waiting, self.envelope = 0, envelope
         self.replies: list[bytes] = []
 
 
@@ -92,7 +93,7 @@ class Session:
         limits = self.composition.limits
         if data is None:
             text = f"Invalid request: longer than {limits.message} bytes"
-            self._refuse(Malformed(INVALID_REQUEST, text))
+            self._refuse(Malformed(INVALID_REQUEST, text), envelope)
             return True
         message = decode(data, depth=limits.depth, keys=limits.keys)
         if type(message) is Request:
@@ -100,13 +101,13 @@ class Session:
             return self._request(message, envelope)
         if isinstance(message, list):
             return self._receive_batch(message, envelope)
-        return self._other(message)
+        return self._other(message, envelope)
 
-    def _other(self, message: Message) -> bool:
+    def _other(self, message: Message, envelope: object | None) -> bool:
         if isinstance(message, Malformed):
             notification = message.notification
             if notification is None or notification.method not in self.composition.known_notifications:
-                self._refuse(message)
+                self._refuse(message, envelope)
                 return True
             message = notification
         self._malformed = 0
@@ -118,11 +119,12 @@ class Session:
 
     def _receive_batch(self, messages: list[Message], envelope: object | None) -> bool:
         if not (self.terms and self.terms.profile.batches):
-            self._refuse(Malformed(INVALID_REQUEST, "Invalid request: batches are not part of this protocol version"))
+            text = "Invalid request: batches are not part of this protocol version"
+            self._refuse(Malformed(INVALID_REQUEST, text), envelope)
             return True
         if not self.engine.ready:
             return False
-        batch = Batch()
+        batch = Batch(envelope)
         batch.waiting = 1  # held open until every member has been looked at
         for message in messages:
             if isinstance(message, Request):
@@ -131,7 +133,7 @@ class Session:
             elif isinstance(message, Malformed) and message.notification is None:
                 batch.replies.append(self._refusal(message))
             else:
-                self._other(message)
+                self._other(message, envelope)
         self._batch_done(batch)
         return True
 
@@ -187,12 +189,23 @@ class Session:
 
     def _notification(self, notification: Notification) -> bool:
         terms = self.terms or self.composition.unopened
-        for listener in terms.listeners.get(notification.method, ()):
-            if not self.engine.ready and not getattr(listener, "immediate", True):
+        try:
+            offer = self.composition.offer_in(notification)
+            if offer is not None:
+                terms = self.composition.agree(offer)
+            listeners = terms.listeners.get(notification.method, ())
+            if not self.engine.ready and any(map(is_coroutine_function, listeners)):
                 return False
-            work = listener(self, notification.params)
-            if work is not None:
-                self.engine.spawn(work)
+            for listener in listeners:
+                work = listener(self, notification.params)
+                if work is not None:
+                    self.engine.spawn(work)
+        except ProtocolError:
+            pass  # a broken notification is never answered
+        except Exception:
+            import logging
+
+            logging.getLogger("defserve").exception("%s failed", notification.method)
         return True
 
     def _answer(self, reply: Reply) -> None:
@@ -243,7 +256,7 @@ class Session:
 
     def _reply(self, call: Call, data: bytes) -> None:
         if call.batch is None:
-            self.outlet(Outgoing(data, call, True))
+            self.outlet(Outgoing(data, call, True, call.envelope))
         else:
             call.batch.replies.append(data)
             self._batch_done(call.batch)
@@ -251,13 +264,13 @@ class Session:
     def _batch_done(self, batch: Batch) -> None:
         batch.waiting -= 1
         if batch.waiting == 0 and batch.replies:
-            self.outlet(Outgoing(b"[%b]" % b",".join(batch.replies), None))
+            self.outlet(Outgoing(b"[%b]" % b",".join(batch.replies), None, envelope=batch.envelope))
 
-    def _refuse(self, malformed: Malformed) -> None:
+    def _refuse(self, malformed: Malformed, envelope: object | None) -> None:
         # Two peers that answer each other's errors would never stop.
         self._malformed += 1
         if self._malformed <= self.composition.limits.malformed_in_a_row:
-            self.outlet(Outgoing(self._refusal(malformed), None))
+            self.outlet(Outgoing(self._refusal(malformed), None, envelope=envelope))
 
     def _refusal(self, malformed: Malformed) -> bytes:
         body: Params = {"jsonrpc": "2.0", "error": error_object(malformed.code, malformed.message)}
@@ -331,7 +344,7 @@ class Session:
         if self.closed:
             return
         self.closed = True
-        self.composition.sessions.discard(self)
+        self.composition.dismiss(self)
         for call in list(self.in_flight.values()):
             call.cancelled = True
             call.stop()

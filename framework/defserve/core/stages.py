@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -54,3 +54,19 @@ class Pipeline:
             pending = step(call, item, arguments)
             if pending is not None:
                 await pending
+
+
+async def surround(stack: AsyncExitStack, stages: Iterable[AbstractAsyncContextManager[Any] | None]) -> None:
+    """Enter what `audit` or `hold` gave, in order. One that swallows an exception does not make a success of it."""
+    for stage in stages:
+        if stage is not None:
+            await stage.__aenter__()
+            stack.push_async_exit(_watching(stage))
+
+
+def _watching(stage: AbstractAsyncContextManager[Any]) -> Callable[..., Awaitable[bool]]:
+    async def leave(*exception: Any) -> bool:
+        await stage.__aexit__(*exception)
+        return False
+
+    return leave

@@ -80,15 +80,15 @@ class Answers:
         if params.get("mode") == "url":
             if self.ask_url is None:
                 raise MethodNotFound("this client does not open URLs for the server")
-            return _decided(await _settled(self.ask_url(message, str(params.get("url", "")))))
+            return _decided(await settled(self.ask_url(message, str(params.get("url", "")))))
         if self.ask is None:
             raise MethodNotFound("this client does not answer questions")
-        return _decided(await _settled(self.ask(message, object_of(params.get("requestedSchema")))))
+        return _decided(await settled(self.ask(message, object_of(params.get("requestedSchema")))))
 
     async def _sampling(self, params: dict[str, Any]) -> dict[str, Any]:
         if self.sample is None:
             raise MethodNotFound("this client has no model to sample")
-        said = await _settled(self.sample(params))
+        said = await settled(self.sample(params))
         if isinstance(said, str):
             content = {"type": "text", "text": said}
             return {"role": "assistant", "content": content, "model": "unknown", "stopReason": "endTurn"}
@@ -97,7 +97,7 @@ class Answers:
     async def _roots(self, params: dict[str, Any]) -> dict[str, Any]:
         if self.roots is None:
             raise MethodNotFound("this client has no roots")
-        roots: Sequence[Root] = await _settled(self.roots()) if callable(self.roots) else self.roots
+        roots: Sequence[Root] = await settled(self.roots()) if callable(self.roots) else self.roots
         return {"roots": [{"uri": root} if isinstance(root, str) else root for root in roots]}
 
     async def _ping(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -157,5 +157,6 @@ def _decided(answer: Any) -> dict[str, Any]:
     return {"action": "accept", "content": content}
 
 
-async def _settled(value: Any) -> Any:
+async def settled(value: Any) -> Any:
+    """What a handler gave back, awaited if it is asynchronous."""
     return await value if inspect.isawaitable(value) else value

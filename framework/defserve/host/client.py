@@ -6,8 +6,10 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from anyio import CancelScope
+
 from defserve.errors import PeerError, PeerGone
-from defserve.host.answers import Answers, in_rounds
+from defserve.host.answers import Answers, in_rounds, settled
 from defserve.host.conversation import Conversation, Progress, object_of
 from defserve.host.eras import Offer, Opening, open_conversation
 from defserve.host.links import Link
@@ -28,6 +30,7 @@ class Client:
     version      the protocol version to speak; None takes the newest both sides know
     answers      who answers the server's questions; what is not given is not offered
     capabilities merged over the capabilities that `answers` amount to
+    methods      further requests of the server's that are answered: method to function of its params, sync or async
     timeout      seconds every request may take unless it says otherwise; None waits for ever
     on_log       called with the params of each log notification; `log_level` (then "info") is asked for
     on_progress  called with progress, total and message of every tool call that names no handler of its own
@@ -47,6 +50,7 @@ class Client:
         capabilities: Mapping[str, Any] | None = None,
         timeout: float | None = TIMEOUT_SECONDS,
         log_level: str | None = None,
+        methods: Mapping[str, Callable[[Json], Any]] | None = None,
         on_log: Callable[[Json], object] | None = None,
         on_progress: Progress | None = None,
         on_notification: Callable[[str, Json], object] | None = None,
@@ -55,10 +59,11 @@ class Client:
         self.timeout = timeout
         self._offer = Offer(dict(info), _merged(self.answers.capabilities(), capabilities or {}))
         self._wanted_version = version
+        self._methods = dict(methods or {})
         self._log_level = log_level or ("info" if on_log else None)
         self._on_log, self._on_progress, self._on_notification = on_log, on_progress, on_notification
         self._conversation = Conversation(
-            link, on_request=self.answers.answer, on_notification=self._heard, on_gone=self._bereaved
+            link, on_request=self._asked, on_notification=self._heard, on_gone=self._bereaved
         )
         self._opening: Opening | None = None
         self._audience: set[Events] = set()
@@ -72,14 +77,19 @@ class Client:
             if self._log_level and "logging" in self.capabilities:
                 await self.set_log_level(self._log_level)
         except BaseException:
-            await self._conversation.aclose()
+            await self._close()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for events in tuple(self._audience):
             events.end()
-        await self._conversation.aclose()
+        await self._close()
+
+    async def _close(self) -> None:
+        # Also inside a cancelled scope: a child process has to be seen out.
+        with CancelScope(shield=True):
+            await self._conversation.aclose()
 
     @property
     def version(self) -> str:
@@ -105,7 +115,9 @@ class Client:
         return self._open.instructions
 
     async def call(self, tool: str, /, **arguments: Any) -> Any:
-        """Call a tool and give back its value: structured content, a scalar, text, or a list of content blocks.
+        """Call a tool and give back its value: structured content, a scalar, text, a list of content blocks.
+
+        A tool that gives nothing back gives None.
 
         Raises ToolError when the tool says that it failed.
         """
@@ -260,6 +272,12 @@ class Client:
                 tools = []
             self._returns = {item["name"]: object_of(item.get("_meta")).get(RETURNS) for item in tools}
         return self._returns.get(tool)
+
+    async def _asked(self, method: str, params: Json) -> Any:
+        handler = self._methods.get(method)
+        if handler is None:
+            return await self.answers.answer(method, params)
+        return await settled(handler(params))
 
     def _heard(self, method: str, params: Json) -> None:
         if method == "notifications/message" and self._on_log:

@@ -14,6 +14,8 @@ UPDATED: Final = "notifications/resources/updated"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 SUBSCRIPTION: Final = PREFIX + "subscriptionId"
 
+MOST_KEPT: Final = 1_000
+
 # kind of news -> (its notification, its name in the listen filter)
 KINDS: Final = {
     "tools": ("notifications/tools/list_changed", "toolsListChanged"),
@@ -53,7 +55,10 @@ class Wanted:
 
 
 class Events:
-    """An async context manager and iterator; it ends when the server ends the stream or leaves."""
+    """An async context manager and iterator; it ends when the server ends the stream or leaves.
+
+    News that nobody reads are kept up to a bound, then the oldest is dropped.
+    """
 
     def __init__(self, wanted: Wanted, audience: set[Events]) -> None:
         self.wanted = wanted
@@ -91,6 +96,12 @@ class Events:
     def hear(self, news: News) -> None:
         """Take note of a notification of the server, if it is one of ours."""
         raise NotImplementedError
+
+    def _keep(self, news: News) -> None:
+        # Someone who does not read must not fill the memory; of too much news the oldest matters least.
+        if self._queue.qsize() >= MOST_KEPT:
+            self._queue.get_nowait()
+        self._queue.put_nowait(news)
 
     def end(self, reason: PeerError | None = None) -> None:
         self._queue.put_nowait(reason)
@@ -135,7 +146,7 @@ class SessionEvents(Events):
 
     def hear(self, news: News) -> None:
         if self.wanted.matches(news):
-            self._queue.put_nowait(news)
+            self._keep(news)
 
 
 class StreamEvents(Events):
@@ -179,7 +190,7 @@ class StreamEvents(Events):
         if self._pending is None or tag != self._pending.id:
             return
         if news.method != ACKNOWLEDGED:
-            self._queue.put_nowait(news)
+            self._keep(news)
         elif not self._acknowledged.done():
             self.honoured = object_of(news.params.get("notifications"))
             self._acknowledged.set_result(None)

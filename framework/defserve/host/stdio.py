@@ -19,6 +19,7 @@ LONGEST_MESSAGE = 64 * 1024 * 1024
 LAST_WORDS = 20
 LONGEST_LAST_WORD = 500
 GRACE_SECONDS = 2.0
+ECHO_SECONDS = 0.2
 
 log = logging.getLogger("defserve.host")
 
@@ -106,6 +107,8 @@ class ProcessLink:
     async def aclose(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
+        # A child that still has something to say must not wait for us to read it before it can leave.
+        drain = asyncio.create_task(self._drain())
         for end in (None, signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
             if end is not None:
                 self._signal(end)
@@ -114,7 +117,14 @@ class ProcessLink:
                 break
             except TimeoutError:
                 continue
+        await asyncio.wait((drain,), timeout=ECHO_SECONDS)
+        drain.cancel()
         await self._hear_out()
+
+    async def _drain(self) -> None:
+        stdout = self._process.stdout
+        while stdout is not None and await stdout.read(CHUNK):
+            pass
 
     def _signal(self, number: int) -> None:
         try:
@@ -139,7 +149,7 @@ class ProcessLink:
 
     async def _hear_out(self) -> None:
         """Read stderr to its end; a grandchild that holds it open is not waited for."""
-        await asyncio.wait((self._stderr,), timeout=0.2)
+        await asyncio.wait((self._stderr,), timeout=ECHO_SECONDS)
         self._stderr.cancel()
 
     async def _listen_to_stderr(self) -> None:

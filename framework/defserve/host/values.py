@@ -25,6 +25,8 @@ def lone_text(result: Mapping[str, Any]) -> str | None:
 def value_of(result: Mapping[str, Any], returns: Mapping[str, Any] | None) -> Any:
     """Structured content if there is any, else the lone text read by the schema `returns`, else the blocks.
 
+    No content at all is None.
+
     Raises ToolError for a result that says it is one.
     """
     if result.get("isError"):
@@ -33,7 +35,7 @@ def value_of(result: Mapping[str, Any], returns: Mapping[str, Any] | None) -> An
         return result["structuredContent"]
     text = lone_text(result)
     if text is None:
-        return result.get("content") or []
+        return result.get("content") or None
     return read_text(text, returns) if returns is not None else text
 
 

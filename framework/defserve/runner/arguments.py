@@ -10,7 +10,7 @@ def parse(arguments: Sequence[str], name: str, version: Callable[[], str]) -> Na
     """The options of `python server.py …`; prints and exits for --help, --version and mistakes."""
     parser = ArgumentParser(
         description=f"Serve {name}.",
-        epilog="Without options it speaks on standard input and output, as MCP clients start it.",
+        epilog="Without options it speaks on standard input and output, as clients start it.",
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--on", metavar="ADDRESS", default="stdio:", help="where to serve (default: stdio:)")

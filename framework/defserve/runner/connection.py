@@ -39,7 +39,7 @@ class Connection:
         self.sessions: dict[str, Session] = {}
         self.waiting: list[bytes | None] = []
         self._flush_planned = False
-        self._only = None if composition.carrier else self._session("")
+        self._take = self._unwrap if composition.carrier else self._session("").receive
 
     def attach(self, engine: Engine) -> None:
         """A loop runs now: take up what had to wait for it."""
@@ -52,11 +52,8 @@ class Connection:
 
     def received(self, frames: list[bytes | None]) -> None:
         """Frames of the transport, in order. Replies leave in one write behind the tasks they started."""
-        session = self._only
         for index, frame in enumerate(frames):
-            if session is None:
-                self._unwrap(frame)
-            elif not session.receive(frame):
+            if not self._take(frame):
                 self.waiting = frames[index:]
                 break
         if self.engine.ready:
@@ -77,14 +74,20 @@ class Connection:
         self.sessions[peer] = session
         return session
 
-    def _unwrap(self, frame: bytes | None) -> None:
+    def _unwrap(self, frame: bytes | None) -> bool:
         carrier = self.composition.carrier
-        if carrier is None or frame is None:
-            return
-        for parcel in carrier.unwrap(frame):
-            session = self.sessions.get(parcel.peer) or self._session(parcel.peer)
+        assert carrier is not None
+        if not self.engine.ready:
+            return False  # one peer's wait must not let another overtake it
+        for parcel in carrier.unwrap(frame) if frame is not None else ():
+            session = self.sessions.get(parcel.peer)
+            if session is None or session.closed:
+                session = self._session(parcel.peer)
             if parcel.data is not None:
                 session.receive(parcel.data, parcel.envelope)
+            elif (work := carrier.happened(session, parcel.event)) is not None:
+                self.engine.spawn(work)
+        return True
 
     def _outlet(self, peer: str) -> Callable[[Outgoing], None]:
         carrier, transport = self.composition.carrier, self.transport
@@ -96,9 +99,7 @@ class Connection:
 
         def send_wrapped(outgoing: Outgoing) -> None:
             assert carrier is not None
-            call = outgoing.relates_to
-            answers = call.envelope if call is not None and outgoing.answers else None
-            transport.send(carrier.wrap(outgoing.data, peer, answers))
+            transport.send(carrier.wrap(outgoing.data, peer, outgoing.envelope))
             if not self._flush_planned and self.engine.ready:
                 self._plan_flush()
 

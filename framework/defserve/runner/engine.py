@@ -16,41 +16,47 @@ from defserve.runner.pool import Pool
 T = TypeVar("T")
 
 
+GRACE = 0.25
+
+
 class Deadline:
-    """Cancels a call when its time is up. Armed at the first suspension; `pause` stops the clock."""
+    """Ends a call when its time is up. Armed at the first suspension; `pause` stops the clock."""
 
-    __slots__ = ("_loop", "_call", "_left", "_since", "_handle", "_paused", "expired")
+    __slots__ = ("_engine", "_call", "_seconds", "_left", "_since", "_handle")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, call: Call, seconds: float) -> None:
-        self._loop, self._call, self._left = loop, call, seconds
-        self._since, self._paused, self.expired = 0.0, 0, False
+    def __init__(self, engine: AsyncioEngine, call: Call, seconds: float) -> None:
+        self._engine, self._call, self._seconds, self._left = engine, call, seconds, seconds
+        self._since = 0.0
         self._handle: asyncio.TimerHandle | None = None
-        self._arm()
-
-    def pause(self) -> None:
-        self._paused += 1
-        if self._paused == 1:
-            self.disarm()
+        if not call.questions:
+            self.resume()
 
     def resume(self) -> None:
-        self._paused -= 1
-        if self._paused == 0 and not self.expired:
-            self._arm()
+        if self._handle is None and not self._call.timed_out:
+            self._since = self._engine.loop.time()
+            self._handle = self._engine.loop.call_later(max(self._left, 0.0), self._expire)
 
-    def disarm(self) -> None:
+    def pause(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-            self._left -= self._loop.time() - self._since
+            self._left -= self._engine.loop.time() - self._since
 
-    def _arm(self) -> None:
-        self._since = self._loop.time()
-        self._handle = self._loop.call_later(max(self._left, 0.0), self._expire)
+    @property
+    def error(self) -> TimedOut:
+        return TimedOut(f"timed out after {self._seconds:g} s", data={"timeout_ms": int(self._seconds * 1000)})
 
     def _expire(self) -> None:
-        self._handle, self.expired = None, True
         self._call.timed_out = True
         self._call.stop()
+        self._handle = self._engine.loop.call_later(GRACE, self._overdue)
+
+    def _overdue(self) -> None:
+        # The function has swallowed its cancellation; the caller is answered all the same.
+        task = self._call.task
+        if isinstance(task, asyncio.Task):
+            self._engine.keep(task)
+        self._call.session.fail(self._call, self.error)
 
 
 class AsyncioEngine:
@@ -66,15 +72,17 @@ class AsyncioEngine:
         self._eager = hasattr(asyncio, "eager_task_factory")
 
     def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
-        task = self._task(self._settle(call, work))
-        if not call.settled:
-            call.task = task
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+        # The session's table of calls in flight keeps the task alive; a set of ours would cost 3 µs a call.
+        if self._eager:
+            asyncio.Task(self._settle_eagerly(call, work), loop=self.loop, eager_start=True)  # pyright: ignore
+        else:
+            call.task = self.loop.create_task(self._settle(call, work))
+
+    async def _settle_eagerly(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
+        call.task = asyncio.current_task()
+        await self._settle(call, work)
 
     async def _settle(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
-        if call.task is None:
-            call.task = asyncio.current_task()
         try:
             result = await work
         except BaseException as error:
@@ -97,16 +105,15 @@ class AsyncioEngine:
         except Exception as error:
             call.session.fail(call, error)
 
-    def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        if self._eager:
-            return asyncio.Task(work, loop=self.loop, eager_start=True)  # pyright: ignore
-        return self.loop.create_task(work)
-
     def spawn(self, work: Coroutine[Any, Any, Any]) -> Task:
         task = self.loop.create_task(work)
+        self.keep(task)
+        return task
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Hold a task that nobody else holds until it is done."""
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
-        return task
 
     def soon(self, action: Callable[[], None]) -> None:
         self.loop.call_soon(action)
@@ -118,25 +125,14 @@ class AsyncioEngine:
         async with asyncio.timeout(timeout):
             return await pending
 
-    async def within(self, call: Call, seconds: float, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return await self._timed(call, seconds, work)
-        except asyncio.CancelledError:
-            if not call.timed_out or call.cancelled:
-                raise
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
-            raise TimedOut(f"timed out after {seconds:g} s", data={"timeout_ms": int(seconds * 1000)}) from None
-
     @types.coroutine
-    def _timed(self, call: Call, seconds: float, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    def within(self, call: Call, seconds: float, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
         # Step the coroutine by hand: one that never suspends must not pay for a timer (6 µs of a 32 µs call).
         try:
             waiting_for = work.send(None)
         except StopIteration as done:
             return done.value
-        deadline = Deadline(self.loop, call, seconds)
+        deadline = Deadline(self, call, seconds)
         call.timer = deadline
         try:
             while True:
@@ -148,9 +144,16 @@ class AsyncioEngine:
                     waiting_for = work.send(value)
         except StopIteration as done:
             return done.value
+        except asyncio.CancelledError:
+            if not call.timed_out or call.cancelled:
+                raise
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            raise deadline.error from None
         finally:
             call.timer = None
-            deadline.disarm()
+            deadline.pause()
 
     def in_thread(self, function: Callable[[], T]) -> Awaitable[T]:
         future: asyncio.Future[T] = self.loop.create_future()

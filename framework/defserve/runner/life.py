@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, cast
 
 from defserve.core.composition import Composition
 from defserve.runner.connection import Connection
@@ -34,9 +35,15 @@ class Life:
                 raise
             self.started = True
 
+    async def end(self, seconds: float) -> None:
+        """Leave the lifespans behind the last cancelled call: its teardown may still need what they hold."""
+        if self.engine.tasks:
+            await asyncio.wait(self.engine.tasks, timeout=seconds)
+        await self.stack.aclose()
+
 
 @asynccontextmanager
-async def alive(composition: Composition) -> AsyncIterator[AsyncioEngine]:
+async def alive(composition: Composition) -> AsyncGenerator[AsyncioEngine]:
     """Enter every extension's lifespan, once however often the server is served on this loop; give its engine."""
     life = composition.life
     if not isinstance(life, Life) or life.engine.loop is not asyncio.get_running_loop():
@@ -49,8 +56,9 @@ async def alive(composition: Composition) -> AsyncIterator[AsyncioEngine]:
     finally:
         life.users -= 1
         if life.users == 0:
-            composition.life = None
-            await life.stack.aclose()
+            if composition.life is life:
+                composition.life = composition.engine = None
+            await life.end(composition.limits.farewell)
 
 
 async def drain(connection: Connection, seconds: float) -> bool:
@@ -59,8 +67,7 @@ async def drain(connection: Connection, seconds: float) -> bool:
     for call in calls:
         if call.endless:
             call.stop()
-    tasks = [call.task for call in calls if isinstance(call.task, asyncio.Task) and not call.task.done()]
+    tasks = [cast("asyncio.Task[Any]", call.task) for call in calls if call.task is not None]
     if not tasks:
         return True
-    _, unfinished = await asyncio.wait(tasks, timeout=seconds)
-    return not unfinished
+    return not (await asyncio.wait(tasks, timeout=seconds))[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from defserve.core.composition import Composition
@@ -13,7 +13,7 @@ from defserve.transports.memory import Memory, MemoryPeer
 
 
 @asynccontextmanager
-async def serving(composition: Composition) -> AsyncIterator[MemoryPeer]:
+async def serving(composition: Composition) -> AsyncGenerator[MemoryPeer]:
     """Serve one peer in this loop; the link to it."""
     async with alive(composition) as engine:
         transport = Memory(composition.limits.message)

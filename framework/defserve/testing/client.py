@@ -43,6 +43,12 @@ class SyncClient:
         self._news = threading.Condition()
         self._waited_for: dict[str, int] = {}
 
+    def __enter__(self) -> SyncClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(check=kind is None)
+
     # What this client is like: before the first verb.
 
     def offers(self, *kinds: str) -> None:
@@ -175,20 +181,20 @@ class SyncClient:
         self._stack.close()
         self._client = None
         if check:
-            self._script.complain()
+            if complaint := self._script.complaint():
+                raise complaint
             self._script.check_used()
 
     def _do(self, verb: Callable[[Client], Awaitable[T]]) -> T:
+        __tracebackhide__ = True
         client = self._connected()
         assert self._portal is not None
         try:
-            result = self._portal.call(verb, client)
-        except Exception:
-            # What went wrong may be no more than the echo of a question without an answer.
-            self._script.complain()
-            raise
-        self._script.complain()
-        return result
+            return self._portal.call(verb, client)
+        finally:
+            # An exception on its way may be no more than the echo of a question without an answer.
+            if complaint := self._script.complaint():
+                raise complaint from None
 
     def _connected(self) -> Client:
         if self._client is None:

@@ -50,11 +50,10 @@ class Script:
             roots=self._list_roots if "roots" in self.offered else None,
         )
 
-    def complain(self) -> None:
-        """Raise Unanswered for the questions that have found no answer since the last complaint."""
-        if self._unanswered:
-            text, self._unanswered = "\n".join(self._unanswered), []
-            raise Unanswered(text)
+    def complaint(self) -> Unanswered | None:
+        """The questions that have found no answer since the last complaint."""
+        text, self._unanswered = "\n".join(self._unanswered), []
+        return Unanswered(text) if text else None
 
     def check_used(self) -> None:
         """Raise Unused for answers that are left over."""

@@ -19,8 +19,8 @@ def decode(data: bytes, *, depth: int = 64, keys: int = 10_000) -> Message | lis
         value = from_json(data, allow_inf_nan=False)
     except ValueError as error:
         return Malformed(PARSE_ERROR, f"Parse error: {error}")
-    # Counting brackets is cheap; only a message that could be too deep or too wide is walked.
-    if data.count(b"{") + data.count(b"[") > depth or data.count(b":") > keys:
+    # Only a message that could be too deep or too wide is walked; a short one cannot be either.
+    if len(data) > 2 * depth and (data.count(b"{") + data.count(b"[") > depth or data.count(b":") > keys):
         excess = _excess(value, depth, keys)
         if excess:
             return Malformed(INVALID_REQUEST, f"Invalid request: {excess}", _readable_id(value))

@@ -7,7 +7,7 @@ from typing import Any
 
 from defserve.core.call import Call
 from defserve.core.registry import Registry
-from defserve.errors import InvalidParams, UsageError
+from defserve.errors import InvalidParams, MethodNotFound, UsageError
 from defserve.protocols.mcp.function import FindProvider, Function
 from defserve.protocols.mcp.prompts import Prompts
 from defserve.protocols.mcp.resources import Resources
@@ -58,6 +58,8 @@ class Completions:
         return len(self.registry) > 0 or len(self._prompts.registry) > 0 or len(self._resources.templates) > 0
 
     async def complete(self, call: Call, params: Params) -> Params:
+        if not self.offered:
+            raise MethodNotFound(f"Method not found: {call.method} (this server completes nothing)")
         target, function = self._target(call, params.get("ref"))
         argument, context = params.get("argument"), params.get("context") or {}
         if not isinstance(argument, dict) or not isinstance(context, dict):

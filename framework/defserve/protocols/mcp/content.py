@@ -1,4 +1,4 @@
-"""MCP content blocks (tools: tool result; prompts: content): an author's parts as a version of the protocol has them."""
+"""MCP content blocks (tools: tool result; prompts: content): an author's parts as a protocol version has them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ def blocks(parts: Sequence[Part], dialect: Dialect) -> list[Params]:
 
 
 def block(part: Part, dialect: Dialect) -> Params:
+    if type(part) is Text and part.annotations is None and part.meta is None:
+        return {"type": "text", "text": part.text}
     encoded = _ENCODERS[_kind(part)](part, dialect)
     if part.annotations:
         encoded["annotations"] = annotations(part.annotations, dialect)

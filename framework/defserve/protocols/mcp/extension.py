@@ -16,14 +16,15 @@ from defserve.protocols.mcp.resources import Resources
 from defserve.protocols.mcp.sealing import Sealing
 from defserve.protocols.mcp.subscriptions import Subscriptions
 from defserve.protocols.mcp.tools import Tools
-from defserve.wire.messages import Request
+from defserve.wire.messages import Notification, Request
 
 
 class MCP(Extension):
     """The base protocol, in every version from 2024-11-05 to 2026-07-28."""
 
     name = "mcp"
-    opens_with = frozenset({"initialize", "ping"})
+    # Without a handshake a cancellation still has to find its request.
+    opens_with = frozenset({"initialize", "ping", "notifications/cancelled"})
 
     def __init__(self, identity: Identity, sealing: Sealing) -> None:
         self.lifecycle = Lifecycle(identity, sealing)
@@ -46,8 +47,8 @@ class MCP(Extension):
         """The composition whose sessions are told of changes."""
         self.subscriptions.composition = composition
 
-    def offer_in(self, request: Request) -> Offer | None:
-        return self.lifecycle.offer_in(request)
+    def offer_in(self, message: Request | Notification) -> Offer | None:
+        return self.lifecycle.offer_in(message)
 
     def negotiate(self, offer: Offer) -> Dialect | None:
         return self.lifecycle.dialects.get(offer.version)

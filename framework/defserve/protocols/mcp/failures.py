@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from defserve.core.jsonrpc import INTERNAL_ERROR, error_object, mask
+from defserve.core.profile import INTERNAL_ERROR, error_object, mask
 from defserve.errors import BadArguments, InvalidParams, NoBackChannel, PeerError, ProtocolError, Refused, ToolError
 from defserve.protocols.mcp.trace import trace_id
 from defserve.wire.messages import Params

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +37,10 @@ class Function:
         find_provider: FindProvider,
         *,
         inline: bool = False,
-        arguments: ExplicitArguments | None = None,
+        schema: Mapping[str, Any] | None = None,
     ) -> None:
-        self.signature: Signature = read(function, find_provider)
-        self.arguments = arguments or Arguments.of(self.signature)
+        self.signature: Signature = read(function, find_provider, explicit=schema is not None)
+        self.arguments = Arguments.of(self.signature) if schema is None else _explicit(self.signature, schema)
         self.injection = Injection.of(self.signature)
         self.inline = inline
         flow = self.signature.flow
@@ -71,6 +71,12 @@ class Function:
         async with AsyncExitStack() as stack:
             await self.injection.resolve(call, stack, kwargs)
             return await self._begin(call, self.signature.function, kwargs)
+
+
+def _explicit(signature: Signature, schema: Mapping[str, Any]) -> ExplicitArguments:
+    from defserve.binding.explicit import ExplicitArguments
+
+    return ExplicitArguments.of(signature, dict(schema))
 
 
 def _async(call: Call, function: Callable[..., Any], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:

@@ -9,9 +9,10 @@ from pydantic_core import to_json
 
 from defserve.core.call import Call
 from defserve.core.extension import Offer
+from defserve.core.profile import Profile
 from defserve.errors import InvalidParams, InvalidRequest, MethodNotFound, ProtocolError
 from defserve.protocols.mcp import failures
-from defserve.wire.messages import Encoded, Id, Params, Request
+from defserve.wire.messages import Encoded, Id, Notification, Params, Request
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.identity import Identity
@@ -49,19 +50,21 @@ SINCE: Mapping[str, str] = {
 }
 
 
-class Dialect:
+class Dialect(Profile):
     """One protocol version: what it knows (`has`) and how its replies look. The base protocol's profile."""
 
-    __slots__ = ("version", "stateless", "has", "batches", "null_id", "calls_back", "sealing", "_identity")
+    __slots__ = ("version", "stateless", "has", "sealing", "_identity")
 
     def __init__(self, version: str, identity: Identity, sealing: Sealing) -> None:
         self.version = version
         self.stateless = version in STATELESS_VERSIONS
         self.has = frozenset(feature for feature, since in SINCE.items() if version >= since)
-        self.batches = version == "2025-03-26"
-        # The schemas up to 2025-06-18 require an id on errors; later ones have none to write when it is unknown.
-        self.null_id = version < "2025-11-25"
-        self.calls_back = not self.stateless
+        super().__init__(
+            batches=version == "2025-03-26",
+            # The schemas up to 2025-06-18 require an id on errors; later ones have none to write when it is unknown.
+            null_id=version < "2025-11-25",
+            calls_back=not self.stateless,
+        )
         self._identity, self.sealing = identity, sealing
 
     def result(self, call: Call, result: Any) -> Any:
@@ -125,8 +128,8 @@ class Lifecycle:
 
     # -- stateless era -----------------------------------------------------------------------------------
 
-    def offer_in(self, request: Request) -> Offer | None:
-        meta = request.params.get("_meta")
+    def offer_in(self, message: Request | Notification) -> Offer | None:
+        meta = message.params.get("_meta")
         if not isinstance(meta, dict) or VERSION_KEY not in meta:
             return None
         fields: dict[str, Any] = meta

@@ -29,14 +29,14 @@ class Listing(Generic[T]):
         """The page a cursor points to. Callers with the same view share its bytes."""
         dialect, composition = dialect_of(call), call.session.composition
         views = composition.views(call)
-        cursor = params.get("cursor")
+        position = self._position(params.get("cursor"))
         if self._version != self.registry.version:
             self._pages.clear()
             self._version = self.registry.version
-        key = (dialect.version, views, cursor)
+        key = (dialect.version, views, position)
         page = self._pages.get(key)
         if page is None:
-            page = Encoded(encode(self._page(call, dialect, views, self._position(cursor))))
+            page = Encoded(encode(self._page(call, dialect, views, position)))
             if len(self._pages) >= REMEMBERED_PAGES:
                 self._pages.pop(next(iter(self._pages)))
             self._pages[key] = page

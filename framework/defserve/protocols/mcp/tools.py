@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from defserve.binding.explicit import ExplicitArguments
 from defserve.binding.packers import NOTHING, Outcome, pack_any
 from defserve.binding.results import Returns
 from defserve.core.call import Call
 from defserve.core.registry import Registry
+from defserve.core.stages import surround
 from defserve.errors import InvalidParams, ProtocolError, UsageError
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import VENDOR, tool_failure
@@ -66,8 +66,7 @@ class Tool:
     ) -> Tool:
         """Read a function into a tool. Raises UsageError for anything that could not be called."""
         options = options or ToolOptions()
-        explicit = ExplicitArguments(options.schema) if options.schema is not None else None
-        bound = Function(function, find_provider or _nothing_injectable, inline=options.inline, arguments=explicit)
+        bound = Function(function, find_provider or _nothing_injectable, inline=options.inline, schema=options.schema)
         where = bound.signature.where
         name = options.name if options.name is not None else bound.signature.name
         if not NAME.fullmatch(name):
@@ -188,18 +187,12 @@ class Tools:
 
         pipeline = call.session.composition.pipeline
         async with AsyncExitStack() as audits:
-            for audit in pipeline.audits:
-                manager = audit(call, tool)
-                if manager is not None:
-                    await audits.enter_async_context(manager)
+            await surround(audits, (audit(call, tool) for audit in pipeline.audits))
             await pipeline.admit(call, tool)
             kwargs = tool.function.arguments.validate(params.get("arguments"))
             await pipeline.judge(call, tool, kwargs)
             async with AsyncExitStack() as holds:
-                for hold in pipeline.holds:
-                    manager = hold(call, tool, kwargs)
-                    if manager is not None:
-                        await holds.enter_async_context(manager)
+                await surround(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
                 return await self._run(call, tool, kwargs)
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from defserve.cli.list import page, signature, type_name
+from defserve.cli.inventory import page, signature, type_name
 from tests.cli.conftest import Outcome
 
 Run = Callable[..., Outcome]
-OFFICIAL = str(Path(__file__).parents[1] / "host" / "official_server.py")
+CALCULATOR = str(Path(__file__).parents[1] / "testing" / "calculator.py")
 
 
 def test_a_python_server_is_listed_in_memory(defserve: Run):
@@ -36,10 +36,10 @@ def test_a_package_is_searched_for_its_server(defserve: Run, folder: Path, modul
 
 
 def test_a_command_is_listed_over_stdio(defserve: Run):
-    code, out, _ = defserve("list", "--", sys.executable, OFFICIAL)
+    code, out, _ = defserve("list", "--", sys.executable, CALCULATOR)
     assert code == 0
-    assert "  add(a: integer, b: integer)\n      Add two numbers.\n" in out
-    assert "Resources\n  note://a  note\n" in out
+    assert "  add(a: integer, b: integer = 2)\n      Add two numbers.\n" in out
+    assert "Resources\n  note://today  note\n" in out
     assert "Prompts\n  hi(name)\n" in out
 
 

@@ -1,0 +1,63 @@
+"""How replies look to a peer. The base class is plain JSON-RPC 2.0; a protocol's negotiated state may refine it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from defserve.errors import ProtocolError, Refused
+from defserve.wire.messages import Id, Params
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+
+INTERNAL_ERROR = -32603
+
+
+class Profile:
+    """Plain JSON-RPC. What an extension's `negotiate` returns shapes all replies if it is a Profile.
+
+    `batches`: the peer may send arrays. `null_id`: an error without a readable id says `"id": null` rather
+    than nothing. `calls_back`: requests may be sent to the peer.
+    """
+
+    __slots__ = ("batches", "null_id", "calls_back")
+
+    def __init__(self, *, batches: bool = False, null_id: bool = True, calls_back: bool = True) -> None:
+        self.batches, self.null_id, self.calls_back = batches, null_id, calls_back
+
+    def result(self, call: Call, result: Any) -> Any:
+        """The result as this peer wants it."""
+        return result
+
+    def failure(self, call: Call, error: BaseException) -> Params:
+        """An exception as the rest of a reply: `{"error": …}` or, for what a model reads, `{"result": …}`."""
+        if isinstance(error, ProtocolError):
+            return {"error": error_object(error.code, error.message, error.data)}
+        if isinstance(error, Refused):
+            data = {"error_type": error.error_type, **error.data}
+            return {"error": error_object(INTERNAL_ERROR, error.message, data)}
+        return {"error": error_object(INTERNAL_ERROR, mask(call, error))}
+
+    def withdrawal(self, id: Id) -> tuple[str, Params] | None:
+        """The notification that takes back a request of ours, if the protocol has one."""
+        return None
+
+
+def error_object(code: int, message: str, data: Any = None) -> Params:
+    error: Params = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    return error
+
+
+def mask(call: Call, error: BaseException) -> str:
+    """Log an exception nobody expected under a fresh id; the text for the peer holds only that id."""
+    # Both imports are for the unlucky path only; `logging` alone costs several ms at start.
+    import logging
+    import secrets
+
+    error_id = secrets.token_hex(6)
+    logging.getLogger("defserve").error(
+        "internal error %s in %s: %s", error_id, call.title, error, exc_info=(type(error), error, error.__traceback__)
+    )
+    return f"internal error (id {error_id})"

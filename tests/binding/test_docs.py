@@ -1,0 +1,102 @@
+"""Docstrings in four styles say the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from defserve.binding.docs import Docs
+
+GOOGLE = """Find notes.
+
+    Searches the titles.
+
+    Args:
+        query: What to look for,
+            in any case.
+        limit (int): How many.
+
+    Returns:
+        The notes.
+
+    Raises:
+        ValueError: never
+
+    Examples:
+        find("x")
+    """
+
+NUMPY = """Find notes.
+
+    Searches the titles.
+
+    Parameters
+    ----------
+    query : str
+        What to look for,
+        in any case.
+    limit : int, optional
+        How many.
+
+    Returns
+    -------
+    list
+        The notes.
+
+    Examples
+    --------
+    find("x")
+    """
+
+REST = """Find notes.
+
+    Searches the titles.
+
+    :param query: What to look for,
+        in any case.
+    :param int limit: How many.
+    :returns: The notes.
+    :raises ValueError: never
+    """
+
+EPYDOC = """Find notes.
+
+    Searches the titles.
+
+    @param query: What to look for,
+        in any case.
+    @param limit: How many.
+    @return: The notes.
+    """
+
+STYLES = {"google": GOOGLE, "numpy": NUMPY, "rest": REST, "epydoc": EPYDOC}
+
+
+@pytest.mark.parametrize("text", STYLES.values(), ids=STYLES)
+def test_each_parameter_has_its_text(text: str) -> None:
+    docs = Docs(text)
+    assert docs.parameter("query") == "What to look for, in any case."
+    assert docs.parameter("limit") == "How many."
+    assert docs.parameter("other") is None
+
+
+@pytest.mark.parametrize("text", STYLES.values(), ids=STYLES)
+def test_the_description_has_no_sections_on_parameters_and_results(text: str) -> None:
+    description = Docs(text).description
+    assert description is not None and description.startswith("Find notes.\n\nSearches the titles.")
+    for word in ("query", "limit", "The notes", "never", "Returns", "Parameters", ":param", "@param"):
+        assert word not in description
+
+
+@pytest.mark.parametrize("text", [GOOGLE, NUMPY])
+def test_examples_stay_in_the_description(text: str) -> None:
+    assert 'find("x")' in (Docs(text).description or "")
+
+
+def test_text_after_a_section_stays() -> None:
+    assert Docs("Do.\n\nArgs:\n    a: one\n\nMind the gap.\n").description == "Do.\n\nMind the gap."
+
+
+@pytest.mark.parametrize("text", [None, "", "   \n  "])
+def test_no_docstring_is_no_description(text: str | None) -> None:
+    assert Docs(text).description is None
+    assert Docs(text).parameter("a") is None

@@ -1,0 +1,169 @@
+"""An author's own JSON Schema: kept word for word, checked, and held to rules that keep checking cheap."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from defserve.binding.explicit import ExplicitArguments
+from defserve.binding.patterns import backtracks
+from defserve.errors import BadArguments, UsageError
+
+SCHEMA: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "title": "Kept",
+    "properties": {
+        "limit": {"type": "integer", "minimum": 1, "maximum": 9},
+        "name": {"type": "string", "maxLength": 4, "pattern": "^[a-z]+$"},
+        "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}, "maxItems": 3, "uniqueItems": True},
+        "either": {"anyOf": [{"type": "integer"}, {"type": "array"}]},
+        "deep": {
+            "oneOf": [
+                {"type": "integer"},
+                {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
+            ]
+        },
+        "password": {"type": "string", "writeOnly": True, "minLength": 8},
+        "colour": {"enum": ["red", "blue"]},
+    },
+    "required": ["limit"],
+    "additionalProperties": False,
+    "$defs": {"tag": {"type": "string"}},
+}
+ARGUMENTS = ExplicitArguments(SCHEMA)
+
+
+def test_the_schema_is_kept_word_for_word() -> None:
+    before = copy.deepcopy(SCHEMA)
+    made = ExplicitArguments(SCHEMA)
+    assert made.schema is SCHEMA and SCHEMA == before
+
+
+def test_what_fits_is_given_back() -> None:
+    given = {"limit": 3, "tags": ["a"], "deep": {"a": "b"}}
+    found = ARGUMENTS.validate(given)
+    assert found == given and found is not given
+
+
+@pytest.mark.parametrize(
+    ("given", "lines"),
+    [
+        (None, ["limit: missing"]),
+        ({"limit": "x"}, ['limit: expected integer, got "x"']),
+        ({"limit": 0}, ["limit: must be at least 1, got 0"]),
+        ({"limit": 1, "limt": 2}, ['unknown argument "limt"; did you mean "limit"?']),
+        ({"limit": 1, "name": "UP"}, ['name: must match the pattern ^[a-z]+$, got "UP"']),
+        ({"limit": 1, "tags": ["a", 3]}, ["tags[1]: expected string, got 3"]),
+        ({"limit": 1, "tags": ["a", "a"]}, ['tags: must have no item twice, got ["a","a"]']),
+        ({"limit": 1, "either": "x"}, ['either: expected integer or array, got "x"']),
+        ({"limit": 1, "deep": {"a": 1}}, ["deep.a: expected string, got 1"]),
+        ({"limit": 1, "deep": {}}, ["deep.a: missing"]),
+        ({"limit": 1, "colour": "pink"}, ['colour: expected "red" or "blue", got "pink"']),
+        ({"limit": 1, "password": "777"}, ["password: must have at least 8 characters, got a string"]),
+        ([1], ["arguments must be an object, got [1]"]),
+    ],
+)
+def test_problems_are_told_one_line_a_field(given: Any, lines: list[str]) -> None:
+    with pytest.raises(BadArguments) as caught:
+        ARGUMENTS.validate(given)
+    assert str(caught.value).split("\n") == lines
+
+
+def inside(node: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": {"type": "array", "items": node}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({}, "root must be"),
+        ({"type": "array"}, "root must be"),
+        ([], "root must be"),
+        ({"type": "object", "$schema": "https://example.org/odd"}, "unknown dialect"),
+        (inside({"type": "integr"}), "integr"),
+        (inside({"$ref": "https://example.org/a.json"}), "is not in this schema"),
+        (inside({"$ref": "other.json#/a"}), "is not in this schema"),
+        (inside({"$ref": "#/$defs/none"}), "points to nothing"),
+        (inside({"$dynamicRef": "file:///etc/passwd"}), "is not in this schema"),
+        (inside({"uniqueItems": True}), "uniqueItems"),
+        (inside({"uniqueItems": True, "maxItems": 501}), "uniqueItems"),
+        (inside({"pattern": "a"}), "without maxLength"),
+        (inside({"pattern": "(a+)+$", "maxLength": 9}), "can take for ever"),
+        (inside({"patternProperties": {"(a*)*$": {}}}), "can take for ever"),
+    ],
+)
+def test_a_schema_that_is_wrong_or_dangerous_is_refused(schema: Any, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem) as caught:
+        ExplicitArguments(schema, where="a.py:1", subject="search")
+    assert caught.value.where == "a.py:1" and caught.value.problem.startswith("search: ") and caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"$ref": {"type": "string"}, "pattern": {"type": "string"}}},
+        {"type": "object", "default": {"$ref": "https://example.org"}},
+        {"type": "object", "$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"a": {}}},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}},
+    ],
+)
+def test_names_and_data_that_look_like_keywords_are_left_alone(schema: Any) -> None:
+    assert ExplicitArguments(schema).validate({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "verdict"),
+    [
+        ("^[a-z]+$", False),
+        (r"^\d{4}-\d{2}$", False),
+        ("^(ab|cd)+$", False),
+        ("^a*b*c*$", False),
+        ("(a+)+", True),
+        ("(a*)*b", True),
+        ("(a|a)*", True),
+        ("(a|ab)*c", True),
+        ("([a-z]+[0-9]?)*", True),
+        ("(.{1,9}x)+", True),
+        ("((a|b)+c)+", True),
+        ("(?:a+){2,}", True),
+        ("(", True),
+    ],
+)
+def test_patterns_that_can_backtrack_for_ever_are_known(pattern: str, verdict: bool) -> None:
+    assert backtracks(pattern) is verdict
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=4)
+    | st.just("\ud800")
+    | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None, database=None)
+@given(st.dictionaries(st.sampled_from(sorted(SCHEMA["properties"])) | st.text(max_size=3), json_values) | json_values)
+def test_any_json_gives_arguments_or_bad_arguments(value: Any) -> None:
+    try:
+        assert isinstance(ARGUMENTS.validate(value), dict)
+    except BadArguments as error:
+        assert error.problems and str(error).encode()
+
+
+def test_a_value_too_deep_to_check_is_refused() -> None:
+    recursive = ExplicitArguments({"type": "object", "additionalProperties": {"$ref": "#"}})
+    value: Any = {}
+    for _ in range(5_000):
+        value = {"a": value}
+    with pytest.raises(BadArguments, match="cannot be checked"):
+        recursive.validate(value)

@@ -1,0 +1,194 @@
+"""Bad arguments are told to a model: one line a field, no secrets."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr, field_validator
+
+from defserve.binding.schema import Arguments
+from defserve.binding.signature import read
+from defserve.errors import BadArguments
+
+
+def arguments(function: Any) -> Arguments:
+    return Arguments.of(read(function, lambda annotation: None))
+
+
+def told(annotation: Any, *values: Any) -> list[str]:
+    """What is said of the value of a parameter `x`; without a value, of its absence."""
+
+    def tool(x): ...  # type: ignore[no-untyped-def]
+
+    tool.__annotations__["x"] = annotation
+    with pytest.raises(BadArguments) as caught:
+        arguments(tool).validate({"x": value for value in values})
+    return str(caught.value).split("\n")
+
+
+class Item(BaseModel):
+    qty: int
+
+
+class Order(BaseModel):
+    items: list[Item]
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    age: int
+
+
+class Strict(BaseModel, extra="forbid"):
+    name: str = ""
+
+
+class Even(BaseModel):
+    number: int
+
+    @field_validator("number")
+    @classmethod
+    def is_even(cls, value: int) -> int:
+        if value % 2:
+            raise ValueError(f"{value} is odd; give an even number")
+        return value
+
+
+def positive(value: int) -> int:
+    if value < 0:
+        raise AssertionError("must be\npositive")
+    return value
+
+
+PetByKind = Annotated[Cat | Dog, Field(discriminator="kind")]
+
+LINES: list[tuple[Any, Any, str]] = [
+    (int, "x", 'x: expected integer, got "x"'),
+    (int, 1.5, "x: expected integer, got 1.5"),
+    (float, [], "x: expected number, got []"),
+    (bool, "maybe", 'x: expected boolean, got "maybe"'),
+    (str, 3, "x: expected string, got 3"),
+    (str, None, "x: expected string, got null"),
+    (list[int], 3, "x: expected array, got 3"),
+    (list[int], [1, "b"], 'x[1]: expected integer, got "b"'),
+    (dict[str, int], {"a": "b"}, 'x.a: expected integer, got "b"'),
+    (dict[str, int], {"a b": "c"}, 'x["a b"]: expected integer, got "c"'),
+    (tuple[int, int], [1], "x[1]: missing"),
+    (Item, [], "x: expected object, got []"),
+    (Item, {}, "x.qty: missing"),
+    (Order, {"items": [{"qty": "x"}]}, 'x.items[0].qty: expected integer, got "x"'),
+    (list[Item], '[{"qty": "y"}]', 'x[0].qty: expected integer, got "y"'),
+    (list[Item], "[oops", 'x: expected array, got "[oops"'),
+    (Literal["a", "b"], "c", 'x: expected "a" or "b", got "c"'),
+    (Annotated[int, Field(ge=0)], -1, "x: must be at least 0, got -1"),
+    (Annotated[int, Field(gt=0)], 0, "x: must be greater than 0, got 0"),
+    (Annotated[int, Field(le=9)], 10, "x: must be at most 9, got 10"),
+    (Annotated[int, Field(lt=9)], 9, "x: must be less than 9, got 9"),
+    (Annotated[int, Field(multiple_of=2)], 3, "x: must be a multiple of 2, got 3"),
+    (Annotated[str, Field(min_length=2)], "a", 'x: must have at least 2 characters, got "a"'),
+    (Annotated[str, Field(max_length=1)], "ab", 'x: must have at most 1 character, got "ab"'),
+    (Annotated[str, Field(pattern="^a$")], "b", 'x: must match the pattern ^a$, got "b"'),
+    (Annotated[list[int], Field(min_length=1)], [], "x: must have at least 1 item, got 0"),
+    (datetime.date, "soon", 'x: expected date (YYYY-MM-DD), got "soon"'),
+    (int | list[str], {"a": 1}, 'x: expected integer or array, got {"a":1}'),
+    (int | list[int], ["a"], 'x[0]: expected integer, got "a"'),
+    (int | Order, {"items": [{}]}, "x.items[0].qty: missing"),
+    (Cat | Dog | int, {"kind": "cow"}, 'x: expected Cat, Dog or integer, got {"kind":"cow"}'),
+    (list[Cat | Dog], [{"kind": 1}], 'x[0]: expected Cat or Dog, got {"kind":1}'),
+    (int | Annotated[str, Field(min_length=3)], "a", 'x: must have at least 3 characters, got "a"'),
+    (PetByKind, {"kind": "cow"}, 'x.kind: expected "cat" or "dog", got "cow"'),
+    (PetByKind, {}, "x.kind: missing"),
+    (PetByKind, {"kind": "dog"}, "x.age: missing"),
+    (Strict, {"nam": 1}, "x.nam: unknown field"),
+    (Even, {"number": 3}, "x.number: 3 is odd; give an even number"),
+    (Annotated[int, AfterValidator(positive)], -1, "x: must be positive"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value", "line"), LINES, ids=[line[2] for line in LINES])
+def test_each_problem_is_one_line(annotation: Any, value: Any, line: str) -> None:
+    assert told(annotation, value) == [line]
+
+
+def test_what_is_missing_is_named() -> None:
+    assert told(int) == ["x: missing"]
+
+
+@pytest.mark.parametrize("given", [[1], "text", 3, True])
+def test_arguments_that_are_no_object_are_refused(given: Any) -> None:
+    def tool(a: int = 1) -> None: ...
+
+    with pytest.raises(BadArguments, match="^arguments must be an object, got "):
+        arguments(tool).validate(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("limt", 'unknown argument "limt"; did you mean "limit"?'),
+        ("zzz", 'unknown argument "zzz"; known: query, limit'),
+    ],
+)
+def test_an_unknown_argument_is_refused_with_a_hint(name: str, line: str) -> None:
+    def tool(query: str, limit: int = 3) -> None: ...
+
+    with pytest.raises(BadArguments) as caught:
+        arguments(tool).validate({"query": "a", name: 1})
+    assert str(caught.value) == line
+
+
+def test_an_injected_parameter_cannot_be_given() -> None:
+    def tool(ctx: object) -> None: ...
+
+    made = Arguments.of(read(tool, lambda annotation: lambda call: call))
+    with pytest.raises(BadArguments, match='unknown argument "ctx"; there are none'):
+        made.validate({"ctx": 1})
+
+
+def test_long_values_are_cut() -> None:
+    (line,) = told(int, "x" * 1000)
+    assert line.endswith("…") and len(line) < 75
+
+
+def test_many_problems_are_counted_not_listed() -> None:
+    lines = told(list[int], ["x"] * 1000)
+    assert len(lines) == 21 and lines[-1] == "and 980 more problems"
+
+
+class Login(BaseModel):
+    user: str
+    password: SecretStr = Field(min_length=8)
+    key: SecretBytes | None = None
+
+
+class Account(BaseModel):
+    logins: list[Login]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "line"),
+    [
+        (SecretStr, 777, "x: expected string, got a number"),
+        (SecretStr | int, ["777"], "x: expected string or integer, got an array"),
+        (Login, {"user": "u", "password": "777"}, "x.password: must have at least 8 characters, got 3"),
+        (Login, {"user": "u", "password": ["777"]}, "x.password: expected string, got an array"),
+        (Login, "password=777", "x: expected object, got a string"),
+        (Account, {"logins": {"password": "777"}}, "x.logins: expected array, got an object"),
+        (Annotated[int, Field(json_schema_extra={"writeOnly": True})], "777x", "x: expected integer, got a string"),
+        (Annotated[str, Field(json_schema_extra={"format": "password"}, pattern="a")], "777", None),
+    ],
+)
+def test_a_secret_is_never_shown(annotation: Any, value: Any, line: str | None) -> None:
+    lines = told(annotation, value)
+    assert "777" not in str(lines)
+    assert line is None or lines == [line]
+
+
+def test_what_is_beside_a_secret_is_shown() -> None:
+    assert told(Login, {"user": 777, "password": "long enough"}) == ["x.user: expected string, got 777"]

@@ -1,0 +1,279 @@
+"""What functions return becomes parts, structured content and schemas, by rules fixed at registration."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Annotated, Any, Literal, Never, TypedDict
+
+import pytest
+from pydantic import BaseModel, Field, computed_field
+
+from defserve.binding.results import NOTHING, Embedded, File, Image, Link, Outcome, Part, Returns, Text
+from defserve.binding.signature import empty, read
+from defserve.errors import UsageError
+
+PICTURE = Image(b"p", format="png")
+
+
+class Report(BaseModel):
+    name: str
+    day: datetime.date = datetime.date(2020, 1, 2)
+
+
+class Aliased(BaseModel):
+    snake_case: int = Field(alias="camelCase")
+
+    @computed_field
+    @property
+    def double(self) -> int:
+        return self.snake_case * 2
+
+
+class Tree(BaseModel):
+    children: list[Tree] = []
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+class Movie(TypedDict):
+    name: str
+
+
+class Shade(enum.Enum):
+    DARK = "dark"
+
+
+def returns(annotation: Any, structured: bool | None = None, *, generator: bool = False) -> Returns:
+    def tool(): ...  # type: ignore[no-untyped-def]
+    def yielding():  # type: ignore[no-untyped-def]
+        yield
+
+    function = yielding if generator else tool
+    if annotation is not empty:
+        function.__annotations__["return"] = annotation
+    return Returns.of(read(function, lambda _: None), structured)
+
+
+def text_of(outcome: Outcome) -> list[str]:
+    return [part.text if isinstance(part, Text) else type(part).__name__ for part in outcome.parts]
+
+
+# annotation, value, texts, structured
+PACKED: list[tuple[Any, Any, list[str], Any]] = [
+    (str, "hi", ["hi"], NOTHING),
+    (str | None, None, [], NOTHING),
+    (str | None, "hi", ["hi"], NOTHING),
+    (int, 3, ["3"], NOTHING),
+    (int | None, None, [], NOTHING),
+    (bool, True, ["true"], NOTHING),
+    (float, 1.5, ["1.5"], NOTHING),
+    (float, 2, ["2.0"], NOTHING),
+    (None, None, [], NOTHING),
+    (Literal["a", "b"], "a", ["a"], NOTHING),
+    (Literal[1, 2], 1, ["1"], NOTHING),
+    (Shade, Shade.DARK, ["dark"], NOTHING),
+    (datetime.date, datetime.date(2020, 1, 2), ["2020-01-02"], NOTHING),
+    (Annotated[int, Field(ge=0)], 3, ["3"], NOTHING),
+    (Report, Report(name="n"), ['{"name":"n","day":"2020-01-02"}'], {"name": "n", "day": "2020-01-02"}),
+    (Report, {"name": "n"}, ['{"name":"n","day":"2020-01-02"}'], {"name": "n", "day": "2020-01-02"}),
+    (Aliased, Aliased(camelCase=2), ['{"camelCase":2,"double":4}'], {"camelCase": 2, "double": 4}),
+    (Report | None, None, ["null"], None),
+    (Point, Point(1), ['{"x":1}'], {"x": 1}),
+    (Movie, {"name": "ü"}, ['{"name":"ü"}'], {"name": "ü"}),
+    (dict[str, Any], {"a": [1, datetime.date(2020, 1, 2)]}, ['{"a":[1,"2020-01-02"]}'], {"a": [1, "2020-01-02"]}),
+    (list[int], [1, 2], ["[1,2]"], [1, 2]),
+    (list[str], ["a"], ['["a"]'], ["a"]),
+    (list[Report], [], ["[]"], []),
+    (tuple[int, str], (1, "a"), ['[1,"a"]'], [1, "a"]),
+    (str | Point, "bare", ["bare"], "bare"),
+    (Image, PICTURE, ["Image"], NOTHING),
+    (Image | None, None, [], NOTHING),
+    (Image | str, "none left", ["none left"], NOTHING),
+    (list[Image | str], ["a", PICTURE], ["a", "Image"], NOTHING),
+    (list[Image] | str, "none", ["none"], NOTHING),
+    (tuple[str, Image], ("a", PICTURE), ["a", "Image"], NOTHING),
+    (Part, Text("t"), ["t"], NOTHING),
+    (File, File(data="x", name="x.txt"), ["File"], NOTHING),
+    (Image | Report, Report(name="n"), ['{"name":"n","day":"2020-01-02"}'], {"name": "n", "day": "2020-01-02"}),
+]
+# Not annotated, Any or a bare list: the value decides.
+LOOSE: list[tuple[Any, list[str], Any]] = [
+    (None, [], NOTHING),
+    ("hi", ["hi"], NOTHING),
+    (3, ["3"], NOTHING),
+    (True, ["true"], NOTHING),
+    (datetime.date(2020, 1, 2), ["2020-01-02"], NOTHING),
+    ({"a": 1}, ['{"a":1}'], {"a": 1}),
+    ([1], ["[1]"], [1]),
+    (["a", "b"], ['["a","b"]'], ["a", "b"]),
+    (Report(name="n"), ['{"name":"n","day":"2020-01-02"}'], {"name": "n", "day": "2020-01-02"}),
+    (Point(1), ['{"x":1}'], {"x": 1}),
+    (PICTURE, ["Image"], NOTHING),
+    (["a", PICTURE, {"k": 1}], ["a", "Image", '{"k":1}'], NOTHING),
+    (Link("a:b"), ["Link"], NOTHING),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value", "texts", "structured"), PACKED, ids=str)
+def test_a_value_is_packed_as_its_annotation_says(
+    annotation: Any, value: Any, texts: list[str], structured: Any
+) -> None:
+    outcome = returns(annotation).pack(value)
+    assert text_of(outcome) == texts
+    assert outcome.structured == structured if structured is not NOTHING else outcome.structured is NOTHING
+
+
+@pytest.mark.parametrize(("value", "texts", "structured"), LOOSE, ids=str)
+@pytest.mark.parametrize("annotation", [empty, Any], ids=["unannotated", "Any"])
+def test_without_an_annotation_the_value_decides(
+    annotation: Any, value: Any, texts: list[str], structured: Any
+) -> None:
+    made = returns(annotation)
+    assert (made.schema, made.scalar) == (None, None)
+    outcome = made.pack(value)
+    assert text_of(outcome) == texts
+    assert outcome.structured == structured
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema", "scalar"),
+    [
+        (str, None, None),
+        (None, None, None),
+        (Never, None, None),
+        (str | None, None, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
+        (str | int, None, None),
+        (int, None, {"type": "integer"}),
+        (Literal["a"], None, {"type": "string", "const": "a"}),
+        (datetime.date, None, {"type": "string", "format": "date"}),
+        (int | None, None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        (Image, None, None),
+        (list[Image], None, None),
+        (list, None, None),
+        (list[int], {"type": "array", "items": {"type": "integer"}}, None),
+        (Point, {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}, None),
+    ],
+    ids=str,
+)
+def test_schemas_are_published_where_they_help(annotation: Any, schema: Any, scalar: Any) -> None:
+    made = returns(annotation)
+    assert (made.schema, made.scalar) == (schema, scalar)
+
+
+def test_the_output_schema_describes_what_is_written_not_what_is_read() -> None:
+    schema = returns(Aliased).schema
+    assert schema is not None and sorted(schema["properties"]) == ["camelCase", "double"]
+
+
+def test_the_schema_of_a_recursive_model_is_an_object_at_its_root() -> None:
+    schema = returns(Tree).schema
+    assert schema is not None and schema["type"] == "object"
+    assert schema["properties"]["children"]["items"] == {"$ref": "#/$defs/Tree"}
+
+
+class TestStructured:
+    @pytest.mark.parametrize(
+        ("annotation", "value", "texts"), [(int, 3, ["3"]), (str, "a", ["a"]), (int | None, None, ["null"])]
+    )
+    def test_true_makes_a_scalar_structured_as_it_is(self, annotation: Any, value: Any, texts: list[str]) -> None:
+        made = returns(annotation, structured=True)
+        outcome = made.pack(value)
+        assert (text_of(outcome), outcome.structured) == (texts, value)
+        assert made.schema is not None and made.scalar is None
+
+    @pytest.mark.parametrize("annotation", [Report, empty])
+    def test_false_leaves_only_the_text(self, annotation: Any) -> None:
+        made = returns(annotation, structured=False)
+        assert made.pack(Report(name="n")) == Outcome([Text('{"name":"n","day":"2020-01-02"}')])
+        assert made.schema is None
+
+    @pytest.mark.parametrize("annotation", [empty, Any, Image, list[Image], Image | Report])
+    def test_true_needs_something_to_describe(self, annotation: Any) -> None:
+        with pytest.raises(UsageError, match="structured=True, but"):
+            returns(annotation, structured=True)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "said"),
+    [
+        (int, "x", "str was returned where int was promised"),
+        (str, 3, "int was returned where str was promised"),
+        (None, 3, "int was returned where None was promised"),
+        (Report, {"nam": "n"}, "dict was returned where Report was promised: name: Field required"),
+        (Report, Point(1), "Point was returned where Report was promised"),
+        (list[Point], [Point("x")], "list was returned where list"),  # type: ignore[arg-type]
+        (Image, "x", "str was returned where Image was promised"),
+        (list[Image], [3], "int was returned where content"),
+        (list[Image], PICTURE, "Image was returned where list"),
+        (dict[str, Any], {"a": socket}, "dict was returned where dict"),
+        (empty, socket, "which has no JSON form"),
+        (empty, b"bytes", "return File"),
+    ],
+    ids=str,
+)
+def test_a_value_that_breaks_the_promise_is_a_type_error(annotation: Any, value: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        returns(annotation).pack(value)
+
+
+def test_a_value_that_holds_itself_is_a_type_error() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    for annotation in (empty, list[list[Any]], dict[str, Any]):
+        with pytest.raises(TypeError):
+            returns(annotation).pack({"a": loop} if annotation == dict[str, Any] else loop)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "said"),
+    [
+        (socket.socket, "socket has no JSON form"),
+        (Callable[[], int], "no JSON form"),
+        (bytes, "says nothing about what the bytes are"),
+    ],
+)
+def test_a_return_type_without_a_json_form_is_refused(annotation: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        returns(annotation)
+    assert "test_results.py" in caught.value.where and "tool: return" in caught.value.problem
+
+
+class TestGenerators:
+    def test_adjacent_text_is_merged(self) -> None:
+        made = returns(Iterator[str | Text | Image], generator=True)
+        assert made.join(["a", "b", PICTURE, "c", Text("d"), Text("e", meta={"k": 1})]) == Outcome(
+            [Text("ab"), PICTURE, Text("cd"), Text("e", meta={"k": 1})]
+        )
+
+    def test_each_value_can_be_packed_as_it_comes(self) -> None:
+        assert returns(Iterator[str], generator=True).pack("a") == Outcome([Text("a")])
+
+    def test_structured_values_become_a_list(self) -> None:
+        made = returns(Iterator[Point], generator=True)
+        assert made.join([Point(1), Point(2)]) == Outcome([Text('{"x":1}'), Text('{"x":2}')], [{"x": 1}, {"x": 2}])
+        assert made.join([]) == Outcome([], [])
+        assert made.schema is not None and made.schema["type"] == "array"
+
+    def test_scalars_stay_apart(self) -> None:
+        made = returns(Iterator[int], generator=True)
+        assert made.join([1, 2]) == Outcome([Text("1"), Text("2")])
+        assert (made.schema, made.scalar) == (None, None)
+
+    def test_without_an_annotation_the_values_decide(self) -> None:
+        made = returns(empty, generator=True)
+        assert made.join(["a", {"k": 1}]) == Outcome([Text("a"), Text('{"k":1}')])
+        assert made.join([{"k": 1}]) == Outcome([Text('{"k":1}')], [{"k": 1}])
+        assert made.join([]) == Outcome([])
+
+    def test_asynchronous_generators_are_read_alike(self) -> None:
+        async def tool() -> AsyncIterator[Embedded | str]:
+            yield "a"
+
+        assert Returns.of(read(tool, lambda _: None)).join(["a", "b"]) == Outcome([Text("ab")])

@@ -1,0 +1,354 @@
+"""A function's arguments: their JSON Schema, and what validation lets through."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import socket
+import uuid
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, SecretStr
+
+from defserve.binding.schema import Arguments, fragment
+from defserve.binding.signature import read
+from defserve.errors import BadArguments, UsageError
+
+
+def arguments(function: Any) -> Arguments:
+    return Arguments.of(read(function, lambda annotation: None))
+
+
+def one(annotation: Any, default: Any = ...) -> Arguments:
+    """The arguments of a function with one parameter `x`."""
+
+    def tool(x): ...  # type: ignore[no-untyped-def]
+
+    tool.__annotations__["x"] = annotation
+    if default is not ...:
+        tool.__defaults__ = (default,)
+    return arguments(tool)
+
+
+class Item(BaseModel):
+    qty: int = Field(ge=1)
+    title: str = ""
+
+
+class Order(BaseModel):
+    items: list[Item]
+    gift: Item | None = None
+
+
+class Tree(BaseModel):
+    children: list[Tree] = []
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+
+
+Pet = Annotated[Cat | Dog, Field(discriminator="kind")]
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Movie(TypedDict, total=False):
+    name: str
+    points: list[Point]
+
+
+class Pair(NamedTuple):
+    a: int
+    b: str
+
+
+T = TypeVar("T")
+
+
+class Box(BaseModel, Generic[T]):
+    inside: T
+
+
+class Shade(enum.Enum):
+    DARK = "dark"
+    LIGHT = "light"
+
+
+class TestSchema:
+    def test_without_parameters_it_is_an_empty_object(self) -> None:
+        def tool() -> None: ...
+
+        assert arguments(tool).schema == {"type": "object", "additionalProperties": False}
+
+    def test_it_names_types_descriptions_defaults_and_what_is_required(self) -> None:
+        def tool(a: int, b: Annotated[str, "the b"] = "x", c: float | None = None) -> None:
+            """Do.
+
+            Args:
+                a: The a.
+            """
+
+        assert arguments(tool).schema == {
+            "type": "object",
+            "properties": {
+                "a": {"type": "integer", "description": "The a."},
+                "b": {"type": "string", "description": "the b", "default": "x"},
+                "c": {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None},
+            },
+            "required": ["a"],
+            "additionalProperties": False,
+        }
+
+    def test_generated_titles_are_dropped_and_the_authors_kept(self) -> None:
+        class Titled(BaseModel):
+            model_config = ConfigDict(title="My title")
+            title: str
+            named: int = Field(title="A name")
+
+        def tool(a: Titled, b: Item, c: Point, d: Movie) -> None: ...
+
+        properties = arguments(tool).schema["properties"]
+        assert properties["a"]["title"] == "My title"
+        assert properties["a"]["properties"] == {
+            "title": {"type": "string"},
+            "named": {"type": "integer", "title": "A name"},
+        }
+        assert properties["b"]["properties"]["title"] == {"type": "string", "default": ""}
+        assert [name for name in "bcd" if "title" in properties[name]] == []
+
+    def test_a_definition_used_once_is_written_in_place(self) -> None:
+        assert one(Item).schema["properties"]["x"] == {
+            "type": "object",
+            "properties": {"qty": {"type": "integer", "minimum": 1}, "title": {"type": "string", "default": ""}},
+            "required": ["qty"],
+        }
+
+    def test_a_definition_used_twice_or_recursive_stays(self) -> None:
+        def tool(a: Order, b: Tree, c: Item) -> None: ...
+
+        schema = arguments(tool).schema
+        assert sorted(schema["$defs"]) == ["Item", "Tree"]
+        assert schema["properties"]["c"] == {"$ref": "#/$defs/Item"}
+        assert schema["properties"]["a"]["properties"]["items"]["items"] == {"$ref": "#/$defs/Item"}
+
+    def test_two_models_of_one_name_are_told_apart(self) -> None:
+        def another() -> Any:
+            class Tree(BaseModel):
+                leaf: Tree | None = None
+
+            return Tree
+
+        def tool(a, b): ...  # type: ignore[no-untyped-def]
+
+        tool.__annotations__.update(a=Tree, b=another())
+        schema = arguments(tool).schema
+        assert schema["properties"] == {"a": {"$ref": "#/$defs/Tree"}, "b": {"$ref": "#/$defs/Tree2"}}
+        assert "leaf" in schema["$defs"]["Tree2"]["properties"]
+        assert schema["$defs"]["Tree2"]["properties"]["leaf"]["anyOf"][0] == {"$ref": "#/$defs/Tree2"}
+
+    @pytest.mark.parametrize(
+        ("annotation", "default", "shown"),
+        [
+            (Point, Point(1), {"x": 1, "y": 0}),
+            (datetime.date, datetime.date(2020, 1, 2), "2020-01-02"),
+            (Shade, Shade.DARK, "dark"),
+            (list[int], [1], [1]),
+            (float, float("nan"), ...),
+            (Any, object(), ...),
+            (SecretStr, SecretStr("s3cret"), ...),
+            (SecretStr | None, None, None),
+        ],
+        ids=str,
+    )
+    def test_a_default_is_shown_if_it_has_a_json_form_and_is_no_secret(
+        self, annotation: Any, default: Any, shown: Any
+    ) -> None:
+        assert one(annotation, default).schema["properties"]["x"].get("default", ...) == shown
+
+    def test_openapi_discriminators_are_dropped(self) -> None:
+        assert "discriminator" not in one(Pet).schema["properties"]["x"]
+
+
+class TestValidation:
+    @pytest.mark.parametrize(
+        ("annotation", "value", "found"),
+        [
+            (int, "3", 3),
+            (list[int], ["1"], [1]),
+            (Item, {"qty": 2}, Item(qty=2)),
+            (Point, {"x": 1}, Point(1)),
+            (Movie, {"name": "n", "points": [{"x": 1}]}, {"name": "n", "points": [Point(1)]}),
+            (Pair, [1, "b"], Pair(1, "b")),
+            (Pet, {"kind": "cat", "lives": 9}, Cat(kind="cat", lives=9)),
+            (Box[int], {"inside": "4"}, Box[int](inside=4)),
+            (Tree, {"children": [{"children": []}]}, Tree(children=[Tree()])),
+            (datetime.datetime, "2020-01-02T03:04:05", datetime.datetime(2020, 1, 2, 3, 4, 5)),
+            (uuid.UUID, "00000000-0000-0000-0000-000000000001", uuid.UUID(int=1)),
+            (Path, "/tmp", Path("/tmp")),
+            (Decimal, "1.5", Decimal("1.5")),
+            (SecretStr, "s", SecretStr("s")),
+            (Iterable[Point], [{"x": 1}], [Point(1)]),
+            (RootModel[list[int]], [1], RootModel[list[int]]([1])),
+            (Annotated[int, AfterValidator(lambda n: n + 1)], 1, 2),
+        ],
+        ids=str,
+    )
+    def test_values_become_what_the_annotation_says(self, annotation: Any, value: Any, found: Any) -> None:
+        assert one(annotation).validate({"x": value}) == {"x": found}
+
+    @pytest.mark.parametrize(
+        ("annotation", "text", "found"),
+        [
+            (list[int], "[1, 2]", [1, 2]),
+            (dict[str, int], ' {"a": 1}', {"a": 1}),
+            (Item, '{"qty": 2}', Item(qty=2)),
+            (Point, '{"x": 1}', Point(1)),
+            (Movie, '{"name": "n"}', {"name": "n"}),
+            (list[int] | None, "[1]", [1]),
+            (Tree, '{"children": [{}]}', Tree(children=[Tree()])),
+            (list[int] | str, "[1, 2]", "[1, 2]"),
+            (Any, "[1, 2]", "[1, 2]"),
+        ],
+        ids=str,
+    )
+    def test_a_json_string_is_a_container_where_no_string_is_wanted(
+        self, annotation: Any, text: str, found: Any
+    ) -> None:
+        assert one(annotation).validate({"x": text}) == {"x": found}
+
+    def test_what_is_left_out_is_left_to_the_functions_own_default(self) -> None:
+        assert one(int, 3).validate({}) == {}
+        assert one(int, 3).validate(None) == {}
+
+    def test_a_default_inside_Field_is_filled_in(self) -> None:
+        def tool(
+            a: int = Field(3),
+            b: Annotated[int, Field(default=4)] = 5,
+            c: list[int] = Field(default_factory=list),
+        ) -> None: ...
+
+        assert arguments(tool).validate({}) == {"a": 3, "c": []}
+        assert arguments(tool).schema["properties"]["a"]["default"] == 3
+        assert "required" not in arguments(tool).schema
+
+    def test_an_alias_is_the_name_in_json(self) -> None:
+        def tool(from_: Annotated[str, Field(alias="from")]) -> None: ...
+
+        assert arguments(tool).schema["required"] == ["from"]
+        assert arguments(tool).validate({"from": "a"}) == {"from_": "a"}
+        with pytest.raises(BadArguments, match='unknown argument "from_"; did you mean "from"?'):
+            arguments(tool).validate({"from": "a", "from_": "b"})
+
+    def test_a_default_of_none_accepts_null(self) -> None:
+        assert one(int, None).validate({"x": None}) == {"x": None}
+
+    def test_one_model_in_many_places_does_not_clash(self) -> None:
+        def tool(a: Order, b: list[Order], c: Tree, d: dict[str, Tree]) -> None: ...
+
+        order: dict[str, Any] = {"items": [{"qty": 1}]}
+        found = arguments(tool).validate({"a": order, "b": [order], "c": {}, "d": {"k": {}}})
+        assert (found["a"], found["d"]) == (Order(items=[Item(qty=1)]), {"k": Tree()})
+
+
+class TestRegistration:
+    @pytest.mark.parametrize("annotation", [socket.socket, Callable[[], int], list[socket.socket], object.__init__])
+    def test_a_type_without_a_json_form_is_refused(self, annotation: Any) -> None:
+        with pytest.raises(UsageError) as caught:
+            one(annotation)
+        assert "tool: parameter 'x'" in caught.value.problem and "no JSON form" in caught.value.problem
+        assert "test_schema.py" in caught.value.where and caught.value.fix
+
+    def test_a_model_with_an_unknown_name_is_refused(self) -> None:
+        class Broken(BaseModel):
+            x: Nowhere  # type: ignore[name-defined]  # noqa: F821
+
+        with pytest.raises(UsageError, match="Nowhere"):
+            one(Broken)
+
+    def test_two_parameters_with_one_name_in_json_are_refused(self) -> None:
+        def tool(a: int, b: Annotated[int, Field(alias="a")]) -> None: ...
+
+        with pytest.raises(UsageError, match="'a' is the name of two parameters"):
+            arguments(tool)
+
+    def test_fragments_are_shared_between_functions(self) -> None:
+        assert fragment(Order) is fragment(Order)
+        assert fragment(Annotated[int, {"unhashable": 1}]).json == {"type": "integer"}
+
+
+def everything(
+    a: int,
+    b: list[int | None],
+    c: dict[str, float],
+    d: Order | int,
+    e: Pet,
+    f: Movie | list[str],
+    g: Annotated[str, Field(max_length=3)] = "",
+    h: datetime.datetime | uuid.UUID | None = None,
+    i: tuple[int, str] | set[int] = (1, ""),
+    j: Decimal | bytes = b"",
+    k: Tree | None = None,
+    m: SecretStr | None = None,
+    n: Shade | Pair | bool = False,
+) -> None: ...
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(
+        [10**400, -(10**400), 2**63, float("nan"), float("inf"), "nan", "1e999", "[" * 500, "\ud800", "{}"]
+    )
+    | st.floats()
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["qty", "items", "kind", "children", "a", "\ud800"]) | st.text(max_size=3), inner
+        )
+    ),
+    max_leaves=8,
+)
+TOOLS = [arguments(everything), one(Tree), one(list[Item] | dict[str, Item]), one(int | list[int] | Item), one(Any)]
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(st.dictionaries(st.sampled_from("abcdefghijkmnx") | st.text(max_size=3), json_values) | json_values)
+def test_any_json_gives_arguments_or_bad_arguments(value: Any) -> None:
+    for tool in TOOLS:
+        try:
+            assert isinstance(tool.validate(value), dict)
+        except BadArguments as error:
+            assert error.problems
+            assert all(line.isprintable() for line in str(error).split("\n"))
+            assert str(error).encode()
+
+
+@pytest.mark.parametrize("depth", [100, 5_000])
+def test_deep_values_are_told_apart_or_refused(depth: int) -> None:
+    value: Any = {}
+    for _ in range(depth):
+        value = {"children": [value]}
+    for tool in TOOLS:
+        try:
+            tool.validate({"x": value})
+        except BadArguments as error:
+            assert error.problems
