@@ -180,7 +180,7 @@ def swim(lane: Annotated[int, Depends(take_lane)], fail: bool = False) -> str:
 
 
 # Resources: text, bytes and JSON under a URI; a template serves many. Subscribers hear of updates.
-@server.resource("text://welcome", title="Welcome", annotations={"audience": ["user"], "priority": 0.5})
+@server.resource("text://welcome", title="Welcome", annotations={"audience": ["user"], "lastModified": "2026-07-28"})
 def welcome() -> str:
     """A word of welcome."""
     return "Welcome!"

@@ -1,6 +1,6 @@
 """The smallest useful server: two functions, typed and documented, served."""
 
-from defserve import Server
+from defserve import Server, ToolError
 
 server = Server("calculator", "1.0.0")
 
@@ -19,8 +19,6 @@ def add(a: int, b: int) -> int:
 @server.tool
 def divide(dividend: float, divisor: float) -> float:
     """Divide one number by another."""
-    from defserve import ToolError
-
     if divisor == 0:
         raise ToolError("cannot divide by zero: give another divisor")
     return dividend / divisor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 pytest_plugins = ["tests.conformance.plugin", "pytester"]
@@ -10,3 +11,9 @@ pytest_plugins = ["tests.conformance.plugin", "pytester"]
 settings.register_profile("default", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=20_000)
 settings.load_profile("default")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Servers run on asyncio."""
+    return "asyncio"

@@ -225,7 +225,10 @@ class Server:
             return
         from defserve.runner.arguments import parse
 
-        self.run(parse(arguments, self.name, lambda: self.version).on)
+        try:
+            self.run(parse(arguments, self.name, lambda: self.version).on)
+        except UsageError as error:
+            raise SystemExit(f"error: {error}") from None
 
     @asynccontextmanager
     async def connect(self, version: str | None = None, **options: Any) -> AsyncGenerator[Client]:

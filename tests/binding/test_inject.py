@@ -215,10 +215,14 @@ def test_teardown_sees_the_failure_and_cannot_hide_it() -> None:
 
 def test_teardown_runs_on_cancellation() -> None:
     async def main() -> None:
-        task = asyncio.create_task(resolved(both, body=lambda: asyncio.Event().wait()))
-        while LOG[-1:] != ["open async"]:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        started = asyncio.Event()
+
+        async def wait_for_ever() -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(resolved(both, body=wait_for_ever))
+        await started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -24,7 +24,7 @@ def told(annotation: Any, *values: Any) -> list[str]:
 
     tool.__annotations__["x"] = annotation
     with pytest.raises(BadArguments) as caught:
-        arguments(tool).validate({"x": value for value in values})
+        arguments(tool).validate(dict(zip("x", values, strict=False)))
     return str(caught.value).split("\n")
 
 
@@ -86,6 +86,7 @@ LINES: list[tuple[Any, Any, str]] = [
     (list[Item], '[{"qty": "y"}]', 'x[0].qty: expected integer, got "y"'),
     (list[Item], "[oops", 'x: expected array, got "[oops"'),
     (Literal["a", "b"], "c", 'x: expected "a" or "b", got "c"'),
+    (Literal[True, "None", None], 2, 'x: expected true, "None" or null, got 2'),
     (Annotated[int, Field(ge=0)], -1, "x: must be at least 0, got -1"),
     (Annotated[int, Field(gt=0)], 0, "x: must be greater than 0, got 0"),
     (Annotated[int, Field(le=9)], 10, "x: must be at most 9, got 10"),

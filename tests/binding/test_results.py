@@ -237,6 +237,7 @@ def test_a_value_that_holds_itself_is_a_type_error() -> None:
         (socket.socket, "socket has no JSON form"),
         (Callable[[], int], "no JSON form"),
         (bytes, "says nothing about what the bytes are"),
+        (bytes | None, "says nothing about what the bytes are"),
     ],
 )
 def test_a_return_type_without_a_json_form_is_refused(annotation: Any, said: str) -> None:

@@ -241,7 +241,7 @@ class TestValidation:
         def tool(
             a: int = Field(3),
             b: Annotated[int, Field(default=4)] = 5,
-            c: list[int] = Field(default_factory=list),
+            c: list[int] = Field(default_factory=list),  # noqa: B008
         ) -> None: ...
 
         assert arguments(tool).validate({}) == {"a": 3, "c": []}
@@ -310,6 +310,7 @@ def everything(
 ) -> None: ...
 
 
+keys = st.sampled_from(["qty", "items", "kind", "children", "a", "\ud800"]) | st.text(max_size=3)
 json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -319,12 +320,7 @@ json_values = st.recursive(
     )
     | st.floats()
     | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["qty", "items", "kind", "children", "a", "\ud800"]) | st.text(max_size=3), inner
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
     max_leaves=8,
 )
 TOOLS = [arguments(everything), one(Tree), one(list[Item] | dict[str, Item]), one(int | list[int] | Item), one(Any)]

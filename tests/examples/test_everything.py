@@ -91,7 +91,11 @@ async def test_long_work_tells_progress_and_logs_before_its_result(connect_to: C
     told: list[Any] = []
     async with connect_to("everything", on_log=told.append) as client:
         progress: list[Any] = []
-        result = await client.call_raw("count_to", {"last": 2}, on_progress=lambda *step: progress.append(step))
+
+        def step(value: float, total: float | None, message: str | None) -> None:
+            progress.append((value, total, message))
+
+        result = await client.call_raw("count_to", {"last": 2}, on_progress=step)
         assert result["content"][0]["text"] == "counted to 2"
         assert progress == [(0, 2, "ready"), (1, 2, None), (2, 2, None)]
         counted = [{"message": "counted", "number": 1}, {"message": "counted", "number": 2}]
@@ -140,7 +144,7 @@ async def test_resources_are_listed_and_read_as_text_bytes_and_json(connect_to: 
             "name": "welcome",
             "title": "Welcome",
             "description": "A word of welcome.",
-            "annotations": {"audience": ["user"], "priority": 0.5},
+            "annotations": {"audience": ["user"], "lastModified": "2026-07-28"},
         }
         dot = resources["image://dot"]
         assert (dot["mimeType"], dot["icons"]) == ("image/png", [{"src": "https://example.com/dot.png"}])

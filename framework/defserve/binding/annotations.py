@@ -8,14 +8,14 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 def peel(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     """The type inside `Annotated`, and the metadata beside it."""
-    if get_origin(annotation) is Annotated:
+    if not isinstance(annotation, type) and get_origin(annotation) is Annotated:
         return annotation.__origin__, annotation.__metadata__
     return annotation, ()
 
 
 def members(annotation: Any) -> tuple[Any, ...]:
     """The members of a union; any other annotation is its own only member."""
-    if get_origin(annotation) in (Union, UnionType):
+    if not isinstance(annotation, type) and get_origin(annotation) in (Union, UnionType):
         return get_args(annotation)
     return (annotation,)
 

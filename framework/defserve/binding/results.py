@@ -137,9 +137,9 @@ class _Planner:
         inner, _ = peel(annotation)
         if annotation is Parameter.empty or inner in (Any, object) or _is_loose_list(inner):
             return self.loose("its return type says nothing")
-        if inner in (bytes, bytearray, memoryview):
+        if raw := [option for option in members(inner) if option in (bytes, bytearray, memoryview)]:
             raise self.wrong(
-                f"{inner.__name__} says nothing about what the bytes are",
+                f"{raw[0].__name__} says nothing about what the bytes are",
                 fix='return File(data=…, name="…"), Image(data=…, format="…") or Audio(…)',
             )
         if inner in (Never, NoReturn):

@@ -96,7 +96,7 @@ def lookup(annotation: Any) -> Fragment:
 
 def unusable(annotation: Any, error: Exception, *, where: str, subject: str) -> UsageError:
     """The complaint about an annotation pydantic cannot describe."""
-    reason = str(error).partition("\n")[0].rstrip(".")
+    reason = str(error).partition("\n")[0].partition(". Set ")[0].rstrip(".")
     return UsageError(
         f"{subject or 'annotation'}: {spelled(annotation)} has no JSON form ({reason})",
         where=where,
@@ -244,20 +244,23 @@ def _property(parameter: Parameter, made: Fragment) -> JsonSchema:
         return schema
     if type(parameter.default) in _SCALARS and not made.by_pydantic:
         return schema | {"default": parameter.default}
-    return schema | _default(parameter.default, schema)
+    if parameter.default is not None and made.by_pydantic:
+        from defserve.binding.redact import is_secret
+
+        if is_secret(schema, ()):
+            return schema
+    return schema | _default(parameter.default)
 
 
-def _default(value: Any, schema: JsonSchema) -> JsonSchema:
-    """`default`, unless the value is secret or has no JSON."""
-    from defserve.binding.redact import is_secret
-
+def _default(value: Any) -> JsonSchema:
+    """`default`, unless the value has no JSON."""
     try:
         plain = pydantic_core.to_jsonable_python(value, by_alias=True)
         written = pydantic_core.to_json(plain, inf_nan_mode="constants")
         pydantic_core.from_json(written, allow_inf_nan=False)
     except (ValueError, RecursionError):
         return {}
-    return {} if plain is not None and is_secret(schema, ()) else {"default": plain}
+    return {"default": plain}
 
 
 def _wants_container(schema: JsonSchema) -> bool:

@@ -11,6 +11,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 from defserve.binding.annotations import described, is_field, members, peel, spelled
@@ -272,7 +273,9 @@ def _plain_hints(target: Any) -> dict[str, Any]:
     scope: dict[str, Any] = getattr(target, "__globals__", {})
     found: dict[str, Any] = {}
     for name, hint in getattr(target, "__annotations__", {}).items():
-        if isinstance(hint, str):
+        if hint is None or hint == "None":
+            hint = NoneType
+        elif isinstance(hint, str):
             hint = scope.get(hint) or getattr(builtins, hint, None)
         if not isinstance(hint, type):
             return {}

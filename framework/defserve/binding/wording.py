@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import pydantic_core
+
+from defserve.binding.jsonvalue import is_array, is_object
 
 SHOWN = 40
 _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
@@ -85,8 +89,11 @@ def spell_path(path: Sequence[str | int]) -> str:
 
 def shown(value: Any) -> str:
     """A value as JSON, cut to about forty characters."""
-    if isinstance(value, str):
+    # Only the beginning is written: a value may be megabytes.
+    if isinstance(value, str) or is_array(value):
         value = value[: SHOWN + 1]
+    elif is_object(value):
+        value = dict(islice(value.items(), SHOWN))
     try:
         text = pydantic_core.to_json(value, inf_nan_mode="constants").decode()
     except (ValueError, RecursionError, UnicodeError):
@@ -114,4 +121,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    return text.replace("'", '"')
+    """Python's list of choices in JSON's spelling."""
+    return re.sub(r"(?<!['\w])(True|False|None)(?!['\w])", lambda found: _WORDS[found[0]], text).replace("'", '"')
+
+
+_WORDS = {"True": "true", "False": "false", "None": "null"}

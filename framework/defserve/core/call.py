@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from defserve.core.extension import Outgoing
+from defserve.wire.codec import notification
 from defserve.wire.messages import Id, Params
 
 if TYPE_CHECKING:
@@ -66,16 +68,19 @@ class Call:
         return self._locals.get(kind) if self._locals else None
 
     def notify(self, method: str, params: Params) -> None:
-        """Send a notification that belongs to this call; from any thread, in order, never after the reply."""
-        engine = self.session.engine
-        if engine.on_loop():
-            self._notify(method, params)
-        else:
-            engine.post(lambda: self._notify(method, params))
+        """Send a notification that belongs to this call; from any thread, in order, never after the reply.
 
-    def _notify(self, method: str, params: Params) -> None:
+        Raises ValueError for params that have no JSON form.
+        """
+        engine, data = self.session.engine, notification(method, params)
+        if engine.on_loop():
+            self._send(data)
+        else:
+            engine.post(lambda: self._send(data))
+
+    def _send(self, data: bytes) -> None:
         if not self.settled:
-            self.session.notify(method, params, relates_to=self)
+            self.session.outlet(Outgoing(data, self))
 
     async def request(self, method: str, params: Params, *, timeout: float | None = None) -> Any:
         """Ask the peer within this call. The call's own timeout stands still meanwhile."""
@@ -100,19 +105,36 @@ class Call:
         """
         if self.suspension is None:
             self.suspension = outcome
-            self.session.engine.soon(self.stop)
+            self.session.engine.soon(self._unwind)
+
+    def _unwind(self) -> None:
+        # A thread that waits leaves the function by itself, before what it uses is torn down.
+        if self._children:
+            self._stop_children()
+        else:
+            self.stop()
 
     def adopt(self, task: Task) -> None:
         """A task that a worker thread of this call waits for: it ends with the call."""
         if self._children is None:
-            self._children = []
-        self._children.append(task)
+            self._children = set()
+        self._children.add(task)
         if self.stopped:
             task.cancel()
 
+    def release(self, task: Task) -> None:
+        """An adopted task is done."""
+        if self._children is not None:
+            self._children.discard(task)
+
     def stop(self) -> None:
         """Cancel the task that runs this call, and those its threads wait for."""
-        for task in self._children or ():
-            task.cancel()
+        self._stop_children()
         if self.task is not None:
             self.task.cancel()
+        elif not self.settled:
+            self.session.engine.soon(self.stop)  # behind its first step, which is still to come
+
+    def _stop_children(self) -> None:
+        for task in self._children or ():
+            task.cancel()

@@ -67,8 +67,11 @@ class Engine(Protocol):
         """Whether the current thread is the event loop's."""
         ...
 
-    def post(self, action: Callable[[], None]) -> None:
-        """Run `action` on the loop, in order with the results of worker threads. For any thread."""
+    def post(self, action: Callable[[], None]) -> bool:
+        """Run `action` on the loop, in order with the results of worker threads. For any thread.
+
+        False when the loop has ended and nothing will run.
+        """
         ...
 
     def wait_from_thread(self, call: Call, work: Coroutine[Any, Any, T]) -> T:

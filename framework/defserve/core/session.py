@@ -20,7 +20,7 @@ from defserve.errors import (
     PeerTimeout,
     ProtocolError,
 )
-from defserve.wire.codec import INVALID_REQUEST, decode, encode, encode_result
+from defserve.wire.codec import INVALID_REQUEST, decode, encode, encode_result, notification
 from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Reply, Request
 
 if TYPE_CHECKING:
@@ -105,17 +105,20 @@ class Session:
 
     def _other(self, message: Message, envelope: object | None) -> bool:
         if isinstance(message, Malformed):
-            notification = message.notification
-            if notification is None or notification.method not in self.composition.known_notifications:
+            if not self._is_known_notification(message) or message.notification is None:
                 self._refuse(message, envelope)
                 return True
-            message = notification
+            message = message.notification
         self._malformed = 0
         if isinstance(message, Notification):
             return self._notification(message)
         if isinstance(message, Reply):
             self._answer(message)
         return True
+
+    def _is_known_notification(self, message: Malformed) -> bool:
+        found = message.notification
+        return found is not None and found.method in self.composition.known_notifications
 
     def _receive_batch(self, messages: list[Message], envelope: object | None) -> bool:
         if not (self.terms and self.terms.profile.batches):
@@ -128,9 +131,10 @@ class Session:
         batch.waiting = 1  # held open until every member has been looked at
         for message in messages:
             if isinstance(message, Request):
+                self._malformed = 0
                 batch.waiting += 1
                 self._request(message, envelope, batch)
-            elif isinstance(message, Malformed) and message.notification is None:
+            elif isinstance(message, Malformed) and not self._is_known_notification(message):
                 batch.replies.append(self._refusal(message))
             else:
                 self._other(message, envelope)
@@ -150,7 +154,7 @@ class Session:
                 raise self._unknown(request.method, terms)
             if not (method.immediate or self.engine.ready):
                 return False
-            self._admit(call)
+            self._admit(call, immediate=method.immediate)
         except Exception as error:
             self._reply(call, self._failure(call, error))
             return True
@@ -168,9 +172,9 @@ class Session:
             return NotOpen(f"{method} came before the conversation was opened")
         return MethodNotFound(f"Method not found: {method}")
 
-    def _admit(self, call: Call) -> None:
+    def _admit(self, call: Call, *, immediate: bool) -> None:
         limits, in_flight = self.composition.limits, self.in_flight
-        if self.composition.draining:
+        if self.composition.draining and not immediate:
             raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
         if call.id in in_flight:
             raise InvalidRequest(f"Invalid request: id {call.id!r} is already in flight")
@@ -252,7 +256,10 @@ class Session:
             self._batch_done(call.batch)
 
     def _failure(self, call: Call, error: BaseException) -> bytes:
-        return encode({"jsonrpc": "2.0", "id": call.id, **call.terms.profile.failure(call, error)})
+        try:
+            return encode({"jsonrpc": "2.0", "id": call.id, **call.terms.profile.failure(call, error)})
+        except ValueError as unspeakable:  # the error's own data has no JSON form
+            return encode({"jsonrpc": "2.0", "id": call.id, **call.terms.profile.failure(call, unspeakable)})
 
     def _reply(self, call: Call, data: bytes) -> None:
         if call.batch is None:
@@ -280,8 +287,7 @@ class Session:
 
     def notify(self, method: str, params: Params, *, relates_to: Call | None = None) -> None:
         """Tell the peer something."""
-        body = {"jsonrpc": "2.0", "method": method, "params": params}
-        self.outlet(Outgoing(encode(body), relates_to))
+        self.outlet(Outgoing(notification(method, params), relates_to))
 
     async def request(
         self, method: str, params: Params, *, relates_to: Call | None = None, timeout: float | None = None

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from defserve.core.composition import Composition
 from defserve.core.engine import Engine, NoLoopYet
-from defserve.core.extension import Outgoing
+from defserve.core.extension import Carrier, Outgoing, Parcel
+from defserve.core.profile import INTERNAL_ERROR, error_object
 from defserve.core.session import Session
+from defserve.errors import LimitExceeded
+from defserve.wire.codec import decode, encode
+from defserve.wire.messages import Request
 
 if TYPE_CHECKING:
     import asyncio
@@ -81,13 +85,25 @@ class Connection:
             return False  # one peer's wait must not let another overtake it
         for parcel in carrier.unwrap(frame) if frame is not None else ():
             session = self.sessions.get(parcel.peer)
-            if session is None or session.closed:
-                session = self._session(parcel.peer)
+            try:
+                if session is None or session.closed:
+                    session = self._session(parcel.peer)
+            except LimitExceeded as error:
+                self._turn_away(carrier, parcel, error)
+                continue
             if parcel.data is not None:
                 session.receive(parcel.data, parcel.envelope)
             elif (work := carrier.happened(session, parcel.event)) is not None:
                 self.engine.spawn(work)
         return True
+
+    def _turn_away(self, carrier: Carrier, parcel: Parcel, error: LimitExceeded) -> None:
+        """Refuse the request of a peer there is no room for; whatever else it sent is dropped."""
+        message = decode(parcel.data) if parcel.data is not None else None
+        if isinstance(message, Request):
+            body = error_object(INTERNAL_ERROR, error.message, {"error_type": error.error_type, **error.data})
+            reply = encode({"jsonrpc": "2.0", "id": message.id, "error": body})
+            self.transport.send(carrier.wrap(reply, parcel.peer, parcel.envelope))
 
     def _outlet(self, peer: str) -> Callable[[Outgoing], None]:
         carrier, transport = self.composition.carrier, self.transport

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from defserve.core.call import Call
@@ -37,7 +38,7 @@ class Deadline:
             self._handle = self._engine.loop.call_later(max(self._left, 0.0), self._expire)
 
     def pause(self) -> None:
-        if self._handle is not None:
+        if self._handle is not None and not self._call.timed_out:
             self._handle.cancel()
             self._handle = None
             self._left -= self._engine.loop.time() - self._since
@@ -74,15 +75,13 @@ class AsyncioEngine:
     def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
         # The session's table of calls in flight keeps the task alive; a set of ours would cost 3 µs a call.
         if self._eager:
-            asyncio.Task(self._settle_eagerly(call, work), loop=self.loop, eager_start=True)  # pyright: ignore
+            asyncio.Task(self._settle(call, work), loop=self.loop, eager_start=True)  # pyright: ignore
         else:
-            call.task = self.loop.create_task(self._settle(call, work))
-
-    async def _settle_eagerly(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
-        call.task = asyncio.current_task()
-        await self._settle(call, work)
+            self.loop.create_task(self._settle(call, work))
 
     async def _settle(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
+        # Known from its first step on: a task cancelled before that would end without a word.
+        call.task = asyncio.current_task()
         try:
             result = await work
         except BaseException as error:
@@ -143,67 +142,69 @@ class AsyncioEngine:
                 else:
                     waiting_for = work.send(value)
         except StopIteration as done:
-            return done.value
-        except asyncio.CancelledError:
+            if not call.timed_out:
+                return done.value
+        except GeneratorExit:
+            raise
+        except BaseException:
             if not call.timed_out or call.cancelled:
                 raise
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
-            raise deadline.error from None
         finally:
             call.timer = None
             deadline.pause()
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+        raise deadline.error
 
     def in_thread(self, function: Callable[[], T]) -> Awaitable[T]:
         future: asyncio.Future[T] = self.loop.create_future()
-        self.pool.submit(function, lambda result, error: self._finish(future, result, error))
-        future.add_done_callback(self._given_up)
+        job = self.pool.submit(function, lambda result, error: _finish(future, result, error))
+
+        def given_up(future: asyncio.Future[T]) -> None:
+            if future.cancelled():
+                self.pool.abandon(job)
+
+        future.add_done_callback(given_up)
         return future
-
-    def _finish(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        if future.cancelled():
-            self.pool.regain()
-        elif isinstance(error, StopIteration | KeyboardInterrupt | SystemExit):
-            # None of these can pass through a future; each would end the loop or be mistaken for a return.
-            future.set_exception(RuntimeError(f"{type(error).__name__} raised by the function: {error}"))
-        elif error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    def _given_up(self, future: asyncio.Future[Any]) -> None:
-        if future.cancelled():
-            self.pool.abandon()
 
     def on_loop(self) -> bool:
         return threading.get_ident() == self._thread
 
-    def post(self, action: Callable[[], None]) -> None:
-        self.pool.post(action)
+    def post(self, action: Callable[[], None]) -> bool:
+        return self.pool.post(action)
 
     def wait_from_thread(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
         if self.on_loop():
             work.close()
             raise RuntimeError("ctx.wait() is for functions that run in a worker thread; use await here")
         done = threading.Event()
-        outcome: list[Any] = [None, None]
-
-        async def run() -> None:
-            try:
-                outcome[0] = await work
-            except BaseException as error:
-                outcome[1] = error
-            finally:
-                done.set()
+        tasks: list[asyncio.Task[T]] = []
 
         def begin() -> None:
-            call.adopt(self.spawn(run()))
+            task = self.loop.create_task(work)
+            tasks.append(task)
+            # A callback, since a task that is cancelled before its first step runs none of its code.
+            task.add_done_callback(lambda _: done.set())
+            call.adopt(task)
 
-        self.post(begin)
-        done.wait()
-        if isinstance(outcome[1], asyncio.CancelledError):
-            raise Suspended() from None
-        if outcome[1] is not None:
-            raise outcome[1]
-        return outcome[0]
+        if self.post(begin):
+            done.wait()
+        if not tasks or tasks[0].cancelled():
+            work.close()
+            raise Suspended()
+        return tasks[0].result()
+
+
+def _finish(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    elif isinstance(error, Suspended) or (isinstance(error, Exception) and not isinstance(error, StopIteration)):
+        future.set_exception(error)
+    else:
+        # The others cannot pass through a future: they would end the loop, or be taken for a return or a cancel.
+        wrapped = RuntimeError(f"{type(error).__name__} raised by the function: {error}")
+        wrapped.__cause__ = error
+        future.set_exception(wrapped)

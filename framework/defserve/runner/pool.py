@@ -9,77 +9,143 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
 IDLE_SECONDS = 30.0
+ABANDONED_PER_THREAD = 8
+
+Finished: TypeAlias = Callable[[Any, BaseException | None], None]
+
+
+class Job:
+    """One blocking function on its way through the pool."""
+
+    __slots__ = ("function", "finished", "context", "running", "abandoned")
+
+    def __init__(self, function: Callable[[], Any], finished: Finished, context: Context) -> None:
+        self.function, self.finished, self.context = function, finished, context
+        self.running = self.abandoned = False
 
 
 class Pool:
-    """At most `size` threads at work; those that were given up on (`abandon`) no longer count."""
+    """At most `size` threads at work; those whose job was given up on (`abandon`) no longer count."""
 
     def __init__(self, size: int, wake: Callable[[Callable[[], None]], Any]) -> None:
         self._size, self._wake = size, wake
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = SimpleQueue()
+        self._replaceable = size * ABANDONED_PER_THREAD
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._done: deque[Callable[[], None]] = deque()
-        self._waking = False
+        self._waking = self._closed = False
         self._lock = threading.Lock()
-        self._threads = self._idle = 0
+        # A job stays pending, and the thread that takes it idle, until both counts go down together: the
+        # difference is exact at any moment, and no job waits behind a thread that is already taken.
+        self._pending = self._threads = self._idle = self._abandoned = 0
 
-    def submit(self, job: Callable[[], Any], finished: Callable[[Any, BaseException | None], None]) -> None:
-        """Run `job` in a thread, with the caller's context variables; `finished(result, error)` on the loop."""
-        context = copy_context()
-        self._jobs.put((lambda: context.run(job), finished))
+    def submit(self, function: Callable[[], Any], finished: Finished) -> Job:
+        """Run `function` in a thread, with the caller's context variables; `finished(result, error)` on the loop."""
+        job = Job(function, finished, copy_context())
         with self._lock:
-            if self._idle < self._jobs.qsize() and self._threads < self._size:
-                self._threads += 1
-                threading.Thread(target=self._work, name="defserve-worker", daemon=True).start()
+            self._pending += 1
+            self._hire()
+        self._jobs.put(job)
+        return job
 
-    def post(self, action: Callable[[], None]) -> None:
-        """Run `action` on the loop, behind what this thread posted before."""
+    def abandon(self, job: Job) -> None:
+        """Nobody waits for this job any more: it is not begun, or another thread may take the place of its own."""
+        with self._lock:
+            if job.abandoned:
+                return
+            job.abandoned = True
+            if job.running:
+                self._abandoned += 1
+                self._hire()
+
+    def post(self, action: Callable[[], None]) -> bool:
+        """Run `action` on the loop, behind what this thread posted before. False when the loop has ended."""
         self._done.append(action)
         # The flag is cleared before the deque is emptied, so an action that sees it set is always picked up.
         if not self._waking:
             self._waking = True
-            self._wake(self._drain)
+            try:
+                self._wake(self._drain)
+            except RuntimeError:
+                self._closed = True
+        return not self._closed
 
-    def abandon(self) -> None:
-        """A thread is stuck in a job nobody waits for: let another take its place."""
+    def close(self) -> None:
+        """Let the idle threads go; those at work follow when they are done."""
         with self._lock:
-            self._size += 1
+            self._closed = True
+            for _ in range(self._threads):
+                self._jobs.put(None)
 
-    def regain(self) -> None:
-        """An abandoned thread came back after all."""
-        with self._lock:
-            self._size -= 1
+    @property
+    def _allowed(self) -> int:
+        # However many threads hang, a peer that calls the hanging function again cannot have endless ones.
+        return self._size + min(self._abandoned, self._replaceable)
+
+    def _hire(self) -> None:
+        if self._pending <= self._idle or self._threads >= self._allowed:
+            return
+        self._threads += 1
+        try:
+            threading.Thread(target=self._work, name="defserve-worker", daemon=True).start()
+        except RuntimeError:  # the system has no more threads; those there are will come to it
+            self._threads -= 1
+            if not self._threads:
+                self._pending -= 1
+                raise
 
     def _drain(self) -> None:
         self._waking = False
-        while self._done:
-            self._done.popleft()()
+        try:
+            while self._done:
+                self._done.popleft()()
+        finally:
+            # One that failed must not hold up the results behind it.
+            if self._done and not self._waking:
+                self._waking = True
+                self._wake(self._drain)
 
     def _work(self) -> None:
-        while True:
-            with self._lock:
-                self._idle += 1
-            try:
-                job, finished = self._jobs.get(timeout=IDLE_SECONDS)
-            except Empty:
-                with self._lock:
-                    self._idle -= 1
-                    if self._jobs.empty():
-                        self._threads -= 1
-                        return
-                continue
-            with self._lock:
-                self._idle -= 1
-            self._run(job, finished)
-            del job, finished  # an idle thread must not keep the last call alive
+        while job := self._next():
+            self._run(job)
+            del job  # an idle thread must not keep the last call alive
 
-    def _run(self, job: Callable[[], Any], finished: Callable[[Any, BaseException | None], None]) -> None:
+    def _next(self) -> Job | None:
+        with self._lock:
+            if self._threads > self._allowed:  # an abandoned thread came back after it was replaced
+                self._threads -= 1
+                return None
+            self._idle += 1
+        while True:
+            try:
+                job, timed_out = self._jobs.get(timeout=IDLE_SECONDS), False
+            except Empty:
+                job, timed_out = None, True
+            with self._lock:
+                if job is None:
+                    if timed_out and self._pending:
+                        continue
+                    self._idle -= 1
+                    self._threads -= 1
+                    return None
+                self._idle -= 1
+                self._pending -= 1
+                job.running = not job.abandoned
+            return job
+
+    def _run(self, job: Job) -> None:
+        if not job.running:
+            return
         try:
-            result, error = job(), None
+            result, error = job.context.run(job.function), None
         except BaseException as raised:  # SystemExit and the like end the call, never the server
             result, error = None, raised
-        self.post(lambda: finished(result, error))
+        with self._lock:
+            job.running = False
+            if job.abandoned:
+                self._abandoned -= 1
+        self.post(lambda: job.finished(result, error))

@@ -13,6 +13,7 @@ from defserve.wire.framing import Lines
 
 if TYPE_CHECKING:
     import asyncio
+    import threading
 
 CHUNK = 64 * 1024
 HIGH_WATER = 4 * 1024 * 1024
@@ -28,32 +29,35 @@ class Stdio:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._received: Received | None = None
         self._ended: Callable[[], None] | None = None
-        self._out: deque[bytes] = deque()
+        self._out: deque[bytes | memoryview] = deque()
         self._queued = 0
         self._writing = self._paused = self._reading = False
+        self._turn: threading.Event | None = None
+        self._emptied: asyncio.Future[None] | None = None
         self.closed = False
 
     # -- the process's pipes -----------------------------------------------------------------------------
 
     def claim(self) -> None:
         """Take descriptors 0 and 1 away from everybody else, C code and child processes included."""
-        if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
-            sys.stdout.flush()
-        self._input, self._output = os.dup(0), os.dup(1)
         null = os.open(os.devnull, os.O_RDWR)
+        self._input, self._output = _duplicate(0, null), _duplicate(1, null)
         os.dup2(null, 0)
         try:
             os.dup2(2, 1)
         except OSError:  # started without a stderr
             os.dup2(null, 1)
-        os.close(null)
+        if null > 2:
+            os.close(null)
+        # What was printed before and is still buffered is no message either.
+        _flush_prints()
 
     def release(self) -> None:
         """Give the descriptors back."""
         if self._input < 0:
             return
-        if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
-            sys.stdout.flush()
+        _flush_prints()
+        _flush_c_prints()
         try:
             os.set_blocking(self._output, True)
         except OSError:
@@ -66,14 +70,20 @@ class Stdio:
 
     # -- before there is a loop --------------------------------------------------------------------------
 
-    def read_now(self, patience: float) -> list[bytes | None] | None:
+    def read_now(self, patience: float | None) -> list[bytes | None] | None:
         """Wait up to `patience` seconds for lines; an empty list when none came, None at the end of input."""
-        if hasattr(select, "poll"):
+        if patience is not None and hasattr(select, "poll"):
             poll = select.poll()
             poll.register(self._input, select.POLLIN | select.POLLHUP)
             if not poll.poll(patience * 1000):
                 return []
-        data = os.read(self._input, CHUNK)
+        try:
+            data = os.read(self._input, CHUNK)
+        except BlockingIOError:  # the parent's end of the pipe made it so
+            select.select([self._input], [], [], patience)
+            return []
+        except OSError:
+            data = b""
         if data:
             return self._lines.feed(data)
         rest = self._lines.finish()
@@ -84,51 +94,63 @@ class Stdio:
     def start(self, loop: asyncio.AbstractEventLoop, received: Received, ended: Callable[[], None]) -> None:
         """Deliver lines to `received` (None: one past the limit) until `ended`."""
         self._loop, self._received, self._ended = loop, received, ended
+        if self.closed:  # by its reader, before there was a loop
+            ended()
+            return
         try:
             os.set_blocking(self._output, False)
             self._resume()
-        except (NotImplementedError, PermissionError, OSError):
+        except (NotImplementedError, OSError):
             # Files and Windows pipes cannot be polled.
             import threading
 
+            self._turn = threading.Event()
             threading.Thread(target=self._read_in_thread, name="defserve-stdin", daemon=True).start()
 
     def send(self, message: bytes) -> None:
         """Queue one message; `flush` writes what is queued."""
-        self._out.append(message)
-        self._out.append(b"\n")
-        self._queued += len(message) + 1
+        if not self.closed:
+            self._out.append(message)
+            self._out.append(b"\n")
+            self._queued += len(message) + 1
 
     def flush(self) -> None:
         """Write what is queued, as far as the pipe takes it; the rest follows when it can."""
-        if self._writing or self.closed or not self._out:
-            return
-        data = b"".join(self._out) if len(self._out) > 1 else self._out[0]
-        self._out.clear()
-        try:
-            written = os.write(self._output, data)
-        except BlockingIOError:
-            written = 0
-        except OSError:
-            self._give_up()
-            return
-        self._queued = len(data) - written
-        if self._queued:
-            self._out.append(data[written:])
-            self._wait_for_room()
+        while self._out and not self._writing and not self.closed:
+            data = self._piece()
+            try:
+                written = os.write(self._output, data)
+            except BlockingIOError:
+                written = 0
+            except OSError:
+                self._give_up()
+                return
+            self._queued -= written
+            if written < len(data):
+                self._out.appendleft(memoryview(data)[written:])
+                self._wait_for_room()
+
+    async def written(self, patience: float) -> None:
+        """Return when the peer has taken everything, or nothing more of it for `patience` seconds."""
+        import asyncio
+
+        left = self._queued + 1
+        while 0 < self._queued < left:
+            left = self._queued
+            self._emptied = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._emptied,), timeout=patience)
 
     def close(self) -> None:
         """Stop reading and write what is left, without waiting for a peer that does not read."""
         if self.closed:
             return
         self._stop_reading()
-        if self._writing and self._loop is not None:
-            self._loop.remove_writer(self._output)
-            self._writing = False
+        self._stop_writing()
         self.flush()
-        if self._writing and self._loop is not None:
-            self._loop.remove_writer(self._output)
+        self._stop_writing()
         self.closed = True
+        if self._turn is not None:
+            self._turn.set()
 
     @property
     def backlog(self) -> int:
@@ -160,10 +182,12 @@ class Stdio:
         assert self._received is not None and self._ended is not None
         if data:
             self._received(self._lines.feed(data))
-            if self._queued > HIGH_WATER and self._reading:
+            if self._queued > HIGH_WATER:
                 # A peer that asks without reading the answers is not asked for more.
                 self._stop_reading()
                 self._paused = True
+            elif self._turn is not None:
+                self._turn.set()
             return
         self._stop_reading()
         rest = self._lines.finish()
@@ -172,8 +196,9 @@ class Stdio:
         self._ended()
 
     def _read_in_thread(self) -> None:
-        assert self._loop is not None
+        assert self._loop is not None and self._turn is not None
         while not self.closed:
+            self._turn.clear()
             try:
                 data = os.read(self._input, CHUNK)
             except OSError:
@@ -184,30 +209,80 @@ class Stdio:
                 return
             if not data:
                 return
+            # A file is read faster than its requests are served.
+            self._turn.wait()
 
     # -- writing -----------------------------------------------------------------------------------------
+
+    def _piece(self) -> bytes | memoryview:
+        """As much of the queue as one write may take: small messages joined, large ones as they are."""
+        size, count = 0, 0
+        for part in self._out:
+            if count and size + len(part) > HIGH_WATER // 16:
+                break
+            size, count = size + len(part), count + 1
+        if count == 1:
+            return self._out.popleft()
+        return b"".join([self._out.popleft() for _ in range(count)])
 
     def _wait_for_room(self) -> None:
         if self._loop is None:
             select.select([], [self._output], [])
-            self.flush()
             return
         self._writing = True
         self._loop.add_writer(self._output, self._writable)
 
+    def _stop_writing(self) -> None:
+        if self._writing and self._loop is not None:
+            self._loop.remove_writer(self._output)
+            self._writing = False
+
     def _writable(self) -> None:
-        assert self._loop is not None
-        self._loop.remove_writer(self._output)
-        self._writing = False
+        self._stop_writing()
         self.flush()
+        if self._emptied is not None and not self._queued and not self._emptied.done():
+            self._emptied.set_result(None)
         if self._paused and self._queued < HIGH_WATER // 2 and not self.closed:
             self._paused = False
-            self._resume()
+            if self._turn is not None:
+                self._turn.set()
+            else:
+                self._resume()
 
     def _give_up(self) -> None:
         self._out.clear()
         self._queued = 0
         self.closed = True
         self._stop_reading()
+        if self._turn is not None:
+            self._turn.set()
         if self._ended is not None:
             self._ended()
+
+
+def _duplicate(descriptor: int, null: int) -> int:
+    # A stream the process was started without is one at its end; `null` may have been given its number.
+    if descriptor == null or (sys.__stdin__, sys.__stdout__)[descriptor] is None:
+        return os.dup(null)
+    try:
+        return os.dup(descriptor)
+    except OSError:
+        return os.dup(null)
+
+
+def _flush_prints() -> None:
+    try:
+        if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            sys.stdout.flush()
+    except (OSError, ValueError):  # its reader is gone, or it is closed
+        pass
+
+
+def _flush_c_prints() -> None:
+    """Empty the buffers of C's stdio, which would else be written to the peer when the process exits."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).fflush(None)
+    except (ImportError, OSError, TypeError, AttributeError):  # not where there is no such library
+        pass

@@ -23,7 +23,7 @@ def decode(data: bytes, *, depth: int = 64, keys: int = 10_000) -> Message | lis
     if len(data) > 2 * depth and (data.count(b"{") + data.count(b"[") > depth or data.count(b":") > keys):
         excess = _excess(value, depth, keys)
         if excess:
-            return Malformed(INVALID_REQUEST, f"Invalid request: {excess}", _readable_id(value))
+            return Malformed(INVALID_REQUEST, f"Invalid request: {excess}", _answerable_id(value))
     if isinstance(value, list):
         return _batch(value)  # pyright: ignore[reportUnknownArgumentType]
     return message(value)
@@ -35,13 +35,13 @@ def message(value: Any) -> Message:
         return Malformed(INVALID_REQUEST, "Invalid request: a message is a JSON object")
     raw: dict[str, Any] = value
     if raw.get("jsonrpc") != "2.0":
-        return Malformed(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"', _readable_id(raw))
+        return Malformed(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"', _answerable_id(raw))
     if "method" not in raw:
         return _reply(raw)
     method = raw["method"]
     if not isinstance(method, str) or not 0 < len(method) <= METHOD_BYTES:
         text = f'Invalid request: "method" must be a string of 1 to {METHOD_BYTES} characters'
-        return Malformed(INVALID_REQUEST, text, _readable_id(raw))
+        return Malformed(INVALID_REQUEST, text, _answerable_id(raw))
     params = raw.get("params")
     if params is None:
         params = {}
@@ -77,6 +77,11 @@ def encode_result(id: Id, result: Any) -> bytes:
     return encode({"jsonrpc": "2.0", "id": id, "result": result})
 
 
+def notification(method: str, params: Any) -> bytes:
+    """A notification."""
+    return encode({"jsonrpc": "2.0", "method": method, "params": params})
+
+
 def _batch(values: list[Any]) -> Message | list[Message]:
     if not values:
         return Malformed(INVALID_REQUEST, "Invalid request: an empty batch")
@@ -91,7 +96,7 @@ def _reply(raw: dict[str, Any]) -> Message:
         return Reply(id, raw["result"], None)
     if isinstance(error, dict) and "result" not in raw:
         return Reply(id, None, error)  # pyright: ignore[reportUnknownArgumentType]
-    return Malformed(INVALID_REQUEST, 'Invalid request: neither "method" nor one of "result" and "error"', id)
+    return Malformed(INVALID_REQUEST, 'Invalid request: neither "method" nor one of "result" and "error"', _answerable_id(raw))
 
 
 def _usable_id(id: Any) -> bool:
@@ -101,9 +106,13 @@ def _usable_id(id: Any) -> bool:
     return isinstance(id, str) and len(id) <= ID_BYTES
 
 
-def _readable_id(value: Any) -> Id | None:
-    id = value.get("id") if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return id if _usable_id(id) else None  # pyright: ignore[reportUnknownVariableType]
+def _answerable_id(value: Any) -> Id | None:
+    raw: dict[str, Any] = value if isinstance(value, dict) else {}
+    if "method" not in raw and ("result" in raw or "error" in raw):
+        # A broken answer to us: its id is one of ours, and the peer would take ours for one of its own.
+        return None
+    id = raw.get("id")
+    return id if _usable_id(id) else None
 
 
 def _null_id_notification(id: Any, method: str, params: Any, raw: dict[str, Any]) -> Notification | None:

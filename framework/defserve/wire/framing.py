@@ -11,43 +11,41 @@ class Lines:
     What is left of a line that is too long is skipped as it comes, so memory stays bounded.
     """
 
-    __slots__ = ("limit", "_rest", "_size", "_skipping", "_first")
+    __slots__ = ("limit", "_rest", "_skipping", "_first")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._rest: list[bytes] = []
-        self._size = 0
+        self._rest = bytearray()
         self._skipping = False
         self._first = True
 
     def feed(self, data: bytes) -> list[bytes | None]:
         """The lines that `data` completes, without their LF; blank ones are left out."""
+        whole: list[bytes | None] = []
         if b"\n" not in data:
-            self._keep(data)
-            return self._too_long()
+            self._keep(data, whole)
+            return whole
         head, *lines = data.split(b"\n")
         tail = lines.pop()
-        whole: list[bytes | None] = []
         self._complete(head, whole)
         for line in lines:
             self._add(line, whole)
-        if tail:
-            self._keep(tail)
-            whole += self._too_long()
+        self._keep(tail, whole)
         return whole
 
     def finish(self) -> bytes | None:
         """What stood after the last LF when the stream ended, or None."""
-        rest, self._rest = b"".join(self._rest), []
-        return rest if rest.strip() and not self._skipping else None
+        whole: list[bytes | None] = []
+        self._complete(b"", whole)
+        return whole[0] if whole else None
 
     def _complete(self, head: bytes, whole: list[bytes | None]) -> None:
         if self._skipping:
             self._skipping = False
             return
         if self._rest:
-            head = b"".join((*self._rest, head))
-            self._rest, self._size = [], 0
+            head = bytes(self._rest) + head
+            self._rest.clear()
         self._add(head, whole)
 
     def _add(self, line: bytes, whole: list[bytes | None]) -> None:
@@ -60,13 +58,12 @@ class Lines:
         elif line and not line.isspace():
             whole.append(line)
 
-    def _keep(self, data: bytes) -> None:
-        if not self._skipping:
-            self._rest.append(data)
-            self._size += len(data)
-
-    def _too_long(self) -> list[bytes | None]:
-        if self._skipping or self._size <= self.limit:
-            return []
-        self._rest, self._size, self._skipping = [], 0, True
-        return [None]
+    def _keep(self, data: bytes, whole: list[bytes | None]) -> None:
+        if self._skipping or not data:
+            return
+        self._rest += data
+        mark = len(BOM) if self._first and self._rest.startswith(BOM) else 0
+        if len(self._rest) > self.limit + mark:
+            self._rest.clear()
+            self._first, self._skipping = False, True
+            whole.append(None)

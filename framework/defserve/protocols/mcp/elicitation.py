@@ -16,32 +16,49 @@ _KEPT = {
     "type", "title", "description", "default", "enum", "enumNames", "oneOf", "minLength", "maxLength", "format",
     "minimum", "maximum", "minItems", "maxItems", "items",
 }  # fmt: skip
+_ITEMS = {"type", "enum", "anyOf"}
 _FORMATS = {"email", "uri", "date", "date-time"}
 
 
 class Form:
-    """A question's schema and how its answer becomes the author's type."""
+    """A question's schema and how its answer becomes the author's type.
 
-    __slots__ = ("properties", "required", "parse")
+    `parse` raises ValueError. It sees no field the form does not have, and none that was left blank.
+    """
 
-    def __init__(self, properties: Params, required: list[str], parse: Callable[[Any], Any]) -> None:
-        self.properties, self.required, self.parse = properties, required, parse
+    __slots__ = ("properties", "required", "_parse")
+
+    def __init__(self, properties: Params, required: list[str], parse: Callable[[Params], Any]) -> None:
+        self.properties, self.required, self._parse = properties, required, parse
 
     @classmethod
     def of(cls, kind: Any) -> Form:
         """A form for a model, dataclass or TypedDict of primitives, for one primitive type, or for a JSON Schema."""
         if isinstance(kind, Mapping):
             schema: Params = dict(kind)  # pyright: ignore[reportUnknownArgumentType]
-            return cls(_flat(schema, "the schema"), list(schema.get("required", ())), lambda value: value)
+            return cls(_flat(schema, "the schema"), list(schema.get("required", ())), lambda content: content)
         from pydantic import TypeAdapter
+        from pydantic_core import to_json
 
         adapter = TypeAdapter[Any](kind)
         schema = adapter.json_schema()
         name = getattr(kind, "__name__", str(kind))
-        if schema.get("type") == "object" and "properties" in schema:
-            return cls(_flat(schema, name), list(schema.get("required", ())), adapter.validate_python)
-        wrapped = {"type": "object", "properties": {VALUE: schema}, "$defs": schema.pop("$defs", {})}
-        return cls(_flat(wrapped, name), [VALUE], lambda content: adapter.validate_python(content.get(VALUE)))
+        if "properties" not in schema:
+            wrapped = {"properties": {VALUE: schema}, "$defs": schema.pop("$defs", {})}
+            required = [] if _is_nullable(schema) else [VALUE]
+            return cls(
+                _flat(wrapped, name), required, lambda content: adapter.validate_json(to_json(content.get(VALUE)))
+            )
+        properties = _flat(schema, name)
+        must: list[str] = schema.get("required", [])
+        blank = {name: None for name in must if _is_nullable(schema["properties"][name])}
+        required = [name for name in must if name not in blank]
+        # As JSON, so that a strict model still takes a date from its text.
+        return cls(properties, required, lambda content: adapter.validate_json(to_json({**blank, **content})))
+
+    def parse(self, content: Params) -> Any:
+        """The author's value from what a person filled in. Raises ValueError when it does not fit."""
+        return self._parse({k: v for k, v in content.items() if k in self.properties and v is not None})
 
     def schema(self, dialect: Dialect) -> Params:
         """The form as a version of the protocol has it."""
@@ -58,17 +75,17 @@ def _flat(schema: Params, owner: str) -> Params:
 
 
 def _field(name: str, field: Params, definitions: Params, owner: str) -> Params:
-    field = _resolved(field, definitions)
-    if "const" in field and "type" not in field:
-        field = {**field, "enum": [field["const"]]}
-    if "enum" in field:
-        field.setdefault("type", "string")
+    field = _choices(_resolved(field, definitions))
     kind = field.get("type")
-    if kind == "array" and _is_choice(field.get("items", {})):
-        pass
-    elif kind not in _PRIMITIVES:
+    if kind == "array":
+        items = _choices(_resolved(field.get("items", {}), definitions))
+        field["items"] = {key: value for key, value in items.items() if key in _ITEMS}
+        askable = _is_choice(field["items"]) and items.get("type", "string") == "string"
+    else:
+        askable = kind in _PRIMITIVES and not (_is_choice(field) and kind != "string")
+    if not askable:
         raise UsageError(
-            f"{owner}.{name} cannot be asked of a person: a form holds strings, numbers, booleans and choices",
+            f"{owner}.{name} cannot be asked of a person: a form holds text, numbers, yes or no, and choices of text",
             fix="ask for flat fields, or in several questions",
         )
     kept = {key: value for key, value in field.items() if key in _KEPT}
@@ -82,21 +99,32 @@ def _field(name: str, field: Params, definitions: Params, owner: str) -> Params:
 def _resolved(field: Params, definitions: Params) -> Params:
     """`$ref` followed, and `T | None` read as an optional T."""
     if "$ref" in field:
-        target = definitions[field["$ref"].rpartition("/")[2]]
-        field = {**target, **{key: value for key, value in field.items() if key != "$ref"}}
-    if "items" in field and "$ref" in field["items"]:
-        field = {**field, "items": _resolved(field["items"], definitions)}
-    options = field.get("anyOf")
-    if isinstance(options, list):
-        real: list[Params] = [o for o in options if o.get("type") != "null"]  # pyright: ignore
-        if len(real) == 1:
-            rest = {key: value for key, value in field.items() if key != "anyOf"}
-            return _resolved({**real[0], **rest}, definitions)
+        target: Params = definitions[field["$ref"].rpartition("/")[2]]
+        # The title is the type's, and would take the place of the field's name on the form.
+        target = {key: value for key, value in target.items() if key != "title"}
+        return _resolved({**target, **{key: value for key, value in field.items() if key != "$ref"}}, definitions)
+    real = [option for option in field.get("anyOf", ()) if option.get("type") != "null"]
+    if len(real) == 1:
+        rest = {key: value for key, value in field.items() if key != "anyOf"}
+        return _resolved({**real[0], **rest}, definitions)
     return dict(field)
 
 
-def _is_choice(items: Params) -> bool:
-    return "enum" in items or "anyOf" in items or "oneOf" in items
+def _choices(field: Params) -> Params:
+    """A lone constant read as a choice of one; the type of a choice made explicit where it is text."""
+    if "const" in field:
+        field = {**field, "enum": [field["const"]]}
+    if "type" not in field and all(isinstance(choice, str) for choice in field.get("enum", [None])):
+        field = {**field, "type": "string"}
+    return field
+
+
+def _is_choice(field: Params) -> bool:
+    return "enum" in field or "anyOf" in field or "oneOf" in field
+
+
+def _is_nullable(field: Params) -> bool:
+    return any(option.get("type") == "null" for option in field.get("anyOf", ()))
 
 
 def _gated(name: str, field: Params, dialect: Dialect) -> Params:

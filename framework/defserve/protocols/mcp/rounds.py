@@ -13,44 +13,51 @@ from typing import Any
 from pydantic_core import to_json
 
 from defserve.core.call import Call
-from defserve.errors import InvalidParams, LimitExceeded
+from defserve.errors import InvalidParams, Suspended
+from defserve.protocols.mcp.effects import Effects
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.request_state import binding
 from defserve.wire.messages import Params
 
-STATE_BYTES = 64 * 1024
+METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
+"""The only requests that may be answered with a question."""
 
 
 class Rounds:
-    """What is known in this round: recorded answers, fresh ones, effects done once, and what is still open."""
+    """What is known in this round: answers, effects done once, and the questions still open.
 
-    __slots__ = ("answers", "fresh", "asked", "once", "open", "stated", "_occurrences")
+    `answers` holds the digest of the question with each answer. `unproven` ones came without the state that shows
+    they were asked for.
+    """
+
+    __slots__ = ("answers", "unproven", "open", "effects", "_keys", "_unwinding")
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[str, Any]] = {}
-        self.fresh: dict[str, Any] = {}
-        self.asked: dict[str, str] = {}
-        self.once: dict[str, Any] = {}
+        self.unproven: Params = {}
         self.open: dict[str, tuple[str, Params]] = {}
-        self.stated = False
-        self._occurrences: dict[str, int] = {}
+        self.effects = Effects()
+        self._keys: set[str] = set()
+        self._unwinding = False
 
     # -- a request that brings answers -------------------------------------------------------------------
 
     def take(self, call: Call, params: Params) -> None:
         """Read `inputResponses` and `requestState`. Raises InvalidParams when either is not what we handed out."""
         responses, state = params.get("inputResponses"), params.get("requestState")
-        if responses is not None:
-            if not isinstance(responses, dict):
-                raise InvalidParams("Invalid params: inputResponses must be an object")
-            self.fresh = dict(responses)  # pyright: ignore[reportUnknownArgumentType]
+        if not isinstance(responses, dict | None):
+            raise InvalidParams("Invalid params: inputResponses must be an object")
+        given: Params = responses or {}
         if state is None:
+            self.unproven = given
             return
         if not isinstance(state, str):
             raise InvalidParams("Invalid params: requestState must be a string")
         payload = dialect_of(call).sealing.sealer.open(state, binding=_binding(call))
+        self.effects.done = payload["once"]
         self.answers = {key: (digest, answer) for key, (digest, answer) in payload["answers"].items()}
-        self.once, self.asked, self.stated = payload["once"], payload["asked"], True
+        # All of them, since this run may stop at another question before it comes to theirs.
+        self.answers |= {key: (digest, given[key]) for key, digest in payload["asked"].items() if key in given}
 
     # -- a question --------------------------------------------------------------------------------------
 
@@ -58,52 +65,66 @@ class Rounds:
         """The key a question travels under, and the digest of what it says."""
         digest = sha256(to_json([method, params])).hexdigest()[:24]
         base = key or f"{method.partition('/')[0]}-{digest[:12]}"
-        count = self._occurrences[base] = self._occurrences.get(base, 0) + 1
-        return (base if count == 1 else f"{base}-{count}"), digest
+        name, occurrence = base, 1
+        while name in self._keys:
+            occurrence += 1
+            name = f"{base}-{occurrence}"
+        self._keys.add(name)
+        return name, digest
 
     def answer(self, key: str, digest: str, acceptable: Callable[[Any], bool], strict: bool) -> Any | None:
-        """The recorded or fresh answer to a question, or None when it has to be asked.
+        """The answer to a question, or None when it has to be asked (again).
 
-        A `strict` question takes a fresh answer only with the state that proves it was asked.
+        A `strict` question takes an answer only with the state that proves it was asked.
         """
-        recorded = self.answers.get(key)
-        if recorded is not None and recorded[0] == digest:
-            return recorded[1]
-        if key not in self.fresh or (strict and not self.stated):
-            return None
-        if self.stated and self.asked.get(key) != digest:
-            return None
-        given = self.fresh[key]
-        if not acceptable(given):
-            return None
-        self.answers[key] = (digest, given)
-        return given
+        if key in self.unproven and not strict:
+            self.answers[key] = (digest, self.unproven[key])
+        asked, answer = self.answers.get(key, ("", None))
+        return answer if asked == digest and acceptable(answer) else None
 
     async def suspend(self, call: Call, key: str, digest: str, request: Params) -> Any:
-        """Leave the question in the reply and end this run. Never returns."""
+        """Leave the question in the reply and end this run. Never returns.
+
+        An effect that runs beside the question is let finish: cut off, it would happen again.
+        """
+        if self._unwinding:  # by code that caught the end of the run and went on
+            raise Suspended
         self.open[key] = (digest, request)
-        call.suspend(lambda: self._required(call))
+        self.answers.pop(key, None)
+        await self.effects.finished()
+        if call.suspension is None:
+            call.suspend(lambda: self._required(call))
+            call.engine.soon(self._unwind)
         return await call.engine.pending()
+
+    async def once(self, call: Call, key: str, effect: Callable[[], Any]) -> Any:
+        """What `effect` gave in this or an earlier round. None begins in a run that is about to end."""
+        if key not in self.effects.done and call.suspension is not None:
+            if self._unwinding:
+                raise Suspended
+            await call.engine.pending()
+        return await self.effects.once(call, key, effect)
+
+    def _unwind(self) -> None:
+        self._unwinding = True
 
     def _required(self, call: Call) -> Params:
         payload = {
             "answers": self.answers,
-            "once": self.once,
+            "once": self.effects.done,
             "asked": {key: digest for key, (digest, _) in self.open.items()},
         }
-        state = dialect_of(call).sealing.sealer.seal(payload, binding=_binding(call))
-        if len(state) > STATE_BYTES:
-            raise LimitExceeded(f"the answers so far are larger than {STATE_BYTES} bytes", data={"limit": "state"})
         return {
             "resultType": "input_required",
             "inputRequests": {key: request for key, (_, request) in self.open.items()},
-            "requestState": state,
+            "requestState": dialect_of(call).sealing.sealer.seal(payload, binding=_binding(call)),
         }
 
 
 def begin(call: Call, params: Params) -> None:
-    """Take up the answers a request brings, before its function runs."""
-    if dialect_of(call).stateless and ("requestState" in params or "inputResponses" in params):
+    """Take up the answers a request brings, before its function runs; once, also if it reads another resource."""
+    brings = "requestState" in params or "inputResponses" in params
+    if brings and call.peek(Rounds) is None and dialect_of(call).stateless:
         call.local(Rounds).take(call, params)
 
 

@@ -57,8 +57,10 @@ class SampleOptions:
     tool_choice: str | None = None
 
 
-def sampling_params(options: SampleOptions, dialect: Dialect) -> Params:
-    """`CreateMessageRequest` params."""
+def sampling_params(options: SampleOptions, dialect: Dialect, offered: Mapping[str, Any]) -> Params:
+    """`CreateMessageRequest` params. `offered` is the client's sampling capability."""
+    # Since 2025-11-25 context is only asked of a client that names it; the client is free to ignore it anyway.
+    context = "sampling_tools" not in dialect.has or "context" in offered or options.include_context == "none"
     preferences = {
         "hints": [{"name": name} for name in options.models],
         "costPriority": options.cost,
@@ -71,7 +73,7 @@ def sampling_params(options: SampleOptions, dialect: Dialect) -> Params:
         "stopSequences": list(options.stop) or None,
         "modelPreferences": {k: v for k, v in preferences.items() if v not in (None, [])} or None,
         "metadata": dict(options.metadata) if options.metadata else None,
-        "includeContext": options.include_context,
+        "includeContext": options.include_context if context else None,
         "tools": [dict(tool) for tool in options.tools] or None,
         "toolChoice": {"mode": options.tool_choice} if options.tool_choice else None,
     }

@@ -1,9 +1,13 @@
-"""The server's secret (2026-07-28: requestState): given, from the environment, or ephemeral."""
+"""The server's secret (2026-07-28: multi round-trip requests, requestState): given, from the environment, or ephemeral."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from defserve.errors import UsageError
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.request_state import Sealer
@@ -12,10 +16,11 @@ VARIABLE = "DEFSERVE_SECRET"
 
 
 class Sealing:
-    """Makes the `Sealer` when the first question needs one."""
+    """Makes the `Sealer` when the first question needs one. `clock` gives seconds since the epoch."""
 
-    def __init__(self, secret: str | bytes | None) -> None:
-        self._secret = secret
+    def __init__(self, secret: str | bytes | None, *, clock: Callable[[], float] = time.time) -> None:
+        self._secret = _checked(secret, "Server(secret=…)") if secret else None
+        self._clock = clock
         self._sealer: Sealer | None = None
 
     @property
@@ -23,13 +28,13 @@ class Sealing:
         if self._sealer is None:
             from defserve.protocols.mcp.request_state import Sealer
 
-            self._sealer = Sealer(self._key())
+            self._sealer = Sealer(self._secret or self._found(), clock=self._clock)
         return self._sealer
 
-    def _key(self) -> bytes:
-        secret = self._secret or os.environ.get(VARIABLE)
+    def _found(self) -> bytes:
+        secret = os.environ.get(VARIABLE)
         if secret:
-            return secret.encode() if isinstance(secret, str) else secret
+            return _checked(secret, VARIABLE)
         import logging
         import secrets
 
@@ -39,3 +44,15 @@ class Sealing:
             VARIABLE,
         )
         return secrets.token_bytes(32)
+
+
+def _checked(secret: str | bytes, source: str) -> bytes:
+    from defserve.protocols.mcp.request_state import MIN_SECRET
+
+    key = secret.encode() if isinstance(secret, str) else secret
+    if len(key) < MIN_SECRET:
+        raise UsageError(
+            f"{source} has {len(key)} bytes, at least {MIN_SECRET} are needed",
+            fix="make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
+        )
+    return key

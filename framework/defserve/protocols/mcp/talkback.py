@@ -12,7 +12,7 @@ from defserve.core.call import Call
 from defserve.errors import Declined, Dismissed, NoBackChannel, PeerError, ToolError
 from defserve.protocols.mcp.elicitation import VALUE, Form
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
-from defserve.protocols.mcp.rounds import Rounds
+from defserve.protocols.mcp.rounds import METHODS, Rounds
 from defserve.protocols.mcp.sampling import Sample, sampling_params
 from defserve.wire.messages import Params
 
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.sampling import SampleOptions
 
 Acceptable = Callable[[Any], bool]
+
+# What a protocol version must have before a capability means anything in it.
+_FEATURES: Mapping[tuple[str, str | None], str] = {
+    ("elicitation", None): "elicitation",
+    ("elicitation", "url"): "elicitation_url",
+    ("sampling", "tools"): "sampling_tools",
+}
 
 
 class Root:
@@ -88,8 +95,8 @@ async def confirm(call: Call, message: str, *, key: str | None = None) -> bool:
 
 async def sample(call: Call, options: SampleOptions, *, key: str | None = None) -> Sample:
     """Let the client's model write something."""
-    dialect = _require(call, "sampling", "tools" if options.tools else None)
-    params = sampling_params(options, dialect)
+    dialect = _require(call, "sampling", "tools" if options.tools or options.tool_choice else None)
+    params = sampling_params(options, dialect, _offered(call, "sampling") or {})
     return Sample(await _question(call, "sampling/createMessage", params, key, _is_sample, strict=False))
 
 
@@ -101,28 +108,27 @@ async def roots(call: Call, *, key: str | None = None) -> list[Root]:
 
 
 async def gather(call: Call, questions: Sequence[Awaitable[Any]]) -> list[Any]:
-    """Several questions in one round; the answers in the order of the questions."""
+    """Several questions in one round; the answers in the order of the questions. If one fails, the rest is taken back."""
     import asyncio
 
-    return list(await asyncio.gather(*questions))
+    asked = [asyncio.ensure_future(question) for question in questions]
+    try:
+        return list(await asyncio.gather(*asked))
+    except Exception:
+        for question in asked:
+            question.cancel()
+        await asyncio.wait(asked)
+        raise
 
 
 async def once(call: Call, key: str, effect: Callable[[], Any]) -> Any:
     """Run `effect` once in all rounds of this call and remember what it gave (a JSON value)."""
-    from inspect import isawaitable, iscoroutinefunction
-
-    from pydantic_core import from_json, to_json
-
-    done = call.local(Rounds).once
-    if key not in done:
-        value = effect() if iscoroutinefunction(effect) else await call.in_thread(effect)
-        done[key] = from_json(to_json(await value if isawaitable(value) else value))
-    return done[key]
+    return await call.local(Rounds).once(call, key, effect)
 
 
 def can(call: Call, capability: str, detail: str | None = None) -> bool:
-    """Whether the client offers a capability on these terms."""
-    return _missing(call, capability, detail) is None
+    """Whether this call may ask the client for a capability."""
+    return _obstacle(call, capability, detail) is None
 
 
 # -- roads -----------------------------------------------------------------------------------------------
@@ -145,26 +151,39 @@ async def _question(
 
 
 def _require(call: Call, capability: str, detail: str | None = None) -> Dialect:
-    missing = _missing(call, capability, detail)
-    if missing is not None:
-        what = f"{capability} ({detail})" if detail else capability
-        raise NoBackChannel(f"this needs a client that offers {what}, and this one does not", needs=missing)
+    obstacle = _obstacle(call, capability, detail)
+    if obstacle is not None:
+        raise obstacle
     return dialect_of(call)
 
 
+def _obstacle(call: Call, capability: str, detail: str | None) -> NoBackChannel | None:
+    if dialect_of(call).stateless and call.method not in METHODS:
+        return NoBackChannel(f"{call.method} cannot ask the client: only {', '.join(sorted(METHODS))} can")
+    missing = _missing(call, capability, detail)
+    if missing is None:
+        return None
+    what = f"{capability} ({detail})" if detail else capability
+    return NoBackChannel(f"this needs a client that offers {what}, and this one does not", needs=missing)
+
+
 def _missing(call: Call, capability: str, detail: str | None) -> Params | None:
-    offer, dialect = call.terms.offer, dialect_of(call)
-    offered: Any = offer.capabilities.get(capability) if offer is not None else None
-    needs: Params = {capability: {detail: {}} if detail else {}}
-    if not isinstance(offered, dict) or (capability == "elicitation" and "elicitation" not in dialect.has):
-        return needs
-    settings: Params = offered
+    settings = _offered(call, capability)
+    feature = _FEATURES.get((capability, detail))
+    if settings is None or (feature is not None and feature not in dialect_of(call).has):
+        return {capability: {detail: {}} if detail else {}}
     if detail is not None:
-        return None if detail in settings else needs
+        return None if detail in settings else {capability: {detail: {}}}
     # An empty elicitation capability means forms; one that names only URLs does not.
     if capability == "elicitation" and settings and "form" not in settings and "url" in settings:
         return {"elicitation": {"form": {}}}
     return None
+
+
+def _offered(call: Call, capability: str) -> Params | None:
+    offer = call.terms.offer
+    settings: Any = offer.capabilities.get(capability) if offer is not None else None
+    return settings if isinstance(settings, dict) else None  # pyright: ignore[reportUnknownVariableType]
 
 
 # -- answers ---------------------------------------------------------------------------------------------

@@ -1,0 +1,224 @@
+"""A fifth protocol, made up for these tests and outside the package: together they use every contribution of the plug.
+
+Acme peers have a level. Tools tagged `level-2` are for peers of level 2 and above; `barred` ones are for nobody.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from defserve import Extension, Refused, ToolError
+from defserve.core.call import Call
+from defserve.core.extension import Carrier, Handler, Listener, Next, Offer, Parcel, Provider, Wrapper
+from defserve.core.session import Session
+from defserve.core.stages import Stages
+
+EXTENSION = "dev.acme/acme"
+
+
+def handshake_offer(level: int) -> dict[str, Any]:
+    """The client capabilities of an Acme peer, in the era of handshakes."""
+    return {"experimental": {"acme": {"level": level}}}
+
+
+def stateless_offer(level: int) -> dict[str, Any]:
+    """The same in the era without."""
+    return {"extensions": {EXTENSION: {"level": level}}}
+
+
+class AcmeState:
+    """What was agreed with one peer."""
+
+    def __init__(self, level: int) -> None:
+        self.level, self.asked = level, 0
+
+
+class Badge:
+    """An injectable: who calls, and at which level."""
+
+    def __init__(self, call: Call) -> None:
+        self.principal, self.level = call.principal, level_of(call)
+
+
+class Note:
+    """What a peer wrote on this one request."""
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+
+
+class Acme(Extension):
+    """Writes down in `journal` what happens to it."""
+
+    name = "acme"
+    opens_with = frozenset({"acme/hello", "notifications/acme/knock"})
+
+    def __init__(self) -> None:
+        self.journal: list[str] = []
+        self.negotiated: list[bool] = []
+        self.closed: list[Session] = []
+
+    # -- terms
+
+    def capabilities(self, offer: Offer) -> Mapping[str, Any]:
+        if _offered(offer) is None:
+            return {}
+        return {"extensions": {EXTENSION: {}}} if offer.stateless else {"experimental": {"acme": {}}}
+
+    def negotiate(self, offer: Offer) -> AcmeState | None:
+        self.negotiated.append(offer.stateless)
+        offered = _offered(offer)
+        return None if offered is None else AcmeState(offered.get("level", 0))
+
+    # -- where negotiated
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {"acme/hello": self.hello, "acme/level": self.level}
+
+    def hello(self, call: Call, params: Any) -> dict[str, Any]:
+        return {"hello": params.get("name", "stranger")}
+
+    async def level(self, call: Call, params: Any) -> dict[str, Any]:
+        state: AcmeState = call.terms.states["acme"]
+        state.asked += 1
+        return {"level": state.level, "asked": state.asked}
+
+    def notifications(self) -> Mapping[str, Listener]:
+        return {"notifications/acme/knock": self.knocked, "notifications/acme/tune": self.tuned}
+
+    def knocked(self, session: Session, params: Any) -> None:
+        self.journal.append("knock")
+
+    async def tuned(self, session: Session, params: Any) -> None:
+        if params.get("level") == "broken":
+            raise RuntimeError("a listener that fails")
+        self.journal.append(f"tune {params.get('level')}")
+
+    def around(self) -> Mapping[str, Wrapper]:
+        return {"tools/call": self.around_call, "tools/list": self.around_list}
+
+    async def around_call(self, call: Call, params: Any, next: Next) -> Any:
+        call.local(Note).text = params.get("acmeNote")
+        return {**await next(call, params), "acmeNote": f"{call.local(Note).text}!"}
+
+    async def around_list(self, call: Call, params: Any, next: Next) -> Any:
+        result = await next(call, params)
+        return {**result, "acmeCount": len(result["tools"])}
+
+    # -- always
+
+    def stages(self) -> Stages:
+        return Stages(audit=self.audit, admit=self.admit, judge=self.judge, hold=self.hold)
+
+    @asynccontextmanager
+    async def audit(self, call: Call, item: Any) -> AsyncIterator[None]:
+        self.journal.append("audit")
+        try:
+            yield
+        except BaseException as error:
+            self.journal.append(f"audit: {type(error).__name__}")
+            if not isinstance(error, ToolError):
+                raise
+            # Swallowed on purpose: a careless stage must not turn a failure into a success.
+        else:
+            self.journal.append("audit: done")
+
+    async def admit(self, call: Call, item: Any) -> None:
+        self.journal.append("admit")
+        if "barred" in item.options.tags:
+            raise Refused(f"{item.name} is barred", data={"acme": True})
+
+    def judge(self, call: Call, item: Any, arguments: dict[str, Any]) -> None:
+        self.journal.append(f"judge {arguments}")
+        if arguments.get("n") == 13:
+            raise ToolError("13 is unlucky; choose another")
+
+    @asynccontextmanager
+    async def hold(self, call: Call, item: Any, arguments: dict[str, Any]) -> AsyncIterator[None]:
+        self.journal.append("hold")
+        try:
+            yield
+        except BaseException as error:
+            self.journal.append(f"hold: {type(error).__name__}")
+            raise
+        else:
+            self.journal.append("hold: done")
+
+    def visible(self, call: Call, item: Any) -> bool:
+        tags = getattr(item.options, "tags", ())
+        return "level-2" not in tags or level_of(call) >= 2
+
+    def view(self, call: Call) -> object:
+        return level_of(call)
+
+    def describe(self, item: Any, view: object) -> Mapping[str, Any]:
+        return {"_meta": {EXTENSION: {"seenFrom": view}}}
+
+    def injectables(self) -> Mapping[Any, Provider]:
+        return {Badge: Badge}
+
+    @asynccontextmanager
+    async def _life(self) -> AsyncIterator[None]:
+        self.journal.append("begin")
+        yield
+        self.journal.append("end")
+
+    def lifespan(self) -> AbstractAsyncContextManager[None]:
+        return self._life()
+
+    def session_closed(self, session: Session) -> None:
+        self.closed.append(session)
+
+
+class Post(Extension):
+    """Carries many peers on one pipe: frames are letters with a sender."""
+
+    name = "post"
+
+    def __init__(self) -> None:
+        self.desk = PostOffice()
+
+    def carrier(self) -> Carrier:
+        return self.desk
+
+
+class PostOffice:
+    """`{"from", "letter", "message" | "event"}` in, `{"to", "answers", "message"}` out."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, object]] = []
+
+    def unwrap(self, frame: bytes) -> list[Parcel]:
+        try:
+            letters = json.loads(frame)
+        except ValueError:
+            return []
+        return [
+            Parcel(letter["from"], json.dumps(letter["message"]).encode(), letter.get("letter"))
+            if "message" in letter
+            else Parcel(letter["from"], None, letter.get("letter"), letter["event"])
+            for letter in (letters if isinstance(letters, list) else [letters])
+        ]
+
+    def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
+        return json.dumps({"to": peer, "answers": answers, "message": json.loads(data)}).encode()
+
+    def happened(self, session: Session, event: object) -> Any:
+        self.events.append((session.peer, event))
+        if event == "gone":
+            session.close()
+        return None
+
+
+def level_of(call: Call) -> int:
+    state = call.terms.states.get("acme")
+    return state.level if isinstance(state, AcmeState) else 0
+
+
+def _offered(offer: Offer) -> Mapping[str, Any] | None:
+    home, key = ("extensions", EXTENSION) if offer.stateless else ("experimental", "acme")
+    found = (offer.capabilities.get(home) or {}).get(key)
+    return found if isinstance(found, Mapping) else None
