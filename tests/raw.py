@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -102,6 +102,13 @@ async def turns() -> None:
     """Let everything run that is ready to."""
     for _ in range(25):
         await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what a worker thread does."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 (threads set no asyncio.Event)
+            await asyncio.sleep(0.001)
 
 
 def text_of(result: Json) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from defserve.binding.packers import Aside
 from defserve.core.call import Call
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.function import Emitted
@@ -111,7 +112,7 @@ class Context:
 
     def emit(self, part: Any) -> None:
         """Add a part (text, image, …) to the result now; what the function returns comes after it."""
-        self.call.local(Emitted).parts.append(part)
+        self.call.local(Emitted).parts.append(Aside(part))
 
     # -- asking ------------------------------------------------------------------------------------------
 

@@ -21,7 +21,6 @@ class Limits:
     # times
     tool: float = 60.0
     tool_max: float = 3_600.0
-    answer: float = 60.0
     question: float = 600.0
     drain: float = 30.0
     farewell: float = 0.25

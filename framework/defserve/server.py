@@ -165,26 +165,37 @@ class Server:
 
     # -- registries, open while serving ------------------------------------------------------------------
 
-    def add_tool(self, tool: Tool | Callable[..., Any], **options: Unpack[ToolFields]) -> None:
-        """Add a tool, also while serving; clients are told that the list has changed."""
+    def add_tool(
+        self, tool: Tool | Callable[..., Any], *, replace: bool = False, **options: Unpack[ToolFields]
+    ) -> None:
+        """Add a tool, also while serving; clients are told that the list has changed.
+
+        `replace` lets it take the name of another.
+        """
         if not isinstance(tool, Tool):
             tool = Tool.of(tool, ToolOptions(**options), find_provider=self.find_provider, owner=self)
         elif tool.owner is None:
             tool.owner = self
-        self.mcp.tools.registry.add(tool.name, tool, where=tool.where)
+        tool.check(self.limits)
+        self.mcp.tools.registry.add(tool.name, tool, where=tool.where, replace=replace)
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool; clients are told that the list has changed."""
         self.mcp.tools.registry.remove(name)
 
     def add_resource(
-        self, resource: Resource | Callable[..., Any], uri: str = "", **options: Unpack[ResourceFields]
+        self,
+        resource: Resource | Callable[..., Any],
+        uri: str = "",
+        *,
+        replace: bool = False,
+        **options: Unpack[ResourceFields],
     ) -> None:
         """Add a resource, also while serving."""
         if not isinstance(resource, Resource):
             about = ResourceOptions(**options)
             resource = Resource.of(resource, uri, about, find_provider=self.find_provider, owner=self)
-        self.mcp.resources.add(resource)
+        self.mcp.resources.add(resource, replace=replace)
 
     def remove_resource(self, uri: str) -> None:
         """Remove a resource, or a template by its text."""
@@ -194,11 +205,13 @@ class Server:
         """Tell every subscriber that the contents of a resource have changed. From any thread."""
         self.mcp.subscriptions.updated(uri)
 
-    def add_prompt(self, prompt: Prompt | Callable[..., Any], **options: Unpack[PromptFields]) -> None:
+    def add_prompt(
+        self, prompt: Prompt | Callable[..., Any], *, replace: bool = False, **options: Unpack[PromptFields]
+    ) -> None:
         """Add a prompt, also while serving."""
         if not isinstance(prompt, Prompt):
             prompt = Prompt.of(prompt, PromptOptions(**options), find_provider=self.find_provider, owner=self)
-        self.mcp.prompts.registry.add(prompt.name, prompt, where=prompt.where)
+        self.mcp.prompts.registry.add(prompt.name, prompt, where=prompt.where, replace=replace)
 
     def remove_prompt(self, name: str) -> None:
         """Remove a prompt."""

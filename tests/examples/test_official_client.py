@@ -14,6 +14,7 @@ import mcp
 import mcp_types as types
 import pytest
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
+from pydantic import FileUrl
 
 pytestmark = [
     pytest.mark.anyio,
@@ -160,7 +161,7 @@ async def test_the_client_is_asked(mode: str):
         return types.CreateMessageResult(role="assistant", content=text, model="m", stop_reason="endTurn")
 
     async def roots(context: Any) -> types.ListRootsResult:
-        return types.ListRootsResult(roots=[types.Root(uri="file:///home/ann")])
+        return types.ListRootsResult(roots=[types.Root(uri=FileUrl("file:///home/ann"))])
 
     callbacks = {"elicitation_callback": elicit, "sampling_callback": sample, "list_roots_callback": roots}
     async with official("everything", mode, **callbacks) as client:

@@ -9,36 +9,24 @@ from typing import Any
 from defserve.binding.jsonvalue import JsonSchema, as_list, is_array, is_object
 
 _PREFIX = "#/$defs/"
-_NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
-_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE = (
-    "items",
-    "additionalProperties",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-    "additionalItems",
-    "contains",
-    "propertyNames",
-    "not",
-    "if",
-    "then",
-    "else",
-    "contentSchema",
-)
+_NAMED = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
+_LISTED = {"anyOf", "oneOf", "allOf", "prefixItems"}
+_SINGLE = {
+    "items", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "additionalItems", "contains",
+    "propertyNames", "not", "if", "then", "else", "contentSchema",
+}  # fmt: skip
 # Keywords that only describe: beside a `$ref` they may overrule what it points to.
 _DESCRIBING = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 
 
 def children(schema: JsonSchema) -> Iterator[JsonSchema]:
     """The schemas directly inside a schema; never data (`default`, `const`, `enum`, `examples`)."""
-    for name in _NAMED:
-        if is_object(found := schema.get(name)):
-            yield from filter(is_object, found.values())
-    for name in _LISTED:
-        if is_array(found := schema.get(name)):
-            yield from filter(is_object, found)
-    for name in _SINGLE:
-        yield from filter(is_object, as_list(schema.get(name)))
+    for name, found in schema.items():
+        if name in _NAMED:
+            if is_object(found):
+                yield from filter(is_object, found.values())
+        elif name in _LISTED or name in _SINGLE:
+            yield from filter(is_object, as_list(found))
 
 
 def walk(schema: JsonSchema) -> Iterator[JsonSchema]:

@@ -49,6 +49,15 @@ class Outcome:
         return f"Outcome({self.parts!r}, structured={self.structured!r})"
 
 
+class Aside:
+    """A part given on the way, beside what a function returns or yields: content only, whatever the annotation says."""
+
+    __slots__ = ("part",)
+
+    def __init__(self, part: Any) -> None:
+        self.part = part
+
+
 Pack = Callable[[Any], Outcome]
 
 

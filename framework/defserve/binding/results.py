@@ -21,11 +21,11 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Never, NoReturn, get_args, get_origin
 
 from defserve.binding.annotations import members, peel
-from defserve.binding.compact import compacted
 from defserve.binding.content import Audio, Embedded, File, Image, Link, Part, Text
 from defserve.binding.jsonvalue import JsonSchema, as_list
 from defserve.binding.packers import (
     NOTHING,
+    Aside,
     Outcome,
     Pack,
     content_packer,
@@ -74,11 +74,11 @@ class Returns:
         if self._fragment is None or self._is_scalar:
             return None
         if self._output is None:
-            output = self._fragment.output
+            output = self._fragment.compact_output
             if self._streams:
                 items = {key: value for key, value in output.items() if key != "$defs"}
                 output = {"type": "array", "items": items} | ({"$defs": output["$defs"]} if "$defs" in output else {})
-            self._output = compacted(output)
+            self._output = output
         return self._output
 
     @property
@@ -90,18 +90,22 @@ class Returns:
         if self._fragment is None or not self._is_scalar or self._streams:
             return None
         if self._output is None:
-            self._output = compacted(self._fragment.output)
+            self._output = self._fragment.compact_output
         kinds = _scalar_kinds(self._output) - {"null"}
         return None if "string" in kinds and len(kinds) > 1 else self._output
 
     def join(self, values: list[Any]) -> Outcome:
-        """The outcome of a generator: everything it yielded, adjacent text merged."""
+        """The outcome of a generator: everything it yielded, and asides between, with adjacent text merged."""
         parts: list[Part] = []
         structured: list[Any] = []
         mergeable = False
         for value in values:
-            outcome = self.pack(value)
-            structured.append(outcome.structured)
+            if isinstance(value, Aside):
+                value = value.part
+                outcome = pack_any(value)
+            else:
+                outcome = self.pack(value)
+                structured.append(outcome.structured)
             is_text = type(value) is str or type(value) is Text
             for part in outcome.parts:
                 last = parts[-1] if parts else None

@@ -13,7 +13,7 @@ from pydantic_core.core_schema import CoreSchema
 
 from defserve.binding import scalars
 from defserve.binding.annotations import accepts_none, spelled
-from defserve.binding.compact import object_schema
+from defserve.binding.compact import compacted, object_schema
 from defserve.binding.jsonvalue import JsonSchema, as_list, is_object
 from defserve.errors import BadArguments, Problem, UsageError
 
@@ -29,16 +29,19 @@ _CONTAINERS = {"array", "object"}
 class Fragment:
     """One annotation's schemas, shared by every function that uses it.
 
-    `json` describes what is accepted, `output` what is produced; both may have `$defs`.
+    `json` describes what is accepted, `output` what is produced; both may have `$defs`. The compact forms are
+    made once: many functions share a model, and compacting its schema for each is what a long list would wait for.
     """
 
-    __slots__ = ("core", "_adapter", "_json", "_output", "_validator", "_serializer")
+    __slots__ = ("core", "_adapter", "_json", "_output", "_compact", "_compact_output", "_validator", "_serializer")
 
     def __init__(self, core: CoreSchema, json: JsonSchema | None, adapter: TypeAdapter[Any] | None = None) -> None:
         self.core = core
         self._adapter = adapter
         self._json = json
         self._output = json
+        self._compact: JsonSchema | None = None
+        self._compact_output: JsonSchema | None = None
         self._validator: Any = adapter.validator if adapter else None
         self._serializer: Any = adapter.serializer if adapter else None
 
@@ -57,6 +60,18 @@ class Fragment:
         if self._output is None:
             self._output = self._described("serialization")
         return self._output
+
+    @property
+    def compact(self) -> JsonSchema:
+        if self._compact is None:
+            self._compact = compacted(self.json)
+        return self._compact
+
+    @property
+    def compact_output(self) -> JsonSchema:
+        if self._compact_output is None:
+            self._compact_output = compacted(self.output)
+        return self._compact_output
 
     def _described(self, mode: Any) -> JsonSchema:
         from defserve.binding.models import json_schema
@@ -156,8 +171,10 @@ class Arguments:
     def schema(self) -> JsonSchema:
         """The compact JSON Schema. It is shared: do not change it."""
         if self._schema is None:
+            # Two parameters may share definitions; one alone has nothing to share.
+            alone = sum("$defs" in made.json for made in self._fragments) < 2
             properties = {
-                parameter.wire_name: _property(parameter, made)
+                parameter.wire_name: _property(parameter, made, made.compact if alone else made.json)
                 for parameter, made in zip(self._parameters, self._fragments, strict=True)
             }
             self._schema = object_schema(properties, [one.wire_name for one in self._parameters if one.required])
@@ -236,8 +253,7 @@ def _field(parameter: Parameter, core: CoreSchema) -> core_schema.TypedDictField
     return core_schema.typed_dict_field(core, required=parameter.required, validation_alias=alias)
 
 
-def _property(parameter: Parameter, made: Fragment) -> JsonSchema:
-    schema = made.json
+def _property(parameter: Parameter, made: Fragment, schema: JsonSchema) -> JsonSchema:
     if description := parameter.description:
         schema = schema | {"description": description}
     if parameter.required or parameter.default_factory is not None:

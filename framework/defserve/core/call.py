@@ -29,7 +29,7 @@ class Call:
     suspension: Callable[[], Any] | None = None
     endless = settled = cancelled = timed_out = False
     questions = 0
-    _children: list[Task] | None = None
+    _children: set[Task] | None = None
     _locals: dict[type, Any] | None = None
 
     def __init__(self, session: Session, id: Id, method: str, params: Params, raw: Params, terms: Terms) -> None:

@@ -105,10 +105,10 @@ class Session:
 
     def _other(self, message: Message, envelope: object | None) -> bool:
         if isinstance(message, Malformed):
-            if not self._is_known_notification(message) or message.notification is None:
-                self._refuse(message, envelope)
-                return True
-            message = message.notification
+            message = self._meant(message)
+        if isinstance(message, Malformed):
+            self._refuse(message, envelope)
+            return True
         self._malformed = 0
         if isinstance(message, Notification):
             return self._notification(message)
@@ -116,9 +116,14 @@ class Session:
             self._answer(message)
         return True
 
-    def _is_known_notification(self, message: Malformed) -> bool:
-        found = message.notification
-        return found is not None and found.method in self.composition.known_notifications
+    def _meant(self, malformed: Malformed) -> Message:
+        """What can be made of it after all: a notification with a null id, or a broken answer, which fails ours."""
+        notification = malformed.notification
+        if notification is not None and notification.method in self.composition.known_notifications:
+            return notification
+        if malformed.is_reply:
+            return Reply(malformed.id, None, {"code": malformed.code, "message": malformed.message})
+        return malformed
 
     def _receive_batch(self, messages: list[Message], envelope: object | None) -> bool:
         if not (self.terms and self.terms.profile.batches):
@@ -130,11 +135,13 @@ class Session:
         batch = Batch(envelope)
         batch.waiting = 1  # held open until every member has been looked at
         for message in messages:
+            if isinstance(message, Malformed):
+                message = self._meant(message)
             if isinstance(message, Request):
                 self._malformed = 0
                 batch.waiting += 1
                 self._request(message, envelope, batch)
-            elif isinstance(message, Malformed) and not self._is_known_notification(message):
+            elif isinstance(message, Malformed):
                 batch.replies.append(self._refusal(message))
             else:
                 self._other(message, envelope)

@@ -7,7 +7,7 @@ import threading
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from defserve.core.call import Call
 from defserve.core.engine import Pending, Task
@@ -55,8 +55,8 @@ class Deadline:
     def _overdue(self) -> None:
         # The function has swallowed its cancellation; the caller is answered all the same.
         task = self._call.task
-        if isinstance(task, asyncio.Task):
-            self._engine.keep(task)
+        if task is not None:
+            self._engine.keep(cast("asyncio.Task[Any]", task))
         self._call.session.fail(self._call, self.error)
 
 
@@ -178,15 +178,21 @@ class AsyncioEngine:
         if self.on_loop():
             work.close()
             raise RuntimeError("ctx.wait() is for functions that run in a worker thread; use await here")
+        context = copy_context()
         done = threading.Event()
         tasks: list[asyncio.Task[T]] = []
 
         def begin() -> None:
-            task = self.loop.create_task(work)
+            task = self.loop.create_task(work, context=context)
             tasks.append(task)
-            # A callback, since a task that is cancelled before its first step runs none of its code.
-            task.add_done_callback(lambda _: done.set())
+            self.keep(task)
+            # Not inside the task: one that is cancelled before it has begun never runs a line of its own.
+            task.add_done_callback(finish)
             call.adopt(task)
+
+        def finish(task: asyncio.Task[T]) -> None:
+            call.release(task)
+            done.set()
 
         if self.post(begin):
             done.wait()

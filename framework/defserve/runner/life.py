@@ -7,7 +7,9 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
+from defserve.core.call import Call
 from defserve.core.composition import Composition
+from defserve.errors import Draining
 from defserve.runner.connection import Connection
 from defserve.runner.engine import AsyncioEngine
 
@@ -39,7 +41,10 @@ class Life:
         """Leave the lifespans behind the last cancelled call: its teardown may still need what they hold."""
         if self.engine.tasks:
             await asyncio.wait(self.engine.tasks, timeout=seconds)
-        await self.stack.aclose()
+        try:
+            await self.stack.aclose()
+        finally:
+            self.engine.pool.close()
 
 
 @asynccontextmanager
@@ -61,13 +66,32 @@ async def alive(composition: Composition) -> AsyncGenerator[AsyncioEngine]:
             await life.end(composition.limits.farewell)
 
 
-async def drain(connection: Connection, seconds: float) -> bool:
-    """Let the calls in flight finish; endless ones are told to end. True when all did within `seconds`."""
-    calls = [call for session in connection.sessions.values() for call in session.in_flight.values()]
+async def drain(connection: Connection, seconds: float) -> None:
+    """Let the calls in flight finish; endless ones are told to end. Those not done in time are answered as they are."""
+    calls = _calls(connection)
     for call in calls:
         if call.endless:
             call.stop()
+    await _finished(calls, seconds)
+    for call in calls:
+        if not call.settled:
+            call.session.fail(call, Draining("the server is shutting down"))
+            call.stop()
+
+
+async def leave(connection: Connection, seconds: float) -> None:
+    """End the conversation. Calls that are cancelled by it have `seconds` to clean up."""
+    calls = _calls(connection)
+    connection.close()
+    await asyncio.sleep(0)  # one that was just received has its first step first
+    await _finished(calls, seconds)
+
+
+def _calls(connection: Connection) -> list[Call]:
+    return [call for session in connection.sessions.values() for call in session.in_flight.values()]
+
+
+async def _finished(calls: list[Call], seconds: float) -> None:
     tasks = [cast("asyncio.Task[Any]", call.task) for call in calls if call.task is not None]
-    if not tasks:
-        return True
-    return not (await asyncio.wait(tasks, timeout=seconds))[1]
+    if tasks:
+        await asyncio.wait(tasks, timeout=seconds)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from defserve.core.composition import Composition
 from defserve.runner.connection import Connection
-from defserve.runner.life import alive
+from defserve.runner.life import alive, leave
 from defserve.transports.memory import Memory, MemoryPeer
 
 
@@ -23,5 +23,4 @@ async def serving(composition: Composition) -> AsyncGenerator[MemoryPeer]:
         try:
             yield transport.peer
         finally:
-            connection.close()
-            await asyncio.sleep(0)
+            await leave(connection, composition.limits.farewell)

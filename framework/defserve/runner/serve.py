@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.composition import Composition
@@ -40,6 +41,7 @@ class StdioService:
         self.ended = False
 
     def run(self) -> int:
+        before = set(threading.enumerate())
         self.transport.claim()
         previous = _on_signals(self._interrupt_prelude)
         try:
@@ -50,6 +52,7 @@ class StdioService:
         finally:
             _restore_signals(previous)
             self.transport.release()
+            _do_not_wait_for(set(threading.enumerate()) - before, self.exit_code)
         return self.exit_code
 
     # -- before the loop ---------------------------------------------------------------------------------
@@ -63,8 +66,8 @@ class StdioService:
             return True
         answered = False
         while not self.connection.waiting:
-            frames = self.transport.read_now(PATIENCE if answered else 3600.0)
-            if frames is None:
+            frames = self.transport.read_now(PATIENCE if answered else None)
+            if frames is None or self.transport.closed:
                 return False
             if frames:
                 self.connection.received(frames)
@@ -85,6 +88,8 @@ class StdioService:
         try:
             asyncio.set_event_loop(loop)
             loop.run_until_complete(self._main(loop))
+        except asyncio.CancelledError:
+            pass  # a signal cut the lifespan short
         finally:
             _wind_down(loop)
             asyncio.set_event_loop(None)
@@ -92,32 +97,50 @@ class StdioService:
     async def _main(self, loop: asyncio.AbstractEventLoop) -> None:
         import asyncio
 
-        from defserve.runner.life import alive, drain
+        from defserve.runner.life import alive, leave
 
-        over = asyncio.Event()
-        stop = Stopper(loop, self.composition, over)
-        async with alive(self.composition) as engine:
-            stop.listen()
-            try:
+        limits = self.composition.limits
+        stop = Stopper(loop, self.composition, asyncio.current_task())
+        stop.listen()
+        try:
+            async with alive(self.composition) as engine:
+                stop.serving = True
                 self.connection.attach(engine)
-                self.transport.start(loop, self.connection.received, over.set)
-                await over.wait()
-                if stop.asked_to_drain:
-                    await stop.unless_asked_again(drain(self.connection, self.composition.limits.drain))
-                elif not stop.interrupted:
-                    await stop.unless_asked_again(drain(self.connection, self.composition.limits.farewell))
-            finally:
-                self.exit_code = INTERRUPTED if stop.interrupted else 0
-                self.connection.close()
-                await asyncio.sleep(0)
+                self.transport.start(loop, self.connection.received, stop.over.set)
+                await stop.over.wait()
+                if not stop.interrupted:
+                    seconds = limits.drain if stop.asked_to_drain else limits.farewell
+                    await stop.unless_asked_again(self._finish(seconds))
+                await leave(self.connection, limits.farewell)
+                # The lifespans' own clean-up has as long as the calls had.
+                stop.serving = False
+                stop.give(limits.drain)
+        finally:
+            self.exit_code = INTERRUPTED if stop.interrupted else 0
+            self.connection.close()
+
+    async def _finish(self, seconds: float) -> None:
+        from defserve.runner.life import drain
+
+        await drain(self.connection, seconds)
+        self.transport.flush()
+        await self.transport.written(self.composition.limits.farewell)
 
 
 class Stopper:
-    """SIGTERM drains, SIGINT ends, a second signal of either kind ends at once."""
+    """SIGTERM drains, SIGINT ends, a second signal of either kind ends at once.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, composition: Composition, over: asyncio.Event) -> None:
-        self.loop, self.composition, self.over = loop, composition, over
-        self.asked_to_drain = self.interrupted = False
+    While nothing is served yet, or any more, a signal cancels `main`: what a lifespan does then is cut short.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, composition: Composition, main: asyncio.Task[Any] | None
+    ) -> None:
+        import asyncio
+
+        self.loop, self.composition, self.main = loop, composition, main
+        self.over = asyncio.Event()
+        self.serving = self.asked_to_drain = self.interrupted = False
         self._again: asyncio.Future[None] = loop.create_future()
 
     def listen(self) -> None:
@@ -127,26 +150,35 @@ class Stopper:
             except (NotImplementedError, RuntimeError, ValueError):  # not the main thread, or Windows
                 return
 
-    async def unless_asked_again(self, work: Any) -> None:
+    async def unless_asked_again(self, work: Coroutine[Any, Any, None]) -> None:
         import asyncio
 
         task = self.loop.create_task(work)
         await asyncio.wait((task, self._again), return_when=asyncio.FIRST_COMPLETED)
         task.cancel()
 
+    def give(self, seconds: float) -> None:
+        """What is left to do may take so long."""
+        self.loop.call_later(seconds, self._cut_short)
+
     def _drain(self) -> None:
-        self._note_again()
+        self._stop()
         self.asked_to_drain = self.composition.draining = True
-        self.over.set()
 
     def _interrupt(self) -> None:
-        self._note_again()
+        self._stop()
         self.interrupted = True
+
+    def _stop(self) -> None:
+        if not self.serving:
+            self._cut_short()
+        elif self.over.is_set() and not self._again.done():
+            self._again.set_result(None)
         self.over.set()
 
-    def _note_again(self) -> None:
-        if self.over.is_set() and not self._again.done():
-            self._again.set_result(None)
+    def _cut_short(self) -> None:
+        if self.main is not None:
+            self.main.cancel()
 
 
 class _Stop(BaseException):
@@ -186,3 +218,35 @@ def _wind_down(loop: asyncio.AbstractEventLoop) -> None:
         print(f"defserve: while stopping: {error!r}", file=sys.stderr)
     finally:
         loop.close()
+
+
+def _do_not_wait_for(threads: Iterable[threading.Thread], code: int) -> None:
+    """Threads begun while serving that still run hang in a call nobody waits for: the process ends without them.
+
+    Without this the interpreter would join an executor's threads, and abort when one that it does not join
+    holds a lock it needs.
+    """
+    hanging = [thread for thread in threads if thread.is_alive()]
+    # Runs at the exit of the interpreter, before it joins anything; there is no public hook so early.
+    register = getattr(threading, "_register_atexit", None)
+    if not hanging or register is None:
+        return
+
+    def end() -> None:
+        import atexit
+        import os
+        import time
+
+        deadline = time.monotonic() + PATIENCE
+        for thread in hanging:
+            thread.join(max(deadline - time.monotonic(), 0))
+        if any(thread.is_alive() for thread in hanging):
+            atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+            for stream in (sys.stdout, sys.stderr):
+                try:
+                    stream.flush()
+                except (AttributeError, OSError, ValueError):
+                    pass
+            os._exit(code)
+
+    register(end)

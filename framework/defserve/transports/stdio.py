@@ -240,8 +240,8 @@ class Stdio:
     def _writable(self) -> None:
         self._stop_writing()
         self.flush()
-        if self._emptied is not None and not self._queued and not self._emptied.done():
-            self._emptied.set_result(None)
+        if not self._queued:
+            self._tell_emptied()
         if self._paused and self._queued < HIGH_WATER // 2 and not self.closed:
             self._paused = False
             if self._turn is not None:
@@ -249,11 +249,16 @@ class Stdio:
             else:
                 self._resume()
 
+    def _tell_emptied(self) -> None:
+        if self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
     def _give_up(self) -> None:
         self._out.clear()
         self._queued = 0
         self.closed = True
         self._stop_reading()
+        self._tell_emptied()
         if self._turn is not None:
             self._turn.set()
         if self._ended is not None:
@@ -263,11 +268,17 @@ class Stdio:
 def _duplicate(descriptor: int, null: int) -> int:
     # A stream the process was started without is one at its end; `null` may have been given its number.
     if descriptor == null or (sys.__stdin__, sys.__stdout__)[descriptor] is None:
-        return os.dup(null)
+        return _copy(null)
     try:
-        return os.dup(descriptor)
+        return _copy(descriptor)
     except OSError:
-        return os.dup(null)
+        return _copy(null)
+
+
+def _copy(descriptor: int) -> int:
+    copy = os.dup(descriptor)
+    # One of the standard numbers would be taken over next; the copy that filled it stays.
+    return copy if copy > 2 else _copy(copy)
 
 
 def _flush_prints() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
@@ -23,7 +23,7 @@ def decode(data: bytes, *, depth: int = 64, keys: int = 10_000) -> Message | lis
     if len(data) > 2 * depth and (data.count(b"{") + data.count(b"[") > depth or data.count(b":") > keys):
         excess = _excess(value, depth, keys)
         if excess:
-            return Malformed(INVALID_REQUEST, f"Invalid request: {excess}", _answerable_id(value))
+            return Malformed(INVALID_REQUEST, f"Invalid request: {excess}", _readable_id(value))
     if isinstance(value, list):
         return _batch(value)  # pyright: ignore[reportUnknownArgumentType]
     return message(value)
@@ -33,27 +33,29 @@ def message(value: Any) -> Message:
     """One decoded JSON value as a message."""
     if not isinstance(value, dict):
         return Malformed(INVALID_REQUEST, "Invalid request: a message is a JSON object")
-    raw: dict[str, Any] = value
+    raw = cast("dict[str, Any]", value)
     if raw.get("jsonrpc") != "2.0":
-        return Malformed(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"', _answerable_id(raw))
+        is_reply = "method" not in raw and ("result" in raw or "error" in raw)
+        text = 'Invalid request: "jsonrpc" must be "2.0"'
+        return Malformed(INVALID_REQUEST, text, _readable_id(raw), is_reply=is_reply)
     if "method" not in raw:
         return _reply(raw)
     method = raw["method"]
     if not isinstance(method, str) or not 0 < len(method) <= METHOD_BYTES:
         text = f'Invalid request: "method" must be a string of 1 to {METHOD_BYTES} characters'
-        return Malformed(INVALID_REQUEST, text, _answerable_id(raw))
-    params = raw.get("params")
+        return Malformed(INVALID_REQUEST, text, _readable_id(raw))
+    params: Any = raw.get("params")
     if params is None:
         params = {}
     if "id" not in raw:
-        return Notification(method, params if isinstance(params, dict) else {}, raw)
+        return Notification(method, cast("dict[str, Any]", params) if isinstance(params, dict) else {}, raw)
     id = raw["id"]
     if not _usable_id(id):
         text = f'Invalid request: "id" must be an integer or a string of at most {ID_BYTES} characters'
         return Malformed(INVALID_REQUEST, text, notification=_null_id_notification(id, method, params, raw))
     if not isinstance(params, dict):
         return Malformed(INVALID_PARAMS, 'Invalid params: "params" must be an object', id)
-    return Request(id, method, params, raw)
+    return Request(id, method, cast("dict[str, Any]", params), raw)
 
 
 def encode(value: Any) -> bytes:
@@ -90,13 +92,13 @@ def _batch(values: list[Any]) -> Message | list[Message]:
 
 def _reply(raw: dict[str, Any]) -> Message:
     id, error = raw.get("id"), raw.get("error")
-    if id is not None and not _usable_id(id):
-        return Malformed(INVALID_REQUEST, 'Invalid request: neither a usable "method" nor a usable "id"')
-    if "result" in raw and "error" not in raw:
+    usable = id is None or _usable_id(id)
+    if usable and "result" in raw and "error" not in raw:
         return Reply(id, raw["result"], None)
-    if isinstance(error, dict) and "result" not in raw:
-        return Reply(id, None, error)  # pyright: ignore[reportUnknownArgumentType]
-    return Malformed(INVALID_REQUEST, 'Invalid request: neither "method" nor one of "result" and "error"', _answerable_id(raw))
+    if usable and isinstance(error, dict) and "result" not in raw:
+        return Reply(id, None, cast("dict[str, Any]", error))
+    text = 'Invalid request: neither "method" nor one of "result" and "error"'
+    return Malformed(INVALID_REQUEST, text, _readable_id(raw), is_reply="result" in raw or "error" in raw)
 
 
 def _usable_id(id: Any) -> bool:
@@ -106,12 +108,8 @@ def _usable_id(id: Any) -> bool:
     return isinstance(id, str) and len(id) <= ID_BYTES
 
 
-def _answerable_id(value: Any) -> Id | None:
-    raw: dict[str, Any] = value if isinstance(value, dict) else {}
-    if "method" not in raw and ("result" in raw or "error" in raw):
-        # A broken answer to us: its id is one of ours, and the peer would take ours for one of its own.
-        return None
-    id = raw.get("id")
+def _readable_id(value: Any) -> Id | None:
+    id = cast("dict[str, Any]", value).get("id") if isinstance(value, dict) else None
     return id if _usable_id(id) else None
 
 
@@ -121,16 +119,16 @@ def _null_id_notification(id: Any, method: str, params: Any, raw: dict[str, Any]
 
 
 def _excess(value: Any, depth: int, keys: int) -> str | None:
-    level: list[Any] = [value]
-    for _ in range(depth + 1):
+    level: list[dict[str, Any] | list[Any]] = [value] if isinstance(value, dict | list) else []
+    for _ in range(depth):
         below: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                if len(item) > keys:  # pyright: ignore[reportUnknownArgumentType]
-                    return f"an object has more than {keys} members"
-                below.extend(item.values())  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-            elif isinstance(item, list):
-                below.extend(item)  # pyright: ignore[reportUnknownArgumentType]
+        for container in level:
+            if isinstance(container, list):
+                below += [item for item in container if isinstance(item, dict | list)]
+                continue
+            if len(container) > keys:
+                return f"an object has more than {keys} members"
+            below += [item for item in container.values() if isinstance(item, dict | list)]
         if not below:
             return None
         level = below

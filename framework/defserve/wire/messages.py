@@ -38,13 +38,23 @@ class Reply:
 class Malformed:
     """Something that is no message: the code and text of its refusal, with the id where one could be read.
 
-    `notification` is set where only a null `id` stands between it and a notification.
+    `notification` is set where only a null `id` stands between it and a notification. `is_reply`: it was meant as
+    an answer, so the id is the receiver's own, and it must not be answered in turn.
     """
 
-    __slots__ = ("code", "message", "id", "notification")
+    __slots__ = ("code", "message", "id", "notification", "is_reply")
 
-    def __init__(self, code: int, message: str, id: Id | None = None, notification: Notification | None = None) -> None:
-        self.code, self.message, self.id, self.notification = code, message, id, notification
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        id: Id | None = None,
+        *,
+        notification: Notification | None = None,
+        is_reply: bool = False,
+    ) -> None:
+        self.code, self.message, self.id = code, message, id
+        self.notification, self.is_reply = notification, is_reply
 
 
 Message: TypeAlias = Request | Notification | Reply | Malformed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from defserve.core.call import Call
 from defserve.core.registry import Registry
@@ -52,6 +52,20 @@ class Completions:
     def add(self, target: str, argument: str, completion: Completion) -> None:
         self.registry.add(f"{target} {argument}", completion, where=completion.function.signature.where)
 
+    def check(self) -> None:
+        """Raises UsageError for a completion of something that nobody has declared."""
+        for key, completion in self.registry.items():
+            target, _, argument = key.rpartition(" ")
+            item = self._prompts.registry.get(target) or self._resources.templates.get(target)
+            known = [p.wire_name for p in item.function.signature.parameters] if item is not None else []
+            if argument not in known:
+                problem = f"has no argument {argument!r}" if item is not None else "is no prompt or resource template"
+                raise UsageError(
+                    f"completion of {argument!r} for {target!r}: {target!r} {problem}",
+                    where=completion.function.signature.where,
+                    fix=f"use one of {', '.join(known)}" if known else "check its spelling",
+                )
+
     @property
     def offered(self) -> bool:
         """Whether anything can be completed at all."""
@@ -60,38 +74,31 @@ class Completions:
     async def complete(self, call: Call, params: Params) -> Params:
         if not self.offered:
             raise MethodNotFound(f"Method not found: {call.method} (this server completes nothing)")
-        target, function = self._target(call, params.get("ref"))
-        argument, context = params.get("argument"), params.get("context") or {}
-        if not isinstance(argument, dict) or not isinstance(context, dict):
-            raise InvalidParams("Invalid params: argument and context must be objects")
-        fields: Params = argument
-        name, value = fields.get("name"), fields.get("value")
+        target, function = self._target(call, _object(params, "ref"))
+        argument, context = _object(params, "argument"), _object(params, "context", {})
+        name, value = argument.get("name"), argument.get("value")
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidParams("Invalid params: argument needs a name and a value")
-        annotations = {p.name: p.annotation for p in function.signature.parameters}
+        annotations = {p.wire_name: p.annotation for p in function.signature.parameters}
         if name not in annotations:
             raise InvalidParams(f"Unknown argument: {name}")
         completion = self.registry.get(f"{target} {name}")
         if completion is None:
             return _completion([c for c in _choices(annotations[name]) if c.startswith(value)])
-        given: Any = context.get("arguments")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        known: Params = given if isinstance(given, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+        known = _object(context, "arguments", {})
         kwargs = {takes: known.get(takes) for takes in completion.takes} | {"value": value}
         found = await completion.function.run(call, kwargs, call.session.composition.limits.tool)
         return _completion(found)
 
-    def _target(self, call: Call, ref: Any) -> tuple[str, Function]:
-        if not isinstance(ref, dict):
-            raise InvalidParams("Invalid params: ref must be an object")
-        fields: Params = ref
-        kind, visible = fields.get("type"), call.session.composition.visible
+    def _target(self, call: Call, ref: Params) -> tuple[str, Function]:
+        kind, visible = ref.get("type"), call.session.composition.visible
         if kind == "ref/prompt":
-            prompt = self._prompts.registry.get(str(fields.get("name")))
+            prompt = self._prompts.registry.get(str(ref.get("name")))
             if prompt is not None and visible(call, prompt):
                 return prompt.name, prompt.function
-            raise InvalidParams(f"Unknown prompt: {fields.get('name')}")
+            raise InvalidParams(f"Unknown prompt: {ref.get('name')}")
         if kind == "ref/resource":
-            uri = str(fields.get("uri"))
+            uri = str(ref.get("uri"))
             resource = self._resources.templates.get(uri) or self._resources.concrete.get(uri)
             if resource is not None and visible(call, resource):
                 return resource.uri, resource.function
@@ -99,8 +106,15 @@ class Completions:
         raise InvalidParams("Invalid params: ref.type must be ref/prompt or ref/resource")
 
 
-def _completion(found: Iterable[Any] | None) -> Params:
-    values = [str(value) for value in found or ()]
+def _object(params: Params, name: str, default: Params | None = None) -> Params:
+    found: Any = params.get(name, default)
+    if not isinstance(found, dict):
+        raise InvalidParams(f"Invalid params: {name} must be an object")
+    return cast("Params", found)
+
+
+def _completion(found: str | Iterable[Any] | None) -> Params:
+    values = [found] if isinstance(found, str) else [str(value) for value in found or ()]
     return {"completion": {"values": values[:AT_MOST], "total": len(values), "hasMore": len(values) > AT_MOST}}
 
 

@@ -21,7 +21,7 @@ def block(part: Part, dialect: Dialect) -> Params:
         return {"type": "text", "text": part.text}
     encoded = _ENCODERS[_kind(part)](part, dialect)
     if part.annotations:
-        encoded["annotations"] = annotations(part.annotations, dialect)
+        encoded["annotations"] = annotations_wire(part.annotations, dialect)
     if part.meta and "meta" in dialect.has:
         encoded["_meta"] = dict(part.meta)
     return encoded
@@ -29,10 +29,10 @@ def block(part: Part, dialect: Dialect) -> Params:
 
 def contents(uri: str, part: Part, mime_type: str | None, dialect: Dialect) -> Params:
     """A part as the contents of a resource (resources: resource contents)."""
-    if isinstance(part, Embedded):
-        return _embedded_contents(part, dialect)
     found: Params = {"uri": uri}
-    if isinstance(part, Text):
+    if isinstance(part, Embedded):
+        found = _embedded_contents(part, mime_type)
+    elif isinstance(part, Text):
         found |= {"mimeType": mime_type or "text/plain", "text": part.text}
     elif isinstance(part, Image | Audio):
         found |= {"mimeType": mime_type or part.mime_type, "blob": b64encode(part.data).decode()}
@@ -43,7 +43,7 @@ def contents(uri: str, part: Part, mime_type: str | None, dialect: Dialect) -> P
     return found
 
 
-def annotations(given: Mapping[str, Any], dialect: Dialect) -> Params:
+def annotations_wire(given: Mapping[str, Any], dialect: Dialect) -> Params:
     """`audience`, `priority`, `lastModified`, as far as the version has them."""
     hidden = () if "last_modified" in dialect.has else ("lastModified", "last_modified")
     return {_WIRE_NAMES.get(key, key): value for key, value in given.items() if key not in hidden}
@@ -80,13 +80,13 @@ def _link(part: Any, dialect: Dialect) -> Params:
 
 
 def _embedded(part: Any, dialect: Dialect) -> Params:
-    return {"type": "resource", "resource": _embedded_contents(part, dialect)}
+    return {"type": "resource", "resource": _embedded_contents(part)}
 
 
-def _embedded_contents(part: Embedded, dialect: Dialect) -> Params:
+def _embedded_contents(part: Embedded, mime_type: str | None = None) -> Params:
     found: Params = {"uri": part.uri}
-    if part.mime_type:
-        found["mimeType"] = part.mime_type
+    if known := part.mime_type or mime_type:
+        found["mimeType"] = known
     if part.text is not None:
         found["text"] = part.text
     else:

@@ -37,11 +37,12 @@ class Form:
         if isinstance(kind, Mapping):
             schema: Params = dict(kind)  # pyright: ignore[reportUnknownArgumentType]
             return cls(_flat(schema, "the schema"), list(schema.get("required", ())), lambda content: content)
-        from pydantic import TypeAdapter
         from pydantic_core import to_json
 
-        adapter = TypeAdapter[Any](kind)
-        schema = adapter.json_schema()
+        from defserve.binding import models
+
+        adapter = models.adapter(kind)
+        schema = adapter.json_schema(schema_generator=models.TitlelessJsonSchema)
         name = getattr(kind, "__name__", str(kind))
         if "properties" not in schema:
             wrapped = {"properties": {VALUE: schema}, "$defs": schema.pop("$defs", {})}

@@ -24,7 +24,8 @@ class MCP(Extension):
 
     name = "mcp"
     # Without a handshake a cancellation still has to find its request.
-    opens_with = frozenset({"initialize", "ping", "notifications/cancelled"})
+    # A bare `server/discover` is a probe: "method not found" is the answer that sends clients to `initialize`.
+    opens_with = frozenset({"initialize", "ping", "server/discover", "notifications/cancelled"})
 
     def __init__(self, identity: Identity, sealing: Sealing) -> None:
         self.lifecycle = Lifecycle(identity, sealing)
@@ -44,7 +45,8 @@ class MCP(Extension):
                 registry.watch(lambda kind=kind: self.subscriptions.changed(kind))
 
     def compose(self, composition: Composition) -> None:
-        """The composition whose sessions are told of changes."""
+        """The composition whose sessions are told of changes. Raises UsageError for what does not fit together."""
+        self.completions.check()
         self.subscriptions.composition = composition
 
     def offer_in(self, message: Request | Notification) -> Offer | None:

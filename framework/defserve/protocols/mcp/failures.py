@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from defserve.core.profile import INTERNAL_ERROR, error_object, mask
 from defserve.errors import BadArguments, InvalidParams, NoBackChannel, PeerError, ProtocolError, Refused, ToolError
@@ -29,6 +29,7 @@ class ResourceNotFound(InvalidParams):
 
 def failure(call: Call, error: BaseException, dialect: Dialect) -> Params:
     """The rest of the reply to a call that raised."""
+    error = lone(error)
     if isinstance(error, NoBackChannel) and dialect.stateless and error.needs:
         data = {"requiredCapabilities": error.needs}
         return _error(call, MISSING_CAPABILITY, error.message, "missing_capability", data)
@@ -46,6 +47,15 @@ def failure(call: Call, error: BaseException, dialect: Dialect) -> Params:
     if isinstance(error, PeerError):
         return _error(call, INTERNAL_ERROR, error.message, _symbol(error), None)
     return _error(call, INTERNAL_ERROR, mask(call, error), "internal_error", None)
+
+
+def lone(error: BaseException) -> BaseException:
+    """The first of what a task group wrapped, where all of it is meant to be read; else the error as it is."""
+    if isinstance(error, ExceptionGroup):
+        group = cast("ExceptionGroup[Exception]", error)
+        if group.split((ToolError, PeerError, Refused))[1] is None:
+            return lone(group.exceptions[0])
+    return error
 
 
 def tool_failure(call: Call, error: BaseException) -> Params:

@@ -18,7 +18,7 @@ FindProvider = Callable[[Any], Callable[[Any], Any] | None]
 
 
 class Emitted:
-    """Parts a function has sent on the way, in order: they are part of its result."""
+    """What a function has yielded and, as `Aside`, emitted so far: all of it is part of the result."""
 
     __slots__ = ("parts",)
 

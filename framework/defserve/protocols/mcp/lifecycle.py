@@ -103,10 +103,10 @@ class Lifecycle:
         asked, capabilities, info = (params.get(k) for k in ("protocolVersion", "capabilities", "clientInfo"))
         if not isinstance(asked, str):
             raise InvalidParams("initialize: protocolVersion must be a string")
-        if not isinstance(capabilities or {}, dict) or not isinstance(info or {}, dict):
+        if not isinstance(capabilities, dict | None) or not isinstance(info, dict | None):
             raise InvalidParams("initialize: capabilities and clientInfo must be objects")
         version = asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
-        offer = _offer(version, capabilities or {}, info or {}, stateless=False)
+        offer = _offer(version, capabilities or {}, info or {}, stateless=False)  # pyright: ignore[reportUnknownArgumentType]
         terms = session.open(offer)
         call.terms = terms
         dialect = self.dialects[version]
@@ -132,7 +132,7 @@ class Lifecycle:
         meta = message.params.get("_meta")
         if not isinstance(meta, dict) or VERSION_KEY not in meta:
             return None
-        fields: dict[str, Any] = meta
+        fields: dict[str, Any] = meta  # pyright: ignore[reportUnknownVariableType]
         version, capabilities, info = fields[VERSION_KEY], fields.get(CAPABILITIES_KEY), fields.get(CLIENT_KEY, {})
         if not isinstance(version, str):
             raise InvalidParams(f"Invalid params: _meta[{VERSION_KEY!r}] must be a string")
@@ -181,7 +181,7 @@ def stateless_only(call: Call) -> Dialect:
     """The dialect of a method that only the stateless era has; MethodNotFound in the other."""
     profile = call.terms.profile
     if not isinstance(profile, Dialect) or not profile.stateless:
-        raise MethodNotFound(f"Method not found: {call.method}")
+        raise MethodNotFound(f"Method not found: {call.method} (without _meta[{VERSION_KEY!r}])")
     return profile
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any
+
+from pydantic_core import to_jsonable_python
 
 from defserve.core.call import Call
 from defserve.errors import InvalidParams
@@ -57,21 +60,21 @@ def log(call: Call, level: str, message: str, fields: Params) -> None:
     if reported.messages == limit:
         message, fields = f"further messages of this call are dropped after {limit}", {}
     name = getattr(call.subject, "name", None)
-    params: Params = {"level": level, "data": {"message": message, **fields} if fields else message}
+    params: Params = {"level": level, "data": {"message": message, **_jsonable(fields)} if fields else message}
     call.notify("notifications/message", {**params, "logger": name} if name else params)
 
 
 def progress(call: Call, value: float, total: float | None, message: str | None) -> None:
-    """Report progress to a client that asked for it. Values that do not grow are left out. From any thread."""
+    """Report progress to a client that asked for it; values that do not grow are left out. From any thread."""
     token = progress_token(call)
     if token is None:
         return
     reported = call.local(Reported)
-    if reported.progress is not None and value <= reported.progress:
+    if not isfinite(value) or (reported.progress is not None and value <= reported.progress):
         return
     reported.progress = value
     params: Params = {"progressToken": token, "progress": value}
-    if total is not None:
+    if total is not None and isfinite(total):
         params["total"] = total
     if message and "progress_message" in dialect_of(call).has:
         params["message"] = message
@@ -90,6 +93,11 @@ def _threshold(call: Call) -> str | None:
         return _meta(call).get(LOG_LEVEL_KEY)
     level = call.session.peek(LogLevel)
     return level.level if level is not None else DEFAULT_LEVEL
+
+
+def _jsonable(fields: Params) -> Params:
+    """Fields of any type: what JSON has no form for is shown as text, since a log line must never fail a call."""
+    return to_jsonable_python(fields, fallback=str, inf_nan_mode="null", serialize_unknown=True)
 
 
 def _meta(call: Call) -> Params:

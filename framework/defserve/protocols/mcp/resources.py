@@ -102,11 +102,11 @@ class Resource:
             "description": description,
             "mimeType": options.mime_type,
             "size": None if self.template else options.size,
-            "annotations": content.annotations(options.annotations, dialect) if options.annotations else None,
+            "annotations": content.annotations_wire(options.annotations, dialect) if options.annotations else None,
             "icons": icons_wire(options.icons) if "icons" in has else None,
             "_meta": dict(options.meta) if options.meta and "meta" in has else None,
         }
-        return fields | {key: value for key, value in optional.items() if value}
+        return fields | {key: value for key, value in optional.items() if value or value == 0}
 
 
 class Resources:
@@ -192,7 +192,11 @@ def contents(uri: str, value: Any, mime_type: str | None, dialect: Dialect) -> l
 def _values(resource: Resource, values: Params) -> Params:
     # An exploded variable matches a list; a parameter that wants one text gets it back in one piece.
     wanted = {p.name: p.annotation for p in resource.function.signature.parameters}
-    return {n: ",".join(v) if isinstance(v, list) and wanted.get(n) is str else v for n, v in values.items()}
+    return {n: _joined(v) if wanted.get(n) is str else v for n, v in values.items()}
+
+
+def _joined(value: Any) -> Any:
+    return ",".join(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _template(uri: str, where: str) -> UriTemplate:

@@ -47,7 +47,7 @@ class Rounds:
         responses, state = params.get("inputResponses"), params.get("requestState")
         if not isinstance(responses, dict | None):
             raise InvalidParams("Invalid params: inputResponses must be an object")
-        given: Params = responses or {}
+        given: Params = responses or {}  # pyright: ignore[reportUnknownVariableType]
         if state is None:
             self.unproven = given
             return

@@ -1,4 +1,4 @@
-"""The server's secret (2026-07-28: multi round-trip requests, requestState): given, from the environment, or ephemeral."""
+"""The server's secret (2026-07-28: multi round-trip requests): given, from the environment, or ephemeral."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Subscriptions:
         handshake_only(call)
         uri = self._uri(call, params)
         uris = call.session.local(Subscribed).uris
-        if len(uris) >= call.session.composition.limits.subscriptions:
+        if uri not in uris and len(uris) >= call.session.composition.limits.subscriptions:
             raise LimitExceeded("too many subscriptions in this session", data={"limit": "subscriptions"})
         uris.add(uri)
         return {}

@@ -108,7 +108,7 @@ async def roots(call: Call, *, key: str | None = None) -> list[Root]:
 
 
 async def gather(call: Call, questions: Sequence[Awaitable[Any]]) -> list[Any]:
-    """Several questions in one round; the answers in the order of the questions. If one fails, the rest is taken back."""
+    """Several questions in one round; the answers in their order. When one fails the rest is taken back."""
     import asyncio
 
     asked = [asyncio.ensure_future(question) for question in questions]
@@ -201,7 +201,7 @@ def _accepted(answer: Params, message: str) -> Params:
 def _is_form_answer(answer: Any) -> bool:
     if not isinstance(answer, dict):
         return False
-    fields: Params = answer
+    fields: Params = answer  # pyright: ignore[reportUnknownVariableType]
     content = fields.get("content")
     return fields.get("action") in ("accept", "decline", "cancel") and isinstance(content, dict | None)
 

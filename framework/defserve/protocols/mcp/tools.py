@@ -13,8 +13,9 @@ from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.core.stages import surround
 from defserve.errors import InvalidParams, ProtocolError, UsageError
+from defserve.limits import Limits
 from defserve.protocols.mcp import content
-from defserve.protocols.mcp.failures import VENDOR, tool_failure
+from defserve.protocols.mcp.failures import VENDOR, lone, tool_failure
 from defserve.protocols.mcp.function import Emitted, FindProvider, Function
 from defserve.protocols.mcp.identity import Icon, icons_wire
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
@@ -85,6 +86,23 @@ class Tool:
             )
         return cls(name, options, bound, Returns.of(bound.signature, options.structured), owner)
 
+    def check(self, limits: Limits) -> None:
+        """Raises UsageError for a tool that goes beyond what its server allows."""
+        if (self.options.timeout or 0) > limits.tool_max:
+            raise UsageError(
+                f"tool {self.name!r}: timeout={self.options.timeout:g} is longer than the {limits.tool_max:g} s allowed",
+                where=self.where,
+                fix="shorten it, or serve with Limits(tool_max=…)",
+            )
+        written = self.options.description or self.function.signature.function.__doc__ or ""
+        # The docstring is only parsed, which costs an import, where it could be too long.
+        if len(written) > limits.description and len(self.description) > limits.description:
+            raise UsageError(
+                f"tool {self.name!r}: its description is longer than {limits.description} characters",
+                where=self.where,
+                fix="models read it with every request: shorten it, or serve with Limits(description=…)",
+            )
+
     def renamed(self, name: str) -> Tool:
         """The same tool under another name, for mounting."""
         other = Tool(name, replace(self.options, name=name), self.function, self.returns, self.owner)
@@ -154,9 +172,10 @@ class Tools:
             return await self._run_staged(call, tool, params)
         except ProtocolError:
             raise
-        except Exception as error:
+        except Exception as raised:
+            error = lone(raised)
             if getattr(error, "needs", None) and dialect_of(call).stateless:
-                raise
+                raise error from None
             return tool_failure(call, error)
 
     def _find(self, call: Call, params: Params) -> Tool:
@@ -179,7 +198,7 @@ class Tools:
         if tool.function.streams:
             return result(tool.returns.join(emitted.parts), dialect_of(call))
         outcome = tool.returns.pack(value)
-        earlier = [part for value in emitted.parts for part in pack_any(value).parts]
+        earlier = [part for aside in emitted.parts for part in pack_any(aside.part).parts]
         return result(Outcome(earlier + outcome.parts, outcome.structured), dialect_of(call))
 
     async def _run_staged(self, call: Call, tool: Tool, params: Params) -> Params:

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from defserve import Context, Server
+
+pytestmark = pytest.mark.anyio
+
+
+class Odd:
+    def __str__(self) -> str:
+        return "odd"
+
+
+async def test_a_log_line_with_values_json_does_not_know_never_fails_the_call():
+    server, told = Server("s", "1"), list[Any]()
+
+    @server.tool
+    async def work(ctx: Context) -> str:
+        ctx.log.warning("strange", thing=Odd(), error=ValueError("no"), number=float("nan"), many={1})
+        return "done"
+
+    async with server.connect(version="2025-11-25", on_log=told.append) as client:
+        assert await client.call("work") == "done"
+    fields = {"message": "strange", "thing": "odd", "error": "no", "number": None, "many": [1]}
+    assert [(log["level"], log["data"]) for log in told] == [("warning", fields)]
+
+
+@pytest.mark.req("MCP-4.4g")
+async def test_progress_that_does_not_grow_or_is_no_number_is_not_told():
+    server, told = Server("s", "1"), list[Any]()
+
+    @server.tool
+    async def work(ctx: Context) -> str:
+        for value in (float("nan"), 1, 1, 0.5, float("inf"), 2):
+            ctx.progress(value, float("inf"))
+        return "done"
+
+    def step(value: float, total: float | None, message: str | None) -> None:
+        told.append((value, total))
+
+    async with server.connect() as client:
+        await client.call_raw("work", on_progress=step)
+        assert told == [(1, None), (2, None)]
+        assert (await client.call_raw("work"))["content"][0]["text"] == "done"
