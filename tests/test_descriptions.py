@@ -10,8 +10,6 @@ from tests.raw import ERAS, raw, text_of
 
 pytestmark = pytest.mark.anyio
 
-eras = pytest.mark.parametrize("version", ERAS)
-
 
 # -- descriptions
 

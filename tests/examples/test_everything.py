@@ -53,8 +53,8 @@ async def test_tools_show_title_annotations_icons_and_meta(connect_to: ConnectTo
 async def test_python_types_are_listed_as_json_schema(connect_to: ConnectTo):
     point = {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "number"}}, "required": ["x", "y"]}
     async with connect_to("everything") as client:
-        takes = {tool["name"]: tool["inputSchema"].get("properties") for tool in await client.tools()}
-        gives = {tool["name"]: tool.get("outputSchema") for tool in await client.tools()}
+        tools = {tool["name"]: tool for tool in await client.tools()}
+    takes = {name: tool["inputSchema"].get("properties") for name, tool in tools.items()}
     line = takes["bill"]["order"]["items"]
     assert line["properties"] == {
         "item": {"type": "string"},
@@ -62,14 +62,15 @@ async def test_python_types_are_listed_as_json_schema(connect_to: ConnectTo):
         "quantity": {"type": "integer", "default": 1},
     }
     assert (takes["bill"]["order"]["type"], line["required"]) == ("array", ["item", "price"])
-    assert takes["midpoint"] == {"a": point, "b": point}
+    assert takes["midpoint"] == {"a": {"$ref": "#/$defs/Point"}, "b": {"$ref": "#/$defs/Point"}}
+    assert tools["midpoint"]["inputSchema"]["$defs"] == {"Point": point}
     assert takes["weather"] == {
         "city": {"type": "string"},
         "unit": {"type": "string", "enum": ["celsius", "fahrenheit"], "default": "celsius"},
         "round_to": {"type": "integer", "enum": [0, 1], "default": 0},
     }
     assert takes["swim"] == {"fail": {"type": "boolean", "default": False}}
-    assert gives["midpoint"] == point
+    assert tools["midpoint"]["outputSchema"] == point
 
 
 @pytest.mark.req("MCP-5.1o")

@@ -79,7 +79,7 @@ class Call:
             engine.post(lambda: self._send(data))
 
     def _send(self, data: bytes) -> None:
-        if not self.settled:
+        if not (self.settled or self.cancelled):
             self.session.outlet(Outgoing(data, self))
 
     async def request(self, method: str, params: Params, *, timeout: float | None = None) -> Any:

@@ -20,6 +20,7 @@ from defserve.errors import (
     PeerTimeout,
     ProtocolError,
 )
+from defserve.limits import Limits
 from defserve.wire.codec import INVALID_REQUEST, decode, encode, encode_result, notification
 from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Reply, Request
 
@@ -181,11 +182,17 @@ class Session:
 
     def _admit(self, call: Call, *, immediate: bool) -> None:
         limits, in_flight = self.composition.limits, self.in_flight
-        if self.composition.draining and not immediate:
-            raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
         if call.id in in_flight:
             raise InvalidRequest(f"Invalid request: id {call.id!r} is already in flight")
-        if len(in_flight) >= limits.in_flight:
+        if not immediate:  # what is answered at once takes no room, and a ping has to be answered
+            self._make_sure_there_is_room(limits)
+        in_flight[call.id] = call
+        self.composition.running += 1
+
+    def _make_sure_there_is_room(self, limits: Limits) -> None:
+        if self.composition.draining:
+            raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
+        if len(self.in_flight) >= limits.in_flight:
             raise LimitExceeded(
                 f"too many calls in flight: at most {limits.in_flight} a session",
                 data={"limit": "in_flight", "retry_after_ms": 100},
@@ -195,8 +202,6 @@ class Session:
                 f"too many calls in flight: at most {limits.in_flight_total} in this server",
                 data={"limit": "in_flight_total", "retry_after_ms": 100},
             )
-        in_flight[call.id] = call
-        self.composition.running += 1
 
     def _notification(self, notification: Notification) -> bool:
         terms = self.terms or self.composition.unopened

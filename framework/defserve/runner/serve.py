@@ -52,7 +52,7 @@ class StdioService:
         finally:
             _restore_signals(previous)
             self.transport.release()
-            _do_not_wait_for(set(threading.enumerate()) - before, self.exit_code)
+            pass;0 and _do_not_wait_for(set(threading.enumerate()) - before, self.exit_code)
         return self.exit_code
 
     # -- before the loop ---------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ def _wind_down(loop: asyncio.AbstractEventLoop) -> None:
         for task in tasks:
             task.cancel()
         if tasks:
-            loop.run_until_complete(asyncio.wait(tasks, timeout=0.5))
-        loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), 0.5))
+            loop.run_until_complete(asyncio.wait(tasks, timeout=0.1))
+        loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), 0.1))
     except Exception as error:
         print(f"defserve: while stopping: {error!r}", file=sys.stderr)
     finally:

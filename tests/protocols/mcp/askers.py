@@ -26,11 +26,15 @@ Json = dict[str, Any]
 
 
 class Person:
-    """Who is asked. `says` answers by message: a value for a lone field, a dict, "decline" or "cancel"."""
+    """Who is asked. `says` answers by message: a value for a lone field, a dict, "decline" or "cancel".
+
+    `fills` does it by the form instead, where it is given.
+    """
 
     def __init__(self) -> None:
         self.asked: list[Json] = []
         self.says: Callable[[str], Any] = lambda message: "decline"
+        self.fills: Callable[[Json], Any] | None = None
         self.writes: Json = {"role": "assistant", "content": {"type": "text", "text": "Roses"}, "model": "bard"}
         self.roots: list[Json] = [{"uri": "file:///home", "name": "home"}]
 
@@ -45,7 +49,7 @@ class Person:
             return self.writes
         if method == "roots/list":
             return {"roots": self.roots}
-        said = self.says(params["message"])
+        said = self.fills(params["requestedSchema"]) if self.fills else self.says(params["message"])
         if said in ("accept", "decline", "cancel"):
             return {"action": said}
         return {"action": "accept", "content": said if isinstance(said, dict) else {"value": said}}

@@ -67,10 +67,7 @@ def test_identical_questions_asked_at_once_are_told_apart_by_occurrence(asker: A
 
 
 def test_questions_with_one_message_are_told_apart_by_their_form(asker: Asker):
-    def reads_the_form(message: str) -> str:
-        return asker.person.asked[-1]["requestedSchema"]["properties"]["value"]["description"].split()[-1]
-
-    asker.person.says = reads_the_form
+    asker.person.fills = lambda form: form["properties"]["value"]["description"].split()[-1]
     assert text(asker.result("namesakes")) == "second first"
 
 

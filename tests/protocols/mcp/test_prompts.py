@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import pytest
 
-from defserve import Assistant, Embedded, Image, Message, Server, Text, User
+from defserve import Assistant, Embedded, Image, Message, Server, Text, UsageError, User
 from defserve.errors import PeerError
 
 pytestmark = pytest.mark.anyio
@@ -60,3 +60,10 @@ async def test_texts_on_the_wire_become_typed_arguments_or_a_broken_request():
             with pytest.raises(PeerError) as refused:
                 await text(**arguments)
             assert refused.value.code == -32602
+
+
+def test_a_prompt_that_returns_nothing_is_refused_at_registration():
+    def silence() -> None: ...
+
+    with pytest.raises(UsageError, match="prompt 'silence' returns nothing"):
+        Server("s", "1").prompt(silence)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from defserve import Embedded, Image, Link, Server, Text
+from defserve import Embedded, Image, Link, Server, Text, UsageError
 from defserve.errors import PeerError
 
 pytestmark = pytest.mark.anyio
@@ -110,3 +110,28 @@ async def test_only_what_can_be_read_can_be_subscribed_to():
         with pytest.raises(PeerError) as refused:
             await client.subscribe("text://a")
         assert refused.value.code == -32002
+
+
+@pytest.mark.parametrize("uri", ["plain", "two words:x", "1st://x", ":x", "a:", "//x", "a://b c", "{name}"])
+def test_what_is_no_uri_is_refused_at_registration(uri: str):
+    with pytest.raises(UsageError, match="is not a URI"):
+        Server("s", "1").resource(uri)(anything)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"ttl": -1}, "ttl and size cannot be negative"),
+        ({"size": -1}, "ttl and size cannot be negative"),
+        ({"annotations": {"audience": "user"}}, "audience"),
+        ({"annotations": {"audience": ["model"]}}, "audience"),
+        ({"annotations": {"priority": 2}}, "priority"),
+    ],
+)
+def test_options_that_would_be_invalid_on_the_wire_are_refused_at_registration(options: Any, problem: str):
+    with pytest.raises(UsageError, match=problem):
+        Server("s", "1").resource("a://b", **options)(anything)
+
+
+def anything() -> str:
+    return ""

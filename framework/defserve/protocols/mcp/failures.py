@@ -51,11 +51,11 @@ def failure(call: Call, error: BaseException, dialect: Dialect) -> Params:
 
 def lone(error: BaseException) -> BaseException:
     """The first of what a task group wrapped, where all of it is meant to be read; else the error as it is."""
-    if isinstance(error, ExceptionGroup):
-        group = cast("ExceptionGroup[Exception]", error)
-        if group.split((ToolError, PeerError, Refused))[1] is None:
-            return lone(group.exceptions[0])
-    return error
+    if not isinstance(error, ExceptionGroup):
+        return error
+    group = cast("ExceptionGroup[Exception]", error)
+    strangers = group.split((ToolError, PeerError, Refused))[1]
+    return group if strangers else lone(group.exceptions[0])
 
 
 def tool_failure(call: Call, error: BaseException) -> Params:

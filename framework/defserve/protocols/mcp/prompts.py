@@ -59,6 +59,12 @@ class Prompt:
                 where=bound.signature.where,
                 fix='give it another: @server.prompt(name="…")',
             )
+        if bound.signature.returns in (None, type(None)):
+            raise UsageError(
+                f"prompt {name!r} returns nothing",
+                where=bound.signature.where,
+                fix="return a text, messages or content",
+            )
         return cls(name, options, bound, owner)
 
     def renamed(self, name: str) -> Prompt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.uri_template import UriTemplate
 
 URI_LENGTH = 8 * 1024
+# RFC 3986: a scheme and something behind it, without blanks. A template's variables are its own business.
+URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,10 @@ class Resource:
         bound = Function(function, find_provider, inline=options.inline)
         where, names = bound.signature.where, {p.name: p for p in bound.signature.parameters}
         template = _template(uri, where) if "{" in uri else None
-        if not template and "://" not in uri and not uri.partition(":")[2]:
+        if not URI.match(uri):
             raise UsageError(f"resource {uri!r} is not a URI", where=where, fix='give it a scheme: "config://app"')
+        if problem := _problem(options):
+            raise UsageError(f"resource {uri!r}: {problem}", where=where)
         variables = set(template.names) if template else set[str]()
         unknown = sorted(variables - set(names))
         missing = sorted(n for n, p in names.items() if n not in variables and p.required)
@@ -187,6 +192,17 @@ def contents(uri: str, value: Any, mime_type: str | None, dialect: Dialect) -> l
     from pydantic_core import to_json
 
     return [{"uri": uri, "mimeType": mime_type or "application/json", "text": to_json(value).decode()}]
+
+
+def _problem(options: ResourceOptions) -> str | None:
+    """What would make a listing or a reading invalid on the wire."""
+    if options.ttl < 0 or (options.size or 0) < 0:
+        return "ttl and size cannot be negative"
+    hints = options.annotations or {}
+    audience, priority = hints.get("audience", ()), hints.get("priority", 0)
+    if isinstance(audience, str) or not set(audience) <= {"user", "assistant"}:
+        return 'annotations["audience"] is a list of "user" and "assistant"'
+    return None if 0 <= priority <= 1 else 'annotations["priority"] is a number from 0 to 1'
 
 
 def _values(resource: Resource, values: Params) -> Params:

@@ -1,0 +1,178 @@
+"""What a tool returns, as each version of the protocol carries it."""
+
+from __future__ import annotations
+
+import enum
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Literal, TypedDict
+
+import pytest
+from pydantic import BaseModel
+
+from defserve import Audio, Embedded, File, Image, Link, Server, Text, ToolError
+from tests.raw import STATELESS, VERSIONS, Json, raw, text_of
+
+pytestmark = pytest.mark.anyio
+
+NONE: Any = object()
+WAV = b64encode(b"wav").decode()
+
+
+class Model(BaseModel):
+    n: int = 1
+
+
+@dataclass
+class Data:
+    n: int = 1
+
+
+class Typed(TypedDict):
+    n: int
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Row:
+    """A function, the texts of its content, its structured content, and options."""
+
+    def __init__(self, function: Callable[[], Any], texts: list[str], carries: Any = NONE, /, **options: Any) -> None:
+        self.function, self.texts, self.structured, self.options = function, texts, carries, options
+
+
+def returns(annotation: Any, value: Any) -> Callable[[], Any]:
+    def give() -> Any:
+        return value
+
+    give.__annotations__["return"] = annotation
+    return give
+
+
+N = '{"n":1}'
+ROWS: dict[str, Row] = {
+    "str": Row(returns(str, "hello"), ["hello"]),
+    "an empty str": Row(returns(str, ""), [""]),
+    "None": Row(returns(None, None), []),
+    "a model": Row(returns(Model, Model()), [N], {"n": 1}),
+    "a dataclass": Row(returns(Data, Data()), [N], {"n": 1}),
+    "a TypedDict": Row(returns(Typed, {"n": 1}), [N], {"n": 1}),
+    "a dict": Row(returns(dict[str, int], {"n": 1}), [N], {"n": 1}),
+    "a list": Row(returns(list[int], [1, 2]), ["[1,2]"], [1, 2]),
+    "a list of models": Row(returns(list[Model], [Model()]), [f"[{N}]"], [{"n": 1}]),
+    "int": Row(returns(int, 3), ["3"]),
+    "float": Row(returns(float, 0.5), ["0.5"]),
+    "bool": Row(returns(bool, True), ["true"]),
+    "a date": Row(returns(date, date(2026, 1, 2)), ["2026-01-02"]),
+    "an enum": Row(returns(Colour, Colour.RED), ["red"]),
+    "a literal": Row(returns(Literal["a"], "a"), ["a"]),
+    "a structured scalar": Row(returns(int, 3), ["3"], 3, structured=True),
+    "an unstructured model": Row(returns(Model, Model()), [N], structured=False),
+    "not annotated": Row(returns(Any, {"n": 1}), [N], {"n": 1}),
+    "parts": Row(returns(list[str | Text], ["a", Text("b")]), ["a", "b"]),
+}
+
+
+def serving(row: Row) -> Server:
+    server = Server("s", "1")
+    server.add_tool(row.function, **row.options)
+    return server
+
+
+@pytest.mark.req("MCP-5.1o", "GGEN-M1")
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("case", ROWS)
+async def test_a_result_is_text_and_where_the_version_has_it_structured_content(version: str, case: str):
+    row = ROWS[case]
+    async with raw(serving(row), version) as peer:
+        (tool,) = (await peer.ask("tools/list"))["result"]["tools"]
+        result = await peer.call("give")
+        assert result.get("isError", False) is False
+        assert [(block["type"], block["text"]) for block in result["content"]] == [("text", text) for text in row.texts]
+        carried = row.structured is not NONE and version >= (
+            "2025-06-18" if isinstance(row.structured, dict) else STATELESS
+        )
+        assert result.get("structuredContent", NONE) == (row.structured if carried else NONE)
+        if "outputSchema" in tool:
+            import jsonschema
+
+            jsonschema.validate(result["structuredContent"], tool["outputSchema"])
+        assert ("outputSchema" in tool) is (carried and case != "not annotated")
+
+
+CONTENT: dict[str, tuple[Any, Json, tuple[str, Json] | None]] = {
+    "an image": (Image(b"wav", format="png"), {"type": "image", "data": WAV, "mimeType": "image/png"}, None),
+    "audio": (
+        Audio(b"wav", format="wav"),
+        {"type": "audio", "data": WAV, "mimeType": "audio/wav"},
+        ("2025-03-26", {"type": "text", "text": "[audio, audio/wav, 3 bytes]"}),
+    ),
+    "a link": (
+        Link("x://r", "r", mime_type="text/plain", size=3),
+        {"type": "resource_link", "uri": "x://r", "name": "r", "mimeType": "text/plain", "size": 3},
+        ("2025-06-18", {"type": "text", "text": "[resource] r: x://r"}),
+    ),
+    "an embedded text": (
+        Embedded("x://r", text="t", mime_type="text/plain"),
+        {"type": "resource", "resource": {"uri": "x://r", "mimeType": "text/plain", "text": "t"}},
+        None,
+    ),
+    "a file": (
+        File(data=b"wav", name="a.bin", mime_type="application/octet-stream"),
+        {"type": "resource", "resource": {"uri": "file:///a.bin", "mimeType": "application/octet-stream", "blob": WAV}},
+        None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.req("MCP-5.1c")
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("case", CONTENT)
+@pytest.mark.parametrize("alone", [True, False])
+async def test_content_travels_as_blocks_the_version_knows(version: str, case: str, alone: bool):
+    part, block, older = CONTENT[case]
+    expected = older[1] if older is not None and version < older[0] else block
+    kind = type(part)
+    row = Row(returns(kind, part), []) if alone else Row(returns(list[str | kind], ["a", part]), [])  # type: ignore[valid-type]
+    async with raw(serving(row), version) as peer:
+        result = await peer.call("give")
+        assert result["content"] == [*([] if alone else [{"type": "text", "text": "a"}]), expected]
+        assert "structuredContent" not in result
+
+
+def failing(error: Exception) -> Callable[[], Any]:
+    def give(n: int = 1) -> str:
+        raise error
+
+    return give
+
+
+@pytest.mark.req("MCP-5.1e", "MCP-9.4")
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_failing_tool_is_a_result_the_model_reads_and_a_broken_request_is_an_error(version: str):
+    for error, text in (
+        (ToolError("try a smaller n"), "try a smaller n"),
+        (ValueError("secret"), "internal error (id "),
+    ):
+        async with raw(serving(Row(failing(error), [])), version) as peer:
+            result = await peer.call("give")
+            assert result["isError"] is True
+            assert text_of(result).startswith(text) and "secret" not in str(result)
+            wrong = await peer.call("give", {"n": "x", "m": 1})
+            assert wrong["isError"] is True
+            assert sorted(text_of(wrong).splitlines()) == [
+                'n: expected integer, got "x"',
+                'unknown argument "m"; known: n',
+            ]
+            for params in ({"name": "none"}, {"name": 1}, {}, {"name": "give", "arguments": [1]}):
+                assert (await peer.ask("tools/call", params))["error"]["code"] == -32602
+
+
+async def test_a_value_that_breaks_its_own_promise_is_masked():
+    async with raw(serving(Row(returns(int, "three"), []))) as peer:
+        result = await peer.call("give")
+        assert result["isError"] and text_of(result).startswith("internal error (id ")
