@@ -58,6 +58,10 @@ class Raw:
         return self._last_id
 
     async def reply_to(self, id: int) -> Json:
+        for message in self.heard:
+            if message.get("id") == id and "method" not in message:
+                self.heard.remove(message)
+                return message
         while True:
             message = json.loads(await self.link.receive())
             if message.get("id") == id and "method" not in message:

@@ -199,7 +199,16 @@ def test_wrapping_after_serving_began_is_refused():
     server = Server("s", "1")
     _ = server.composition
     with pytest.raises(UsageError, match=r"around\('tools/call'\) comes after serving began"):
-        server.around("tools/call")(lambda call, params, next: next(call, params))
+        server.around("tools/call")(passing)
+
+
+async def passing(call: Any, params: Any, next: Any) -> Any:
+    return await next(call, params)
+
+
+def test_a_wrapper_that_is_not_async_is_refused():
+    with pytest.raises(UsageError, match=r"around\('tools/call'\): 'hello' is not async"):
+        Server("s", "1").around("tools/call")(hello)  # type: ignore[type-var]
 
 
 # -- one of each registration form

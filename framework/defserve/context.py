@@ -119,7 +119,8 @@ class Context:
     async def ask(self, message: str, kind: type[T], *, key: str | None = None) -> T:
         """Show a person a form made from a flat model, dataclass, TypedDict or primitive type; the filled-in value.
 
-        Raises Declined or Dismissed (the model reads both unless they are caught) and NoBackChannel.
+        Raises Declined or Dismissed (the model reads both unless they are caught), ToolError for an answer that
+        does not fit, and NoBackChannel. Questions that say the same and are asked at once need a `key` each.
         """
         from defserve.protocols.mcp import talkback
 

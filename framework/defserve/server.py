@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from defserve.context import Context
 from defserve.core.composition import Composition
-from defserve.core.extension import Extension, Provider, Wrapper
+from defserve.core.extension import Extension, Provider, Wrapper, is_coroutine_function
 from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.marks import marked
@@ -131,6 +131,11 @@ class Server:
             if self._composition is not None:
                 raise UsageError(
                     f"around({method!r}) comes after serving began", fix="declare it where the server is made"
+                )
+            if not (is_coroutine_function(wrapper) or is_coroutine_function(type(wrapper).__call__)):
+                raise UsageError(
+                    f"around({method!r}): {getattr(wrapper, '__name__', wrapper)!r} is not async",
+                    fix="write async def wrapper(call, params, next): return await next(call, params)",
                 )
             self._around.setdefault(method, []).append(wrapper)
             return wrapper

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from defserve import Extension, Limits, Server, UsageError
+from defserve.runner.connection import Connection
+from defserve.runner.life import alive
 from defserve.runner.memory import serving
+from defserve.transports.memory import Memory
 from tests.core.acme import EXTENSION, Acme, Badge, Post, PostOffice, handshake_offer, stateless_offer
 from tests.raw import ERAS, STATELESS, Json, Raw, raw, text_of, turns
 
@@ -545,6 +548,21 @@ async def test_events_reach_the_carrier_and_a_peer_that_left_starts_anew():
         await box.post("ann", 2, "initialize", hello(0))
         assert "result" in (await box.next())[2]
         assert post.desk.events == [("ann", "joined"), ("ann", "gone")]
+
+
+async def test_letters_that_come_before_the_loop_wait_for_it_in_order():
+    server = Server("s", "1", extensions=[Post()])
+    transport = Memory(1 << 20)
+    connection = Connection(server.composition, transport)
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    connection.received([json.dumps({"from": who, "letter": who, "message": ping}).encode() for who in ("ann", "bob")])
+    assert len(connection.waiting) == 2
+    async with alive(server.composition) as engine:
+        transport.start(asyncio.get_running_loop(), connection.received, connection.close)
+        connection.attach(engine)
+        box = Mailbox(transport.peer)
+        assert [(await box.next())[:2] for _ in range(2)] == [("ann", "ann"), ("bob", "bob")]
+        connection.close()
 
 
 async def test_a_peer_too_many_is_refused_and_harms_no_other():

@@ -129,7 +129,6 @@ def test_every_line_of_stdout_is_one_message_whatever_the_text(start: Start):
 # -- the end of input --------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("MCP-4.3")
 @pytest.mark.parametrize(
     "tool", ["sync_sleep", "async_sleep", "stubborn", "borrowed_thread", "anyio_thread", "printing"]
 )
@@ -145,7 +144,6 @@ def test_the_end_of_input_ends_the_process_whatever_a_tool_does(tool: str, start
     assert server.exit_code() == 0
 
 
-@pytest.mark.req("MCP-4.3")
 @pytest.mark.parametrize("opened", [False, True])
 def test_the_end_of_input_ends_an_idle_process(opened: bool, start: Start):
     server = start(SLEEPERS)
@@ -351,7 +349,6 @@ def draining(drain: float = 20, clean: float = 0) -> str:
     return DRAINING.replace("DRAIN", str(drain)).replace("CLEAN", str(clean))
 
 
-@pytest.mark.req("MCP-4.3")
 @pytest.mark.parametrize("tool", ["sync_sleep", "async_sleep"])
 def test_a_termination_lets_calls_finish_refuses_new_ones_and_cleans_up(tool: str, start: Start):
     server = start(draining()).open()
@@ -370,7 +367,6 @@ def test_a_termination_lets_calls_finish_refuses_new_ones_and_cleans_up(tool: st
     assert server.exit_code() == 0
 
 
-@pytest.mark.req("MCP-4.3")
 def test_an_idle_process_ends_at_a_termination(start: Start):
     server = start(SLEEPERS).open()
     server.call(1, "async_sleep", seconds=0)

@@ -87,7 +87,7 @@ class AsyncioEngine:
         except BaseException as error:
             if call.suspension is not None:
                 self._suspended(call)
-            elif isinstance(error, asyncio.CancelledError) and not call.cancelled:
+            elif isinstance(error, asyncio.CancelledError) and not call.cancelled and _was_cancelled(call):
                 call.session.fail(call, Draining("the server is shutting down"))
             else:
                 call.session.fail(call, error)
@@ -131,7 +131,7 @@ class AsyncioEngine:
             waiting_for = work.send(None)
         except StopIteration as done:
             return done.value
-        deadline = Deadline(self, call, seconds)
+        outer, deadline = call.timer, Deadline(self, call, seconds)
         call.timer = deadline
         try:
             while True:
@@ -150,7 +150,8 @@ class AsyncioEngine:
             if not call.timed_out or call.cancelled:
                 raise
         finally:
-            call.timer = None
+            if call.timer is deadline:  # a function may run inside another of the same call
+                call.timer = outer
             deadline.pause()
         task = asyncio.current_task()
         if task is not None:
@@ -200,6 +201,11 @@ class AsyncioEngine:
             work.close()
             raise Suspended()
         return tasks[0].result()
+
+
+def _was_cancelled(call: Call) -> bool:
+    """Whether somebody cancelled the call's task; else its function raised CancelledError by itself."""
+    return call.task is not None and bool(cast("asyncio.Task[Any]", call.task).cancelling())
 
 
 def _finish(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

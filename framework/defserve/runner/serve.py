@@ -52,7 +52,7 @@ class StdioService:
         finally:
             _restore_signals(previous)
             self.transport.release()
-            pass;0 and _do_not_wait_for(set(threading.enumerate()) - before, self.exit_code)
+            _do_not_wait_for(set(threading.enumerate()) - before, self.exit_code)
         return self.exit_code
 
     # -- before the loop ---------------------------------------------------------------------------------

@@ -201,6 +201,13 @@ async def impatient(ctx: Context) -> str:
 
 
 @server.tool(timeout=0.15)
+async def impatient_reader(ctx: Context) -> str:
+    await asyncio.sleep(0)
+    await ctx.read_resource("plain://text")
+    return await ctx.ask("Take your time", str)
+
+
+@server.tool(timeout=0.15)
 def impatient_thread(ctx: Context) -> str:
     return ctx.wait(ctx.ask("Take your time", str))
 

@@ -16,11 +16,10 @@ from mcp_types.jsonrpc import JSONRPCNotification, JSONRPCRequest, JSONRPCRespon
 from pydantic import TypeAdapter
 
 from defserve import Server
-from tests.protocols.mcp.recorder import PREFIX, STATELESS, Recorder, recording
+from tests.protocols.mcp.recorder import Recorder, recording
+from tests.raw import PREFIX, STATELESS, VERSIONS
 
 pytestmark = pytest.mark.anyio
-
-VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 
 TOOLS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "everything": [
@@ -81,10 +80,9 @@ async def tour(version: str, example: str) -> Recorder:
     """Everything that `version` has, asked of one example; what came back."""
     server = reload(import_module(f"examples.{example}")).server
     async with recording(server, version) as client:
-        await client.open()
         listening = await begin_hearing(client)
         for name, arguments in TOOLS[example]:
-            await client.request("tools/call", {"name": name, "arguments": arguments}, progressToken=name)
+            await client.request("tools/call", {"name": name, "arguments": arguments, "_meta": {"progressToken": name}})
         server.add_prompt(extra)
         server.add_resource(extra, "text://extra")
         for method, params in REQUESTS if example == "everything" else REQUESTS[:1]:
@@ -93,7 +91,7 @@ async def tour(version: str, example: str) -> Recorder:
             await client.request(method, params)
         if listening:
             end_calls(server)
-            await client.until(listening)
+            await client.reply_to(listening)
         elif example == "everything":
             await client.request("resources/unsubscribe", {"uri": "note://milk"})
     return client
@@ -104,7 +102,7 @@ def extra() -> str:
 
 
 async def begin_hearing(client: Recorder) -> int | None:
-    if client.stateless:
+    if client.version == STATELESS:
         kinds = ("toolsListChanged", "promptsListChanged", "resourcesListChanged")
         wanted = {**dict.fromkeys(kinds, True), "resourceSubscriptions": ["note://milk"]}
         return await client.begin("subscriptions/listen", {"notifications": wanted})
@@ -164,7 +162,7 @@ async def test_the_errors_of_2026_07_28_have_the_shapes_it_gives_them(capability
         reply = await client.request("tools/call", {"name": tool, "arguments": arguments})
         STATELESS_ERRORS[-32021].model_validate(reply)
         assert reply["error"]["data"]["requiredCapabilities"] == {capability: {}}
-        unsupported = await client.request("tools/list", {}, **{PREFIX + "protocolVersion": "2027-01-01"})
+        unsupported = await client.ask("tools/list", {"_meta": {PREFIX + "protocolVersion": "2027-01-01"}})
         STATELESS_ERRORS[-32022].model_validate(unsupported)
         assert unsupported["error"]["data"]["supported"] == [STATELESS]
 

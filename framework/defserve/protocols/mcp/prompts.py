@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from defserve.binding.content import Part
 from defserve.core.call import Call
@@ -132,6 +132,9 @@ def messages(value: Any) -> list[Message]:
         return [value]
     if isinstance(value, str | Part):
         return [User(value)]
-    if isinstance(value, Mapping) and {"role", "content"} <= set(value):  # pyright: ignore[reportUnknownArgumentType]
-        return [Message(value["role"], value["content"])]  # pyright: ignore[reportUnknownArgumentType]
-    raise TypeError(f"a prompt returns text, messages or content, not {type(value).__name__}")
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        if {"role", "content"} <= set(fields):
+            return [Message(fields["role"], fields["content"])]
+    kind = type(value).__name__  # pyright: ignore[reportUnknownArgumentType]
+    raise TypeError(f"a prompt returns text, messages or content, not {kind}")

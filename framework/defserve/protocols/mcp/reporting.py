@@ -42,7 +42,7 @@ def set_level(call: Call, params: Params) -> Params:
     """`logging/setLevel`."""
     handshake_only(call)
     level = params.get("level")
-    if level not in RANK:
+    if level not in LOG_LEVELS:
         raise InvalidParams(f"Invalid params: level must be one of {', '.join(LOG_LEVELS)}")
     call.session.local(LogLevel).level = str(level)
     return {}

@@ -90,7 +90,7 @@ class Tool:
         """Raises UsageError for a tool that goes beyond what its server allows."""
         if (self.options.timeout or 0) > limits.tool_max:
             raise UsageError(
-                f"tool {self.name!r}: timeout={self.options.timeout:g} is longer than the {limits.tool_max:g} s allowed",
+                f"tool {self.name!r}: timeout={self.options.timeout} is longer than the {limits.tool_max:g} s allowed",
                 where=self.where,
                 fix="shorten it, or serve with Limits(tool_max=…)",
             )

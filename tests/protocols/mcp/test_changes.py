@@ -1,0 +1,69 @@
+"""The server's news: how often it is told, and from where."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from defserve import Server
+from tests.raw import ERAS, Raw, raw
+
+pytestmark = pytest.mark.anyio
+
+
+def extra() -> str:
+    return "more"
+
+
+async def hear(peer: Raw) -> None:
+    """Wish to be told of everything."""
+    if peer.version == ERAS[0]:
+        await peer.ask("resources/subscribe", {"uri": "text://extra"})
+        return
+    wanted = {"toolsListChanged": True, "resourceSubscriptions": ["text://extra"]}
+    await peer.begin("subscriptions/listen", {"notifications": wanted})
+    await peer.news()
+
+
+def serving_extra() -> Server:
+    server = Server("s", "1")
+    server.add_resource(extra, "text://extra")
+    return server
+
+
+@pytest.mark.req("MCP-5.1l")
+@pytest.mark.parametrize("version", ERAS)
+async def test_many_changes_at_once_are_told_once(version: str):
+    server = serving_extra()
+    async with raw(server, version) as peer:
+        await hear(peer)
+        for number in range(20):
+            server.add_tool(extra, name=f"extra_{number}")
+        assert [news["method"] for news in await peer.news()] == ["notifications/tools/list_changed"]
+        server.remove_tool("extra_1")
+        assert [news["method"] for news in await peer.news()] == ["notifications/tools/list_changed"]
+
+
+@pytest.mark.req("MCP-5.2s", "MCP-5.1l")
+@pytest.mark.parametrize("version", ERAS)
+async def test_changes_made_in_another_thread_are_told_too(version: str):
+    server = serving_extra()
+    async with raw(server, version) as peer:
+        await hear(peer)
+        await asyncio.to_thread(server.add_tool, extra)
+        await asyncio.to_thread(server.resource_updated, "text://extra")
+        assert sorted(news["method"] for news in await peer.news()) == [
+            "notifications/resources/updated",
+            "notifications/tools/list_changed",
+        ]
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_a_change_before_anyone_listens_is_nobodys_news(version: str):
+    server = serving_extra()
+    server.add_tool(extra)
+    server.resource_updated("text://extra")
+    async with raw(server, version) as peer:
+        await hear(peer)
+        assert await peer.news() == []
