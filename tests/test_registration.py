@@ -97,10 +97,24 @@ ERRORS: dict[str, tuple[Callable[[Server], Any], Any, list[str]]] = {
     ),
     "a broken template": (lambda server: server.add_resource(two, "x://{name"), two, ["x://{name", "RFC 6570"]),
     "no URI": (lambda server: server.add_resource(hello, "hello"), hello, ["'hello' is not a URI", "scheme"]),
-    "a forgotten URI": (lambda server: server.resource(hello), None, ["needs a URI", "server.resource("]),
+    "a forgotten URI": (lambda server: server.resource(hello), hello, ["needs a URI", "server.resource("]),
     "an option without its name": (lambda server: server.tool("add"), None, ["options have names", 'name="add"']),
     "inline and async": (tool(quick, inline=True), quick, ["'quick' is async and inline=True", "drop inline=True"]),
+    "a misspelt option": (tool(hello, nam="x"), hello, ["hello: tool has no option 'nam'", "did you mean 'name'?"]),
+    "an option that is nothing like one": (tool(hello, zzz=1), hello, ["no option 'zzz'", "use some of annotations,"]),
+    "a misspelt option of a prompt": (
+        lambda server: server.prompt(titel="x")(hello),
+        hello,
+        ["hello: prompt has no option 'titel'", "did you mean 'title'?"],
+    ),
+    "a misspelt option of the server": (
+        lambda _: Server("s", intructions="x"),  # type: ignore[call-arg]
+        None,
+        ["tests/test_registration.py:", "Server has no option 'intructions'", "did you mean 'instructions'?"],
+    ),
+    "a context without a type": (tool(told), told, ["told: parameter 'ctx' has no type", "`ctx: Context`"]),
     "no time at all": (tool(hello, timeout=0), hello, ["timeout must be positive"]),
+    "a time in words": (tool(hello, timeout="5"), hello, ["timeout must be positive seconds, not '5'"]),
     "a completion without value": (
         lambda server: server.completion("a", "b")(two),
         two,

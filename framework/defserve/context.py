@@ -37,28 +37,28 @@ class Log:
     def __init__(self, call: Call) -> None:
         self._call = call
 
-    def debug(self, message: str, **fields: Any) -> None:
+    def debug(self, message: str, /, **fields: Any) -> None:
         reporting.log(self._call, "debug", message, fields)
 
-    def info(self, message: str, **fields: Any) -> None:
+    def info(self, message: str, /, **fields: Any) -> None:
         reporting.log(self._call, "info", message, fields)
 
-    def notice(self, message: str, **fields: Any) -> None:
+    def notice(self, message: str, /, **fields: Any) -> None:
         reporting.log(self._call, "notice", message, fields)
 
-    def warning(self, message: str, **fields: Any) -> None:
+    def warning(self, message: str, /, **fields: Any) -> None:
         reporting.log(self._call, "warning", message, fields)
 
-    def error(self, message: str, **fields: Any) -> None:
+    def error(self, message: str, /, **fields: Any) -> None:
         reporting.log(self._call, "error", message, fields)
 
-    def critical(self, message: str, **fields: Any) -> None:
+    def critical(self, message: str, /, **fields: Any) -> None:
         reporting.log(self._call, "critical", message, fields)
 
-    def alert(self, message: str, **fields: Any) -> None:
+    def alert(self, message: str, /, **fields: Any) -> None:
         reporting.log(self._call, "alert", message, fields)
 
-    def emergency(self, message: str, **fields: Any) -> None:
+    def emergency(self, message: str, /, **fields: Any) -> None:
         reporting.log(self._call, "emergency", message, fields)
 
 
@@ -189,10 +189,12 @@ class Context:
         """The contents of one of this server's own resources, as the peer of this call would read them."""
         from defserve.protocols.mcp.extension import MCP
 
-        for extension in self.call.session.composition.extensions:
-            if isinstance(extension, MCP):
-                return (await extension.resources.read(self.call, {"uri": uri}))["contents"]
-        raise LookupError("this server has no resources")
+        mcp = next(e for e in self.call.session.composition.extensions if isinstance(e, MCP))
+        subject = self.call.subject
+        try:
+            return (await mcp.resources.read(self.call, {"uri": uri}))["contents"]
+        finally:
+            self.call.subject = subject
 
     # -- knowing -----------------------------------------------------------------------------------------
 

@@ -37,8 +37,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) <= 0:
+            value = getattr(self, field.name)
+            if not isinstance(value, int | float) or value <= 0:
                 raise UsageError(
-                    f"Limits({field.name}={getattr(self, field.name)!r}) must be positive",
+                    f"Limits({field.name}={value!r}) must be positive",
                     fix="leave it out for the default, or give a large number to lift the limit",
                 )

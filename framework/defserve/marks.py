@@ -39,6 +39,8 @@ def tool(function: Any = None, /, **options: Any) -> Any:
 
 def resource(uri: str, /, **options: Unpack[ResourceFields]) -> Callable[[F], F]:
     """Mark a function as a resource for `server.include`."""
+    if callable(uri):
+        raise UsageError("@resource needs a URI", fix='write @resource("config://app")')
     return _marking("resource", (uri,), dict(options))
 
 
@@ -82,9 +84,14 @@ def marked(target: Any) -> Iterator[tuple[Callable[..., Any], Mark]]:
     if isinstance(target, ModuleType | type):
         functions = list(vars(target).values())
     else:
-        cls: Any = target.__class__
-        names: dict[str, None] = dict.fromkeys(name for kind in reversed(cls.__mro__) for name in vars(kind))
-        functions = [getattr(target, name) for name in names if hasattr(getattr(cls, name, None), ATTRIBUTE)]
+        names = _attributes(target.__class__)
+        functions = [getattr(target, name) for name in names]
     for function in functions:
         for mark in getattr(function, ATTRIBUTE, ()) if callable(function) else ():
             yield function, mark
+
+
+def _attributes(cls: type[Any]) -> list[str]:
+    """The marked attributes of a class, its bases' first. Looked up on the class, so that no property runs."""
+    names = dict.fromkeys(name for kind in reversed(cls.__mro__) for name in vars(kind))
+    return [name for name in names if hasattr(getattr(cls, name, None), ATTRIBUTE)]

@@ -1,9 +1,11 @@
-"""The keyword options of the decorators, for type checkers; at run time they become one options object."""
+"""The keyword options of `Server` and its decorators: for type checkers, and for a word about a misspelt one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
+
+from defserve.errors import UsageError
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.identity import Icon
@@ -61,3 +63,17 @@ class ServerFields(TypedDict, total=False):
     description: str
     website_url: str
     icons: Sequence[Icon | str | Mapping[str, Any]]
+
+
+def refuse_unknown(given: Collection[str], known: Collection[str], subject: str, where: str) -> None:
+    """Raises UsageError for the first option that does not exist."""
+    for name in given:
+        if name not in known:
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, known, 1)
+            raise UsageError(
+                f"{subject} has no option {name!r}",
+                where=where,
+                fix=f"did you mean {close[0]!r}?" if close else f"use some of {', '.join(sorted(known))}",
+            )

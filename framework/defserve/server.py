@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from defserve.binding.functions import name_of, place, where
 from defserve.context import Context
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Provider, Wrapper, is_coroutine_function
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 W = TypeVar("W", bound=Wrapper)
+Options = TypeVar("Options", ToolOptions, ResourceOptions, PromptOptions)
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
 
@@ -51,7 +53,14 @@ class Server:
         **about: Unpack[ServerFields],
     ) -> None:
         caller = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
-        self.identity = Identity(name, version, distribution=caller, **about)
+        try:
+            self.identity = Identity(name, version, distribution=caller, **about)
+        except TypeError:
+            from defserve.options import ServerFields, refuse_unknown
+
+            known = [*ServerFields.__annotations__, "lifespan", "limits", "extensions", "secret"]
+            refuse_unknown(about, known, "Server", _caller())
+            raise
         self.limits = limits or Limits()
         self.mcp = MCP(self.identity, Sealing(secret))
         self.lifespan_value: Any = None
@@ -90,7 +99,9 @@ class Server:
     def resource(self, uri: str, /, **options: Unpack[ResourceFields]) -> Callable[[F], F]:
         """Serve a function as the contents of a URI, or of every URI that a template (RFC 6570) matches."""
         if callable(uri):
-            raise UsageError("@server.resource needs a URI", fix='write @server.resource("config://app")')
+            raise UsageError(
+                "@server.resource needs a URI", where=where(uri), fix='write @server.resource("config://app")'
+            )
 
         def declare(function: F) -> F:
             self.add_resource(function, uri, **options)
@@ -178,7 +189,7 @@ class Server:
         `replace` lets it take the name of another.
         """
         if not isinstance(tool, Tool):
-            tool = Tool.of(tool, ToolOptions(**options), find_provider=self.find_provider, owner=self)
+            tool = Tool.of(tool, _options(ToolOptions, options, tool), find_provider=self.find_provider, owner=self)
         elif tool.owner is None:
             tool.owner = self
         tool.check(self.limits)
@@ -198,7 +209,7 @@ class Server:
     ) -> None:
         """Add a resource, also while serving."""
         if not isinstance(resource, Resource):
-            about = ResourceOptions(**options)
+            about = _options(ResourceOptions, options, resource)
             resource = Resource.of(resource, uri, about, find_provider=self.find_provider, owner=self)
         self.mcp.resources.add(resource, replace=replace)
 
@@ -215,7 +226,8 @@ class Server:
     ) -> None:
         """Add a prompt, also while serving."""
         if not isinstance(prompt, Prompt):
-            prompt = Prompt.of(prompt, PromptOptions(**options), find_provider=self.find_provider, owner=self)
+            about = _options(PromptOptions, options, prompt)
+            prompt = Prompt.of(prompt, about, find_provider=self.find_provider, owner=self)
         self.mcp.prompts.registry.add(prompt.name, prompt, where=prompt.where, replace=replace)
 
     def remove_prompt(self, name: str) -> None:
@@ -330,4 +342,30 @@ class Author(Extension):
 
 def _no_text(function: Any, kind: str) -> None:
     if isinstance(function, str):
-        raise UsageError(f"@server.{kind}({function!r}): options have names", fix=f'@server.{kind}(name="{function}")')
+        raise UsageError(
+            f"@server.{kind}({function!r}): options have names",
+            where=_caller(),
+            fix=f'@server.{kind}(name="{function}")',
+        )
+
+
+def _options(kind: type[Options], given: Mapping[str, Any], function: Any) -> Options:
+    try:
+        return kind(**given)
+    except TypeError:
+        from dataclasses import fields
+
+        from defserve.options import refuse_unknown
+
+        subject = kind.__name__.removesuffix("Options").lower()
+        known = [field.name for field in fields(kind)]
+        refuse_unknown(given, known, f"{name_of(function)}: {subject}", where(function))
+        raise
+
+
+def _caller() -> str:
+    """`file.py:12` of the author's line that called the function of this module that asks."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    return place(frame.f_code.co_filename, frame.f_lineno)

@@ -169,7 +169,10 @@ def workshop(acme: Acme) -> Server:
     @server.tool
     async def wait() -> str:
         acme.journal.append("run")
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await turns()  # clean-up takes its time
         return "never"
 
     return server
@@ -196,6 +199,7 @@ async def test_stages_see_a_cancellation(version: str):
         id = await peer.begin("tools/call", {"name": "wait"})
         await turns()
         await peer.tell("notifications/cancelled", {"requestId": id})
+        await turns()
         await turns()
         entered = ["audit", "admit", "judge {}", "hold", "run"]
         assert acme.journal == [*entered, "hold: CancelledError", "audit: CancelledError"]

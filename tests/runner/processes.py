@@ -24,20 +24,23 @@ from __future__ import annotations
 import asyncio, ctypes, contextvars, os, subprocess, sys, threading, time
 from contextlib import asynccontextmanager
 from defserve import Context, Limits, Server, ToolError
-def tell(text): os.write(2, (text + "\\n").encode())
+def tell(text): sys.stderr and os.write(2, (text + "\\n").encode())
 """
+
+
+def write_script(folder: Path, source: str, opening: str = OPENING) -> Path:
+    script = folder / "served.py"
+    script.write_text(opening + textwrap.dedent(source) + "\nserver.run()\n")
+    return script
 
 
 class ServerProcess:
     """Runs `source` (given its imports and `server.run()`) and reads what it says on stdout and stderr."""
 
-    def __init__(
-        self, folder: Path, source: str, *, options: tuple[str, ...] = (), stdin: Any = subprocess.PIPE
-    ) -> None:
-        script = folder / "served.py"
-        script.write_text(OPENING + textwrap.dedent(source) + "\nserver.run()\n")
+    def __init__(self, folder: Path, source: str, *, opening: str = OPENING, stdin: Any = subprocess.PIPE) -> None:
+        script = write_script(folder, source, opening)
         self.process = subprocess.Popen(
-            [sys.executable, *options, str(script)],
+            [sys.executable, str(script)],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

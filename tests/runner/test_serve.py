@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.runner.processes import FRAMEWORK, ServerProcess
+from tests.runner.processes import FRAMEWORK, ServerProcess, write_script
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes and signals")
 
@@ -236,14 +236,12 @@ server = Server("alive", lifespan=life)
 @pytest.mark.parametrize("redirection", ["<&-", "<&- >&-", "<&- >&- 2>&-", "</dev/null >&-", "</dev/null 2>&-"])
 @pytest.mark.parametrize("source", [SLEEPERS, LIFESPAN], ids=["plain", "lifespan"])
 def test_streams_that_are_closed_from_the_start_are_at_their_end(redirection: str, source: str, tmp_path: Path):
-    from tests.runner.processes import OPENING
-
-    script = tmp_path / "served.py"
-    script.write_text(OPENING.replace("os.write(2", "None and os.write(2") + source + "\nserver.run()\n")
+    script = write_script(tmp_path, source)
     command = f'exec "{sys.executable}" "{script}" {redirection}'
     environment = {**os.environ, "PYTHONPATH": str(FRAMEWORK)}
     done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, timeout=20)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.stderr == (b"begin\nend\n" if source is LIFESPAN and "2>&-" not in redirection else b"")
 
 
 @pytest.mark.parametrize("opened", [False, True])
@@ -435,21 +433,18 @@ def test_a_signal_during_start_up_ends_it(number: signal.Signals, code: int, sta
 
 # -- before the event loop ---------------------------------------------------------------------------------
 
-WATCHED = """
-class Watch:
-    def find_spec(self, name, path=None, target=None):
-        if name == "asyncio":
-            tell("importing asyncio")
-sys.modules.pop("asyncio")
-for name in [name for name in sys.modules if name.startswith("asyncio.")]:
-    del sys.modules[name]
-sys.meta_path.insert(0, Watch())
-"""
-
+# Tells, at each write to the peer, whether asyncio has been imported; imports nothing that would.
 PLAIN = """
 import os, sys
 from defserve import Server
-def tell(text): os.write(2, (text + "\\n").encode())
+
+write = os.write
+def watched(descriptor, data):
+    if descriptor > 2:
+        write(2, b"asyncio\\n" if "asyncio" in sys.modules else b"no asyncio\\n")
+    return write(descriptor, data)
+os.write = watched
+
 server = Server("plain")
 
 @server.tool(inline=True)
@@ -459,33 +454,11 @@ def loaded() -> bool:
 @server.tool(inline=True)
 def echo(text: str) -> str:
     return text
-
-def report():
-    tell("asyncio" if "asyncio" in sys.modules else "no asyncio")
-import defserve.transports.stdio as stdio
-write = os.write
-def watched(descriptor, data):
-    if descriptor > 2:
-        report()
-    return write(descriptor, data)
-os.write = watched
-server.run()
 """
 
 
-def plain(tmp_path: Path, start: Start, source: str = PLAIN) -> ServerProcess:
-    """A server whose stderr tells, at each write to the peer, whether asyncio has been imported."""
-    import tests.runner.processes as processes
-
-    opening, processes.OPENING = processes.OPENING, ""
-    try:
-        return start(source.replace("server.run()", ""))
-    finally:
-        processes.OPENING = opening
-
-
-def test_the_first_answers_do_not_wait_for_the_import_of_asyncio(start: Start, tmp_path: Path):
-    server = plain(tmp_path, start)
+def test_the_first_answers_do_not_wait_for_the_import_of_asyncio(start: Start):
+    server = start(PLAIN, opening="")
     about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     server.say(
         {"id": 1, "method": "initialize", "params": about},
@@ -508,8 +481,8 @@ def test_a_lifespan_begins_before_the_first_answer(start: Start):
     assert server.exit_code() == 0
 
 
-def test_nothing_is_lost_or_reordered_where_the_loop_takes_over(start: Start, tmp_path: Path):
-    server = plain(tmp_path, start)
+def test_nothing_is_lost_or_reordered_where_the_loop_takes_over(start: Start):
+    server = start(PLAIN, opening="")
     about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     messages: list[dict[str, Any]] = [{"id": 0, "method": "initialize", "params": about}]
     for id in range(1, 40):
@@ -526,8 +499,8 @@ def test_nothing_is_lost_or_reordered_where_the_loop_takes_over(start: Start, tm
     assert {server.read()["id"] for _ in range(37)} == set(range(3, 40))
 
 
-def test_a_batch_that_needs_the_loop_waits_for_it_whole(start: Start, tmp_path: Path):
-    server = plain(tmp_path, start)
+def test_a_batch_that_needs_the_loop_waits_for_it_whole(start: Start):
+    server = start(PLAIN, opening="")
     about = {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "echo", "arguments": {"text": "x"}}}
     batch = json.dumps([{"jsonrpc": "2.0", "id": 1, "method": "ping"}, call]).encode()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from defserve.binding.jsonvalue import JsonSchema, as_list, is_array, is_object
+from defserve.jsonvalue import JsonSchema, as_list, is_array, is_object
 
 _PREFIX = "#/$defs/"
 _NAMED = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}

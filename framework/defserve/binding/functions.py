@@ -31,11 +31,19 @@ def name_of(function: Any) -> str:
 def where(function: Any) -> str:
     """`file.py:12`, relative to the working directory if below it; empty for what has no source."""
     code = getattr(inspect.unwrap(body_of(function)), "__code__", None)
-    if code is None:
+    if code is not None:
+        return place(code.co_filename, code.co_firstlineno)
+    if not inspect.isclass(function):
         return ""
-    path: str = code.co_filename
-    here = os.getcwd() + os.sep
-    return f"{path.removeprefix(here)}:{code.co_firstlineno}"
+    try:
+        return place(inspect.getfile(function), inspect.getsourcelines(function)[1])
+    except (OSError, TypeError):
+        return ""
+
+
+def place(path: str, line: int) -> str:
+    """`file.py:12`, relative to the working directory if below it."""
+    return f"{path.removeprefix(os.getcwd() + os.sep)}:{line}"
 
 
 def flow_of(function: Any, returns: Any = None) -> Flow:

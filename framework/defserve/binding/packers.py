@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, get_origin
 
 import pydantic_core
@@ -10,7 +10,7 @@ from pydantic_core import ValidationError
 
 from defserve.binding.annotations import members, peel, spelled
 from defserve.binding.content import Part, Text
-from defserve.binding.jsonvalue import is_array
+from defserve.jsonvalue import is_array
 from defserve.binding.schema import Fragment
 
 
@@ -47,6 +47,10 @@ class Outcome:
 
     def __repr__(self) -> str:
         return f"Outcome({self.parts!r}, structured={self.structured!r})"
+
+
+class Misfit(TypeError):
+    """A function returned what it did not promise, or what has no JSON form."""
 
 
 class Aside:
@@ -162,12 +166,12 @@ def pack_any_as_text(value: Any) -> Outcome:
 
 def _plain_any(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError('bytes were returned: return File(data=…, name="…") or Image(data=…, format="…") instead')
+        raise Misfit('bytes were returned: return File(data=…, name="…") or Image(data=…, format="…") instead')
     try:
         return pydantic_core.to_jsonable_python(value, by_alias=True)
     except (ValueError, RecursionError) as error:
         reason = str(error).partition("\n")[0]
-        raise TypeError(f"{type(value).__name__} was returned, which has no JSON form ({reason})") from None
+        raise Misfit(f"{_named(value)} was returned, which has no JSON form ({_unawaited(value) or reason})") from None
 
 
 def _texts(plain: Any) -> list[Part]:
@@ -180,9 +184,20 @@ def _json(plain: Any) -> str:
     return pydantic_core.to_json(plain, inf_nan_mode="null").decode()
 
 
-def _unfit(value: Any, wanted: str, reason: str = "") -> TypeError:
-    said = f"{type(value).__name__} was returned where {wanted} was promised"
-    return TypeError(f"{said}: {reason}" if reason else said)
+def _unfit(value: Any, wanted: str, reason: str = "") -> Misfit:
+    said = f"{_named(value)} was returned where {wanted} was promised"
+    reason = _unawaited(value) or reason
+    return Misfit(f"{said}: {reason}" if reason else said)
+
+
+def _named(value: Any) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+def _unawaited(value: Any) -> str:
+    """The usual reason for a coroutine."""
+    name: str = getattr(value, "__qualname__", "it")
+    return f"`await` is missing before {name}(…)" if isinstance(value, Coroutine) else ""
 
 
 def _first(error: ValidationError) -> str:

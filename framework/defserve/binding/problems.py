@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import ValidationError
 
-from defserve.binding.jsonvalue import JsonSchema, is_array, is_object
+from defserve.jsonvalue import JsonSchema, is_array, is_object
 from defserve.binding.redact import is_secret
 from defserve.binding.wording import BROKEN, EXPECTED, alternatives, did_you_mean, kind_of, shown, spell_path
 from defserve.errors import Problem

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from defserve.binding.compact import children, walk
-from defserve.binding.jsonvalue import JsonSchema, is_object
+from defserve.jsonvalue import JsonSchema, is_object
 
 Path = Sequence[str | int]
 

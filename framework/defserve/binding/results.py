@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, get_args, get_origin
 
 from defserve.binding.annotations import members, peel
 from defserve.binding.content import Audio, Embedded, File, Image, Link, Part, Text
-from defserve.binding.jsonvalue import JsonSchema, as_list
+from defserve.jsonvalue import JsonSchema, as_list
 from defserve.binding.packers import (
     NOTHING,
     Aside,

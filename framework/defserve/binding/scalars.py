@@ -15,7 +15,7 @@ from pydantic_core import core_schema
 from pydantic_core.core_schema import CoreSchema
 
 from defserve.binding.annotations import is_doc, is_field, kind_of, members, peel
-from defserve.binding.jsonvalue import JsonSchema
+from defserve.jsonvalue import JsonSchema
 
 Built = tuple[CoreSchema, JsonSchema]
 

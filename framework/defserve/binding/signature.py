@@ -148,7 +148,7 @@ class _Reader:
             elif annotation is empty:
                 raise self.wrong(
                     f"parameter {parameter.name!r} has no type",
-                    fix=f"annotate it, for example `{parameter.name}: str`",
+                    fix=_typed(parameter.name),
                 )
             else:
                 parameters.append(_ordinary(parameter.name, annotation, parameter.default, docs))
@@ -266,6 +266,12 @@ class _Reader:
 
     def wrong(self, problem: str, *, fix: str) -> UsageError:
         return UsageError(f"{self.name or 'function'}: {problem}", where=where(self.function), fix=fix)
+
+
+def _typed(name: str) -> str:
+    if name in ("ctx", "context"):
+        return f"annotate it: `{name}: Context` (from defserve import Context)"
+    return f"annotate it, for example `{name}: str`"
 
 
 def _plain_hints(target: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pydantic_core
 
-from defserve.binding.jsonvalue import is_array, is_object
+from defserve.jsonvalue import is_array, is_object
 
 SHOWN = 40
 _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from defserve.cli.connecting import add_connection_options, connect
 from defserve.cli.parser import Parser
-from defserve.cli.targets import TARGET_HELP, Target, resolve, split_command
+from defserve.cli.targets import TARGET_HELP, Target, quiet, resolve, split_command
 from defserve.errors import PeerError, ToolError, UsageError
 from defserve.host.client import Client
 from defserve.host.conversation import object_of
@@ -34,11 +34,13 @@ def main(argv: list[str]) -> int:
     add_connection_options(parser)
     options = parser.parse_intermixed_args(before)
     words: list[str] = options.words
-    target = resolve(words, options.module, command)
+    with quiet():
+        target = resolve(words, options.module, command)
     if not words or ARGUMENT.fullmatch(words[0]):
         raise UsageError("no tool is named", fix="defserve call server.py TOOL key=value ...")
     tool, texts, values = words[0], *read_arguments(words[1:], options.json)
-    result = asyncio.run(call(target, tool, texts, values, options))
+    with quiet():
+        result = asyncio.run(call(target, tool, texts, values, options))
     print(result if isinstance(result, str) else json.dumps(result, indent=2, ensure_ascii=False))
     return 0
 

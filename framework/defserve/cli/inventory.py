@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from defserve.cli.connecting import add_connection_options, connect
 from defserve.cli.parser import Parser
-from defserve.cli.targets import TARGET_HELP, Target, resolve, split_command
+from defserve.cli.targets import TARGET_HELP, Target, quiet, resolve, split_command
 from defserve.host.client import Client
 from defserve.host.conversation import object_of
 
@@ -36,10 +36,12 @@ def main(argv: list[str]) -> int:
     add_connection_options(parser)
     options = parser.parse_args(before)
     words: list[str] = options.target
-    target = resolve(words, options.module, command)
+    with quiet():
+        target = resolve(words, options.module, command)
     if words:
         parser.error(f"one server at a time: what is {words[0]!r}?")
-    found = asyncio.run(inventory(target, options))
+    with quiet():
+        found = asyncio.run(inventory(target, options))
     print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else "\n".join(page(found)))
     return 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, redirect_stdout
 from typing import Any, Final
 
 from defserve.errors import UsageError
@@ -23,6 +24,11 @@ class Target:
 
     def __init__(self, server: Any = None, command: Sequence[str] = ()) -> None:
         self.server, self.command = server, tuple(command)
+
+
+def quiet() -> AbstractContextManager[Any]:
+    """What a server prints in this process goes to stderr: stdout is for the command's own result."""
+    return redirect_stdout(sys.stderr)
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:

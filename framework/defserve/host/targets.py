@@ -12,6 +12,7 @@ from typing import Any, Final
 from defserve.errors import UsageError
 
 USUAL_NAMES: Final = ("server", "mcp", "app")
+PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def load_server(target: str) -> Any:
@@ -91,16 +92,17 @@ def _run_file(path: str, name: str) -> ModuleType:
 
 
 def _failed(doing: str, error: Exception) -> UsageError:
-    """An exception of the author's module, with the line of theirs that raised it."""
+    """An exception of the author's module, with the line of theirs that led to it."""
     if isinstance(error, UsageError):
         return error
     where, frame = "", error.__traceback__
     while frame is not None:
         name = frame.tb_frame.f_code.co_filename
-        where = where if name.startswith("<frozen") else f"{name}:{frame.tb_lineno}"
+        where = where if name.startswith(("<frozen", PACKAGE)) else f"{name}:{frame.tb_lineno}"
         frame = frame.tb_next
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}:{error.lineno}"
+    where = where.removeprefix(os.getcwd() + os.sep)
     return UsageError(f"{doing} failed: {type(error).__name__}: {error}", where=where)
 
 
@@ -120,8 +122,11 @@ def _search(module: ModuleType, target: str) -> Any:
     servers = _servers(module)
     if len(servers) == 1:
         return getattr(module, servers[0])
-    problem = "several servers: " + ", ".join(servers) if servers else "no server"
-    raise UsageError(f"{target!r} has {problem}", fix=f"name one: {target}:{servers[0] if servers else 'server'}")
+    if servers:
+        raise UsageError(
+            f"{target!r} has several servers: {', '.join(servers)}", fix=f"name one: {target}:{servers[0]}"
+        )
+    raise UsageError(f"{target!r} has no server", fix="add one at module level: server = Server(...)")
 
 
 def _candidates(module: ModuleType) -> str:

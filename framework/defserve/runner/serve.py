@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 PATIENCE = 0.05
+END_SECONDS = 1.0
 ADDRESSES = {"stdio": "stdio:"}
 
 
@@ -38,7 +39,6 @@ class StdioService:
         self.transport = Stdio(composition.limits.message)
         self.connection = Connection(composition, self.transport)
         self.exit_code = 0
-        self.ended = False
 
     def run(self) -> int:
         before = set(threading.enumerate())
@@ -47,6 +47,8 @@ class StdioService:
         try:
             if self._prelude():
                 self._run_loop()
+            else:
+                self.connection.close()
         except _Stop as stop:
             self.exit_code = stop.code
         finally:
@@ -87,21 +89,22 @@ class StdioService:
         loop = asyncio.new_event_loop()
         try:
             asyncio.set_event_loop(loop)
-            loop.run_until_complete(self._main(loop))
+            stop = Stopper(loop, self.composition)
+            stop.listen()
+            loop.run_until_complete(self._main(loop, stop))
         except asyncio.CancelledError:
             pass  # a signal cut the lifespan short
         finally:
             _wind_down(loop)
             asyncio.set_event_loop(None)
 
-    async def _main(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _main(self, loop: asyncio.AbstractEventLoop, stop: Stopper) -> None:
         import asyncio
 
         from defserve.runner.life import alive, leave
 
         limits = self.composition.limits
-        stop = Stopper(loop, self.composition, asyncio.current_task())
-        stop.listen()
+        stop.main = asyncio.current_task()
         try:
             async with alive(self.composition) as engine:
                 stop.serving = True
@@ -133,12 +136,11 @@ class Stopper:
     While nothing is served yet, or any more, a signal cancels `main`: what a lifespan does then is cut short.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, composition: Composition, main: asyncio.Task[Any] | None
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, composition: Composition) -> None:
         import asyncio
 
-        self.loop, self.composition, self.main = loop, composition, main
+        self.loop, self.composition = loop, composition
+        self.main: asyncio.Task[Any] | None = None
         self.over = asyncio.Event()
         self.serving = self.asked_to_drain = self.interrupted = False
         self._again: asyncio.Future[None] = loop.create_future()
@@ -224,29 +226,36 @@ def _do_not_wait_for(threads: Iterable[threading.Thread], code: int) -> None:
     """Threads begun while serving that still run hang in a call nobody waits for: the process ends without them.
 
     Without this the interpreter would join an executor's threads, and abort when one that it does not join
-    holds a lock it needs.
+    holds a lock it needs. A process that goes on after serving is left alone.
     """
+    import time
+
     hanging = [thread for thread in threads if thread.is_alive()]
     # Runs at the exit of the interpreter, before it joins anything; there is no public hook so early.
     register = getattr(threading, "_register_atexit", None)
     if not hanging or register is None:
         return
+    served_until = time.monotonic()
 
     def end() -> None:
-        import atexit
-        import os
-        import time
-
-        deadline = time.monotonic() + PATIENCE
+        if time.monotonic() - served_until > END_SECONDS:
+            return
         for thread in hanging:
-            thread.join(max(deadline - time.monotonic(), 0))
+            thread.join(PATIENCE / len(hanging))
         if any(thread.is_alive() for thread in hanging):
-            atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
-            for stream in (sys.stdout, sys.stderr):
-                try:
-                    stream.flush()
-                except (AttributeError, OSError, ValueError):
-                    pass
-            os._exit(code)
+            _exit_at_once(code)
 
     register(end)
+
+
+def _exit_at_once(code: int) -> None:
+    import atexit
+    import os
+
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):  # none, its reader is gone, or closed
+            pass
+    os._exit(code)

@@ -9,12 +9,15 @@ from typing import Any, TypeAlias, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from defserve.errors import PeerTimeout, UsageError
+from defserve.errors import PeerError, PeerTimeout, ToolError, UsageError
 from defserve.host.answers import Root
 from defserve.host.client import Client
 from defserve.host.conversation import Progress
 from defserve.host.eras import ERAS, HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.testing.script import KINDS, Script
+
+# pytest leaves the frames of this module out: a failure points at the line of the test.
+__tracebackhide__ = True
 
 Json: TypeAlias = dict[str, Any]
 T = TypeVar("T")
@@ -186,11 +189,13 @@ class SyncClient:
             self._script.check_used()
 
     def _do(self, verb: Callable[[Client], Awaitable[T]]) -> T:
-        __tracebackhide__ = True
         client = self._connected()
         assert self._portal is not None
         try:
             return self._portal.call(verb, client)
+        except (ToolError, PeerError) as error:
+            # It came over the wire; how it travelled through this process says nothing.
+            raise error.with_traceback(None) from None
         finally:
             # An exception on its way may be no more than the echo of a question without an answer.
             if complaint := self._script.complaint():

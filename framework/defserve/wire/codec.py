@@ -24,16 +24,16 @@ def decode(data: bytes, *, depth: int = 64, keys: int = 10_000) -> Message | lis
         excess = _excess(value, depth, keys)
         if excess:
             return Malformed(INVALID_REQUEST, f"Invalid request: {excess}", _readable_id(value))
-    if isinstance(value, list):
-        return _batch(value)  # pyright: ignore[reportUnknownArgumentType]
+    if is_array(value):
+        return _batch(list(value))
     return message(value)
 
 
 def message(value: Any) -> Message:
     """One decoded JSON value as a message."""
-    if not isinstance(value, dict):
+    if not is_object(value):
         return Malformed(INVALID_REQUEST, "Invalid request: a message is a JSON object")
-    raw = cast("dict[str, Any]", value)
+    raw = value
     if raw.get("jsonrpc") != "2.0":
         is_reply = "method" not in raw and ("result" in raw or "error" in raw)
         text = 'Invalid request: "jsonrpc" must be "2.0"'
@@ -109,13 +109,13 @@ def _usable_id(id: Any) -> bool:
 
 
 def _readable_id(value: Any) -> Id | None:
-    id = cast("dict[str, Any]", value).get("id") if isinstance(value, dict) else None
+    id = value.get("id") if is_object(value) else None
     return id if _usable_id(id) else None
 
 
 def _null_id_notification(id: Any, method: str, params: Any, raw: dict[str, Any]) -> Notification | None:
     # Some clients write notifications with `"id": null`; whoever knows the method's kind may take it as one.
-    return Notification(method, params, raw) if id is None and isinstance(params, dict) else None  # pyright: ignore[reportUnknownArgumentType]
+    return Notification(method, params, raw) if id is None and is_object(params) else None
 
 
 def _excess(value: Any, depth: int, keys: int) -> str | None:
@@ -138,8 +138,8 @@ def _excess(value: Any, depth: int, keys: int) -> str | None:
 def _without_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, dict):
-        return {_without_surrogates(k): _without_surrogates(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(value, list | tuple):
-        return [_without_surrogates(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    if is_object(value):
+        return {_without_surrogates(k): _without_surrogates(v) for k, v in value.items()}
+    if is_array(value):
+        return [_without_surrogates(item) for item in value]
     return value

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from defserve.binding.packers import NOTHING, Outcome, pack_any
+from defserve.binding.packers import NOTHING, Misfit, Outcome, pack_any
 from defserve.binding.results import Returns
 from defserve.core.call import Call
 from defserve.core.registry import Registry
@@ -80,9 +80,12 @@ class Tool:
             raise UsageError(
                 f"tool {name!r} is {bound.signature.flow} and inline=True", where=where, fix="drop inline=True"
             )
-        if options.timeout is not None and options.timeout <= 0:
+        timeout: Any = options.timeout
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise UsageError(
-                f"tool {name!r}: timeout must be positive", where=where, fix="leave it out for the default"
+                f"tool {name!r}: timeout must be positive seconds, not {timeout!r}",
+                where=where,
+                fix="give a number, or leave it out for the default",
             )
         return cls(name, options, bound, Returns.of(bound.signature, options.structured), owner)
 
@@ -174,6 +177,9 @@ class Tools:
             raise
         except Exception as raised:
             error = lone(raised)
+            if isinstance(error, Misfit):
+                # Its traceback ends in the framework: the function has returned.
+                error.add_note(f"{tool.function.signature.name} is at {tool.where}")
             if getattr(error, "needs", None) and dialect_of(call).stateless:
                 raise error from None
             return tool_failure(call, error)

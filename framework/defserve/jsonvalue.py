@@ -1,4 +1,4 @@
-"""The kinds of JSON value, as type guards."""
+"""The kinds of a decoded JSON value, as type guards. Open to every layer, since JSON comes in everywhere."""
 
 from __future__ import annotations
 
