@@ -207,9 +207,9 @@ def test_a_declaration_past_a_limit_is_refused_at_once(limit: str):
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
-@pytest.mark.parametrize("value", [0, -1])
-def test_a_limit_that_would_allow_nothing_is_refused(name: str, value: int):
-    with pytest.raises(UsageError, match=rf"Limits\({name}={value}\) must be positive"):
+@pytest.mark.parametrize("value", [0, -1, "5"])
+def test_a_limit_that_would_allow_nothing_is_refused(name: str, value: Any):
+    with pytest.raises(UsageError, match=rf"Limits\({name}={value!r}\) must be positive"):
         Limits(**{name: value})
 
 

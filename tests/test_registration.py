@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from defserve import Context, Server, UsageError
+from defserve import Context, Server, UsageError, resource
 from tests.raw import ERAS, Json, raw, text_of
 
 pytestmark = pytest.mark.anyio
@@ -33,6 +33,7 @@ def positional(a: int, /, b: int) -> int: ...  # type: ignore[empty-body]
 def starred(*numbers: int) -> int: ...  # type: ignore[empty-body]
 def double_starred(**numbers: int) -> int: ...  # type: ignore[empty-body]
 def untyped(a, b: int) -> int: ...  # type: ignore[no-untyped-def]
+def told(ctx) -> int: ...  # type: ignore[no-untyped-def]
 def opaque(a: Opaque) -> int: ...  # type: ignore[empty-body]
 def unserialisable() -> Opaque: ...  # type: ignore[empty-body]
 def bare_bytes() -> bytes: ...  # type: ignore[empty-body]
@@ -155,6 +156,29 @@ def test_a_wrong_declaration_says_where_what_why_and_how_to_fix_it(case: str):
     assert "\n  fix: " in message
     for words in said:
         assert words in message, message
+
+
+def test_a_class_that_has_no_json_form_is_named_with_its_line():
+    with pytest.raises(UsageError, match=r"^tests/test_registration.py:\d+: Opaque: return: Opaque has no JSON form"):
+        Server("s", "1").tool(Opaque)
+
+
+def test_a_marked_resource_without_a_uri_is_refused_at_its_mark():
+    with pytest.raises(UsageError, match="@resource needs a URI"):
+        resource(hello)  # type: ignore[arg-type]
+
+
+async def broken_promise() -> str:
+    return hello  # type: ignore[return-value]
+
+
+async def test_the_log_says_which_function_broke_its_promise(caplog: pytest.LogCaptureFixture):
+    server = Server("s", "1")
+    server.add_tool(broken_promise)
+    async with raw(server) as peer:
+        await peer.call("broken_promise")
+    line = broken_promise.__code__.co_firstlineno
+    assert f"broken_promise is at tests/test_registration.py:{line}" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["a", "A", "snake_case", "kebab-case", "dotted.name", "0", "x" * 128])

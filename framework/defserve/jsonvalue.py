@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 JsonSchema = dict[str, Any]
@@ -9,6 +10,11 @@ JsonSchema = dict[str, Any]
 
 def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
+
+
+def is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    """An object as an author may write it."""
+    return isinstance(value, Mapping)
 
 
 def is_array(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
 from defserve.protocols.mcp.extension import MCP
-from defserve.protocols.mcp.tools import NAME
+from defserve.protocols.mcp.items import NAME
 
 
 class Mountable(Protocol):

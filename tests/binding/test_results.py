@@ -215,12 +215,23 @@ class TestStructured:
         (dict[str, Any], {"a": socket}, "dict was returned where dict"),
         (empty, socket, "which has no JSON form"),
         (empty, b"bytes", "return File"),
+        (int, None, "None was returned where int was promised"),
     ],
     ids=str,
 )
 def test_a_value_that_breaks_the_promise_is_a_type_error(annotation: Any, value: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         returns(annotation).pack(value)
+
+
+@pytest.mark.parametrize("annotation", [str, int, Report, empty])
+def test_a_coroutine_is_taken_for_a_missing_await(annotation: Any) -> None:
+    async def answer() -> str: ...  # type: ignore[empty-body]
+
+    forgotten = answer()
+    with pytest.raises(TypeError, match=r"`await` is missing before .*answer\("):
+        returns(annotation).pack(forgotten)
+    forgotten.close()
 
 
 def test_a_value_that_holds_itself_is_a_type_error() -> None:

@@ -35,6 +35,15 @@ def test_the_raw_result_can_be_had(defserve: Run):
     assert raw == {"content": [{"type": "text", "text": "3"}]}
 
 
+def test_what_a_server_prints_is_kept_out_of_the_result(defserve: Run, tmp_path: Path):
+    file = tmp_path / "talkative.py"
+    file.write_text(
+        "from defserve import Server\nprint('loading')\nserver = Server('talkative')\n"
+        "@server.tool\ndef one() -> int:\n    print('working')\n    return 1\n"
+    )
+    assert defserve("call", str(file), "one") == (0, "1\n", "loading\nworking\n")
+
+
 def test_a_failed_tool_has_an_exit_code_of_its_own(defserve: Run):
     code, out, err = defserve("call", "add", "a=one", "b=2", "--", sys.executable, CALCULATOR)
     assert (code, out) == (5, "")

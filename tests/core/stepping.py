@@ -83,6 +83,8 @@ class SteppedEngine:
             call.task = task
             try:
                 result = await work
+            except GeneratorExit:
+                raise  # the test is over
             except BaseException as error:
                 call.session.fail(call, error)
             else:

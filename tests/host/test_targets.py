@@ -66,6 +66,9 @@ def test_a_failure_inside_the_file_names_the_line():
     write("calc_seven.py", "def broken():\n    return 1 / 0\nbroken()")
     with pytest.raises(UsageError, match=r"calc_seven.py:7: running calc_seven.py failed: ZeroDivisionError"):
         load_server("calc_seven.py")
+    write("calc_wrong.py", "server = Server()")
+    with pytest.raises(UsageError, match=r"^calc_wrong.py:5: running calc_wrong.py failed: TypeError"):
+        load_server("calc_wrong.py")
     Path("calc_eight.py").write_text("x = (")
     with pytest.raises(UsageError, match=r"calc_eight.py:1: importing 'calc_eight' failed: SyntaxError"):
         load_server("calc_eight:server")
@@ -88,7 +91,7 @@ def test_a_complaint_of_the_servers_own_is_passed_on():
         ("broken_five", "importing 'broken_five' failed: ZeroDivisionError"),
         ("broken_five.py", "running broken_five.py failed: ZeroDivisionError"),
         ("needs_five", "install 'absent_dependency'"),
-        ("empty_five", "no server"),
+        ("empty_five", "no server\n  fix: add one at module level"),
     ],
 )
 def test_what_cannot_be_found_is_explained(target: str, complaint: str):

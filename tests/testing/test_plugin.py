@@ -21,6 +21,13 @@ def test_a_test_runs_in_both_eras(suite: pytest.Pytester):
     result.stdout.fnmatch_lines(["*test_add?handshake? PASSED*", "*test_add?stateless? PASSED*"])
 
 
+def test_a_failure_points_at_the_line_of_the_test(suite: pytest.Pytester):
+    result = run(suite, SERVES + "def test_add(client):\n    client.call('add', a=1)", "-p", "no:cacheprovider")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["test_it.py:5: ToolError"])
+    result.stdout.no_fnmatch_line("*from_thread.py*")
+
+
 def test_a_mark_narrows_the_eras(suite: pytest.Pytester):
     result = run(
         suite,

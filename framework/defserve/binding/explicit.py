@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from defserve.binding.compact import walk
-from defserve.jsonvalue import JsonSchema, as_list, is_object
 from defserve.binding.redact import is_secret
 from defserve.binding.wording import alternatives, counted, did_you_mean, kind_of, shown, spell_path
 from defserve.errors import BadArguments, Problem, UsageError
+from defserve.jsonvalue import JsonSchema, as_list, is_object
 
 if TYPE_CHECKING:
     from defserve.binding.signature import Signature

@@ -10,8 +10,8 @@ from pydantic_core import ValidationError
 
 from defserve.binding.annotations import members, peel, spelled
 from defserve.binding.content import Part, Text
-from defserve.jsonvalue import is_array
 from defserve.binding.schema import Fragment
+from defserve.jsonvalue import is_array
 
 
 class _Nothing:

@@ -7,12 +7,13 @@ from typing import Any
 
 from pydantic_core import ValidationError
 
-from defserve.jsonvalue import JsonSchema, is_array, is_object
 from defserve.binding.redact import is_secret
 from defserve.binding.wording import BROKEN, EXPECTED, alternatives, did_you_mean, kind_of, shown, spell_path
 from defserve.errors import Problem
+from defserve.jsonvalue import JsonSchema, is_array, is_object
 
 MOST = 20
+MANY = 10_000
 _ABSENT: Any = object()
 
 
@@ -55,6 +56,9 @@ class _Error:
 
 def explain(error: ValidationError, given: Any, schema: JsonSchema) -> tuple[Problem, ...]:
     """The problems behind a validation error, at most MOST and a count of the rest."""
+    if (count := error.error_count()) > MANY:
+        # Each one looked at costs microseconds and a dict, and one message can hold millions.
+        return (Problem("", f"{count} problems: the arguments do not have the shape of the schema"),)
     errors = [_Error(details, given) for details in error.errors(include_url=False)]
     settled = _settle(errors)
     problems = dict.fromkeys(_problem(one, schema) for one in settled[:MOST])

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, get_args, get_origin
 
 from defserve.binding.annotations import members, peel
 from defserve.binding.content import Audio, Embedded, File, Image, Link, Part, Text
-from defserve.jsonvalue import JsonSchema, as_list
 from defserve.binding.packers import (
     NOTHING,
     Aside,
@@ -40,6 +39,7 @@ from defserve.binding.packers import (
 from defserve.binding.scalars import CONCRETE
 from defserve.binding.schema import Fragment, lookup, unusable
 from defserve.errors import UsageError
+from defserve.jsonvalue import JsonSchema, as_list
 
 if TYPE_CHECKING:
     from defserve.binding.signature import Signature

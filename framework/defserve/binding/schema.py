@@ -14,8 +14,8 @@ from pydantic_core.core_schema import CoreSchema
 from defserve.binding import scalars
 from defserve.binding.annotations import accepts_none, spelled
 from defserve.binding.compact import compacted, object_schema
-from defserve.jsonvalue import JsonSchema, as_list, is_object
 from defserve.errors import BadArguments, Problem, UsageError
+from defserve.jsonvalue import JsonSchema, as_list, is_object
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from defserve.core.extension import Outgoing
+from defserve.core.locals import Locals
 from defserve.wire.codec import notification
 from defserve.wire.messages import Id, Params
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Call:
+class Call(Locals):
     """Handed to handlers, wrappers, stages and providers. Extensions keep per-request things in `local`."""
 
     # Defaults live on the class: a call that never needs them does not pay for setting them.
@@ -30,9 +31,9 @@ class Call:
     endless = settled = cancelled = timed_out = False
     questions = 0
     _children: set[Task] | None = None
-    _locals: dict[type, Any] | None = None
 
     def __init__(self, session: Session, id: Id, method: str, params: Params, raw: Params, terms: Terms) -> None:
+        super().__init__()
         self.session, self.id, self.method = session, id, method
         self.params, self.raw, self.terms = params, raw, terms
 
@@ -54,18 +55,6 @@ class Call:
         """The call in words, for logs."""
         name = getattr(self.subject, "name", None)
         return f"{self.method} {name}" if name else self.method
-
-    def local(self, kind: type[T]) -> T:
-        """This request's own instance of `kind`, made on first use."""
-        if self._locals is None:
-            self._locals = {}
-        if kind not in self._locals:
-            self._locals[kind] = kind()
-        return self._locals[kind]
-
-    def peek(self, kind: type[T]) -> T | None:
-        """This request's instance of `kind` if it was ever made."""
-        return self._locals.get(kind) if self._locals else None
 
     def notify(self, method: str, params: Params) -> None:
         """Send a notification that belongs to this call; from any thread, in order, never after the reply.

@@ -21,6 +21,7 @@ from defserve.core.extension import (
 from defserve.core.profile import Profile
 from defserve.core.stages import Pipeline
 from defserve.errors import LimitExceeded, UsageError
+from defserve.jsonvalue import is_mapping
 from defserve.limits import Limits
 from defserve.wire.messages import Encoded, Notification, Params, Request
 
@@ -265,8 +266,8 @@ def _merged(fields: Mapping[str, Any], more: Mapping[str, Any], owner: str) -> d
     found = dict(fields)
     for key, value in more.items():
         present = found.get(key)
-        if isinstance(value, Mapping) and isinstance(present, Mapping | None):
-            found[key] = _merged(present or {}, value, owner)  # pyright: ignore[reportUnknownArgumentType]
+        if is_mapping(value) and (present is None or is_mapping(present)):
+            found[key] = _merged(present or {}, value, owner)
         elif key in found and present != value:
             raise UsageError(f"{key!r} is set to {present!r} and, by {owner}, to {value!r}")
         else:

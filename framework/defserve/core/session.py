@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.core.extension import Offer, Outgoing, is_coroutine_function
+from defserve.core.inflight import Question, Questions, admit
+from defserve.core.locals import Locals
 from defserve.core.profile import error_object
-from defserve.errors import (
-    Draining,
-    InvalidRequest,
-    LimitExceeded,
-    MethodNotFound,
-    NoBackChannel,
-    NotOpen,
-    PeerError,
-    PeerGone,
-    PeerTimeout,
-    ProtocolError,
-)
-from defserve.limits import Limits
+from defserve.errors import LimitExceeded, MethodNotFound, NoBackChannel, NotOpen, PeerGone, ProtocolError
 from defserve.wire.codec import INVALID_REQUEST, decode, encode, encode_result, notification
 from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Reply, Request
 
 if TYPE_CHECKING:
     from defserve.core.composition import Composition, Terms
-    from defserve.core.engine import Engine, Pending
-
-T = TypeVar("T")
+    from defserve.core.engine import Engine
 
 
 class Batch:
@@ -41,7 +29,7 @@ class Batch:
         self.replies: list[bytes] = []
 
 
-class Session:
+class Session(Locals):
     """Takes frames with `receive`, gives `Outgoing` to `outlet`. Lives as long as the peer's connection or session.
 
     `is_local` peers are processes of the same user (stdio, unix socket, memory).
@@ -58,9 +46,7 @@ class Session:
         "ready",
         "closed",
         "in_flight",
-        "_locals",
-        "_asked",
-        "_next_id",
+        "_questions",
         "_malformed",
     )
 
@@ -74,14 +60,14 @@ class Session:
         is_local: bool = True,
         peer: str = "",
     ) -> None:
+        super().__init__()
         self.composition, self.engine, self.outlet = composition, engine, outlet
         self.principal, self.is_local, self.peer = principal, is_local, peer
         self.terms: Terms | None = None
         self.ready = self.closed = False
         self.in_flight: dict[Id, Call] = {}
-        self._locals: dict[type, Any] | None = None
-        self._asked: dict[Id, Pending] | None = None
-        self._next_id = self._malformed = 0
+        self._questions: Questions | None = None
+        self._malformed = 0
         composition.admit(self)
 
     # -- in ----------------------------------------------------------------------------------------------
@@ -113,8 +99,8 @@ class Session:
         self._malformed = 0
         if isinstance(message, Notification):
             return self._notification(message)
-        if isinstance(message, Reply):
-            self._answer(message)
+        if isinstance(message, Reply) and self._questions is not None:
+            self._questions.answer(message)
         return True
 
     def _meant(self, malformed: Malformed) -> Message:
@@ -162,7 +148,7 @@ class Session:
                 raise self._unknown(request.method, terms)
             if not (method.immediate or self.engine.ready):
                 return False
-            self._admit(call, immediate=method.immediate)
+            admit(call, self.in_flight, self.composition, immediate=method.immediate)
         except Exception as error:
             self._reply(call, self._failure(call, error))
             return True
@@ -179,29 +165,6 @@ class Session:
         if terms is self.composition.unopened and method in self.composition.known_methods:
             return NotOpen(f"{method} came before the conversation was opened")
         return MethodNotFound(f"Method not found: {method}")
-
-    def _admit(self, call: Call, *, immediate: bool) -> None:
-        limits, in_flight = self.composition.limits, self.in_flight
-        if call.id in in_flight:
-            raise InvalidRequest(f"Invalid request: id {call.id!r} is already in flight")
-        if not immediate:  # what is answered at once takes no room, and a ping has to be answered
-            self._make_sure_there_is_room(limits)
-        in_flight[call.id] = call
-        self.composition.running += 1
-
-    def _make_sure_there_is_room(self, limits: Limits) -> None:
-        if self.composition.draining:
-            raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
-        if len(self.in_flight) >= limits.in_flight:
-            raise LimitExceeded(
-                f"too many calls in flight: at most {limits.in_flight} a session",
-                data={"limit": "in_flight", "retry_after_ms": 100},
-            )
-        if self.composition.running >= limits.in_flight_total:
-            raise LimitExceeded(
-                f"too many calls in flight: at most {limits.in_flight_total} in this server",
-                data={"limit": "in_flight_total", "retry_after_ms": 100},
-            )
 
     def _notification(self, notification: Notification) -> bool:
         terms = self.terms or self.composition.unopened
@@ -224,18 +187,6 @@ class Session:
             logging.getLogger("defserve").exception("%s failed", notification.method)
         return True
 
-    def _answer(self, reply: Reply) -> None:
-        pending = self._asked.pop(reply.id, None) if self._asked and reply.id is not None else None
-        if pending is None or pending.done():
-            return
-        if reply.error is None:
-            pending.set_result(reply.result)
-            return
-        code, message = reply.error.get("code"), reply.error.get("message")
-        pending.set_exception(
-            PeerError(str(message), code=code if isinstance(code, int) else -32603, data=reply.error.get("data"))
-        )
-
     # -- out ---------------------------------------------------------------------------------------------
 
     def settle(self, call: Call, result: Any) -> None:
@@ -245,10 +196,7 @@ class Session:
         try:
             data = encode_result(call.id, call.terms.profile.result(call, result))
             if len(data) > self.composition.limits.response:
-                raise LimitExceeded(
-                    f"the result is larger than {self.composition.limits.response} bytes",
-                    data={"limit": "response"},
-                )
+                raise self._too_large()
         except Exception as error:
             data = self._failure(call, error)
         self._end(call, data)
@@ -269,9 +217,16 @@ class Session:
 
     def _failure(self, call: Call, error: BaseException) -> bytes:
         try:
-            return encode({"jsonrpc": "2.0", "id": call.id, **call.terms.profile.failure(call, error)})
+            data = encode({"jsonrpc": "2.0", "id": call.id, **call.terms.profile.failure(call, error)})
         except ValueError as unspeakable:  # the error's own data has no JSON form
             return encode({"jsonrpc": "2.0", "id": call.id, **call.terms.profile.failure(call, unspeakable)})
+        if len(data) > self.composition.limits.response:  # an author's message may hold anything
+            return encode({"jsonrpc": "2.0", "id": call.id, **call.terms.profile.failure(call, self._too_large())})
+        return data
+
+    def _too_large(self) -> LimitExceeded:
+        limit = self.composition.limits.response
+        return LimitExceeded(f"the result is larger than {limit} bytes", data={"limit": "response"})
 
     def _reply(self, call: Call, data: bytes) -> None:
         if call.batch is None:
@@ -314,21 +269,10 @@ class Session:
             raise NoBackChannel(f"{method}: this peer takes no requests")
         if self.closed:
             raise PeerGone(f"{method}: the peer has left")
-        self._next_id += 1
-        id, pending = self._next_id, self.engine.pending()
-        if self._asked is None:
-            self._asked = {}
-        self._asked[id] = pending
-        self.outlet(Outgoing(encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}), relates_to))
-        try:
-            return await self.engine.wait(pending, timeout or self.composition.limits.question)
-        except TimeoutError:
-            raise PeerTimeout(f"{method}: no answer within {timeout or self.composition.limits.question} s") from None
-        finally:
-            if self._asked.pop(id, None) is not None and not self.closed:
-                withdrawal = terms.profile.withdrawal(id)
-                if withdrawal is not None:
-                    self.notify(*withdrawal, relates_to=relates_to)
+        if self._questions is None:
+            self._questions = Questions()
+        question = Question(method, params, relates_to, timeout or self.composition.limits.question)
+        return await self._questions.ask(self.engine, self.outlet, terms.profile, question)
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -336,18 +280,6 @@ class Session:
         """Agree on terms that hold until the conversation ends."""
         self.terms = self.composition.agree(offer)
         return self.terms
-
-    def local(self, kind: type[T]) -> T:
-        """This conversation's own instance of `kind`, made on first use."""
-        if self._locals is None:
-            self._locals = {}
-        if kind not in self._locals:
-            self._locals[kind] = kind()
-        return self._locals[kind]
-
-    def peek(self, kind: type[T]) -> T | None:
-        """This conversation's instance of `kind` if it was ever made."""
-        return self._locals.get(kind) if self._locals else None
 
     def cancel(self, id: Id) -> None:
         """Stop a call for good: no reply follows. Unknown and finished ids are ignored."""
@@ -366,8 +298,7 @@ class Session:
         for call in list(self.in_flight.values()):
             call.cancelled = True
             call.stop()
-        for pending in (self._asked or {}).values():
-            if not pending.done():
-                pending.set_exception(PeerGone("the peer has left"))
+        if self._questions is not None:
+            self._questions.close()
         for extension in self.composition.extensions:
             extension.session_closed(self)

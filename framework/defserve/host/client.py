@@ -15,6 +15,7 @@ from defserve.host.eras import Offer, Opening, open_conversation
 from defserve.host.links import Link
 from defserve.host.listening import Events, News, SessionEvents, StreamEvents, Wanted
 from defserve.host.values import RETURNS, lone_text, value_of
+from defserve.jsonvalue import is_object
 from defserve.version import VERSION
 from defserve.wire.codec import encode
 
@@ -234,9 +235,9 @@ class Client:
             return await self._conversation.request(method, dressed, within=patience, on_progress=on_progress)
 
         result = await (in_rounds(ask, params or {}, self.answers) if follow else ask(params or {}))
-        if not isinstance(result, dict):
+        if not is_object(result):
             raise PeerError(f"the result of {method} is not an object")
-        return result  # pyright: ignore[reportUnknownVariableType]
+        return result
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         await self._conversation.notify(method, params or {})

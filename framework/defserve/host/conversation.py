@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
 from defserve.host.links import Link
+from defserve.jsonvalue import is_object
 from defserve.wire.codec import decode, encode
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
 
@@ -237,7 +238,7 @@ class Conversation:
 
 def object_of(value: Any) -> dict[str, Any]:
     """`value` if it is a JSON object, else an empty one: a peer may leave out or garble what is optional."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return value if is_object(value) else {}
 
 
 def peer_error(error: dict[str, Any]) -> PeerError:

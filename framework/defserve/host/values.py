@@ -9,6 +9,7 @@ from pydantic_core import from_json
 
 from defserve.errors import ToolError
 from defserve.host.conversation import object_of
+from defserve.jsonvalue import is_array
 
 RETURNS: Final = "dev.defserve/returns"
 """The key of a tool's `_meta` that says what type its lone text stands for."""
@@ -61,8 +62,8 @@ def _types(schema: Mapping[str, Any]) -> set[str]:
     named: Any = schema.get("type")
     if isinstance(named, str):
         return {named}
-    if isinstance(named, list):
-        return set(named)  # pyright: ignore[reportUnknownArgumentType]
+    if is_array(named):
+        return set(named)
     members: list[Any] = schema.get("anyOf") or schema.get("oneOf") or []
     values: list[Any] = [schema["const"]] if "const" in schema else list(schema.get("enum") or [])
     return {kind for member in members for kind in _types(member)} | {_type_of(value) for value in values}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from defserve.jsonvalue import is_array, is_object
 from defserve.wire.messages import Encoded, Id, Malformed, Message, Notification, Reply, Request
 
 PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS = -32700, -32600, -32602
@@ -25,15 +27,14 @@ def decode(data: bytes, *, depth: int = 64, keys: int = 10_000) -> Message | lis
         if excess:
             return Malformed(INVALID_REQUEST, f"Invalid request: {excess}", _readable_id(value))
     if is_array(value):
-        return _batch(list(value))
+        return _batch(value)
     return message(value)
 
 
-def message(value: Any) -> Message:
+def message(raw: Any) -> Message:
     """One decoded JSON value as a message."""
-    if not is_object(value):
+    if not is_object(raw):
         return Malformed(INVALID_REQUEST, "Invalid request: a message is a JSON object")
-    raw = value
     if raw.get("jsonrpc") != "2.0":
         is_reply = "method" not in raw and ("result" in raw or "error" in raw)
         text = 'Invalid request: "jsonrpc" must be "2.0"'
@@ -48,14 +49,14 @@ def message(value: Any) -> Message:
     if params is None:
         params = {}
     if "id" not in raw:
-        return Notification(method, cast("dict[str, Any]", params) if isinstance(params, dict) else {}, raw)
+        return Notification(method, params if is_object(params) else {}, raw)
     id = raw["id"]
     if not _usable_id(id):
         text = f'Invalid request: "id" must be an integer or a string of at most {ID_BYTES} characters'
         return Malformed(INVALID_REQUEST, text, notification=_null_id_notification(id, method, params, raw))
-    if not isinstance(params, dict):
+    if not is_object(params):
         return Malformed(INVALID_PARAMS, 'Invalid params: "params" must be an object', id)
-    return Request(id, method, cast("dict[str, Any]", params), raw)
+    return Request(id, method, params, raw)
 
 
 def encode(value: Any) -> bytes:
@@ -84,7 +85,7 @@ def notification(method: str, params: Any) -> bytes:
     return encode({"jsonrpc": "2.0", "method": method, "params": params})
 
 
-def _batch(values: list[Any]) -> Message | list[Message]:
+def _batch(values: Sequence[Any]) -> Message | list[Message]:
     if not values:
         return Malformed(INVALID_REQUEST, "Invalid request: an empty batch")
     return [message(value) for value in values]
@@ -95,8 +96,8 @@ def _reply(raw: dict[str, Any]) -> Message:
     usable = id is None or _usable_id(id)
     if usable and "result" in raw and "error" not in raw:
         return Reply(id, raw["result"], None)
-    if usable and isinstance(error, dict) and "result" not in raw:
-        return Reply(id, None, cast("dict[str, Any]", error))
+    if usable and is_object(error) and "result" not in raw:
+        return Reply(id, None, error)
     text = 'Invalid request: neither "method" nor one of "result" and "error"'
     return Malformed(INVALID_REQUEST, text, _readable_id(raw), is_reply="result" in raw or "error" in raw)
 

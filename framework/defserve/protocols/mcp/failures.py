@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from defserve.core.profile import INTERNAL_ERROR, error_object, mask
 from defserve.errors import BadArguments, InvalidParams, NoBackChannel, PeerError, ProtocolError, Refused, ToolError
@@ -30,7 +30,7 @@ class ResourceNotFound(InvalidParams):
 def failure(call: Call, error: BaseException, dialect: Dialect) -> Params:
     """The rest of the reply to a call that raised."""
     error = lone(error)
-    if isinstance(error, NoBackChannel) and dialect.stateless and error.needs:
+    if is_missing_capability(error, dialect):
         data = {"requiredCapabilities": error.needs}
         return _error(call, MISSING_CAPABILITY, error.message, "missing_capability", data)
     if isinstance(error, ResourceNotFound):
@@ -47,6 +47,11 @@ def failure(call: Call, error: BaseException, dialect: Dialect) -> Params:
     if isinstance(error, PeerError):
         return _error(call, INTERNAL_ERROR, error.message, _symbol(error), None)
     return _error(call, INTERNAL_ERROR, mask(call, error), "internal_error", None)
+
+
+def is_missing_capability(error: BaseException, dialect: Dialect) -> TypeGuard[NoBackChannel]:
+    """Whether the client has to offer more before it repeats the request: always an error, never a result."""
+    return isinstance(error, NoBackChannel) and dialect.stateless and bool(error.needs)
 
 
 def lone(error: BaseException) -> BaseException:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from defserve.binding.content import Part, Text
 from defserve.core.call import Call
 from defserve.core.registry import Registry
-from defserve.errors import InvalidParams, UsageError
+from defserve.errors import UsageError
+from defserve.jsonvalue import is_array
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import ResourceNotFound
 from defserve.protocols.mcp.function import FindProvider, Function
-from defserve.protocols.mcp.identity import Icon, icons_wire
+from defserve.protocols.mcp.items import Item, ItemOptions, check_running
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.listing import Listing
+from defserve.protocols.mcp.params import text
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -28,31 +30,27 @@ URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+$")
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceOptions:
+class ResourceOptions(ItemOptions):
     """Everything a resource may say about itself. `ttl` is how many seconds a client may keep what it read."""
 
-    name: str | None = None
-    title: str | None = None
-    description: str | None = None
     mime_type: str | None = None
     size: int | None = None
     annotations: Mapping[str, Any] | None = None
-    icons: Sequence[Icon | str | Mapping[str, Any]] = ()
-    meta: Mapping[str, Any] | None = None
-    timeout: float | None = None
-    inline: bool = False
     ttl: float = 0.0
 
 
-class Resource:
+class Resource(Item[ResourceOptions]):
     """A function that gives the contents of a URI, or of every URI a template matches."""
 
-    __slots__ = ("uri", "options", "function", "template", "owner")
+    __slots__ = ("uri", "template")
+
+    kind = "resource"
 
     def __init__(
         self, uri: str, options: ResourceOptions, function: Function, template: UriTemplate | None, owner: Any
     ) -> None:
-        self.uri, self.options, self.function, self.template, self.owner = uri, options, function, template, owner
+        super().__init__(options.name or function.signature.name, options, function, owner)
+        self.uri, self.template = uri, template
 
     @classmethod
     def of(
@@ -71,6 +69,7 @@ class Resource:
         template = _template(uri, where) if "{" in uri else None
         if not URI.match(uri):
             raise UsageError(f"resource {uri!r} is not a URI", where=where, fix='give it a scheme: "config://app"')
+        check_running(f"resource {uri!r}", options, bound.signature)
         if problem := _problem(options):
             raise UsageError(f"resource {uri!r}: {problem}", where=where)
         variables = set(template.names) if template else set[str]()
@@ -90,28 +89,18 @@ class Resource:
         options = replace(self.options, name=self.name)
         return Resource(uri, options, self.function, _template(uri, "") if self.template else None, self.owner)
 
-    @property
-    def name(self) -> str:
-        return self.options.name or self.function.signature.name
-
-    @property
-    def where(self) -> str:
-        return self.function.signature.where
-
     def describe(self, dialect: Dialect) -> Params:
-        options, has = self.options, dialect.has
-        fields: Params = {"uriTemplate" if self.template else "uri": self.uri, "name": self.name}
-        description = options.description or self.function.signature.description
+        """The resource, or template, as its list shows it to a peer of this version."""
+        options = self.options
         optional = {
-            "title": options.title if "titles" in has else None,
-            "description": description,
+            "description": self.description or None,
             "mimeType": options.mime_type,
             "size": None if self.template else options.size,
             "annotations": content.annotations_wire(options.annotations, dialect) if options.annotations else None,
-            "icons": icons_wire(options.icons) if "icons" in has else None,
-            "_meta": dict(options.meta) if options.meta and "meta" in has else None,
         }
-        return fields | {key: value for key, value in optional.items() if value or value == 0}
+        described: Params = {"uriTemplate" if self.template else "uri": self.uri, "name": self.name}
+        described |= {key: value for key, value in optional.items() if value is not None}
+        return described | self.metadata(dialect)
 
 
 class Resources:
@@ -120,8 +109,8 @@ class Resources:
     def __init__(self) -> None:
         self.concrete: Registry[Resource] = Registry("resource")
         self.templates: Registry[Resource] = Registry("resource template")
-        self._resources = Listing("resources", self.concrete, lambda item, dialect: item.describe(dialect))
-        self._templates = Listing("resourceTemplates", self.templates, lambda item, dialect: item.describe(dialect))
+        self._resources = Listing("resources", self.concrete, Resource.describe)
+        self._templates = Listing("resourceTemplates", self.templates, Resource.describe)
 
     def add(self, resource: Resource, *, replace: bool = False) -> None:
         registry = self.templates if resource.template else self.concrete
@@ -137,9 +126,7 @@ class Resources:
         return self._templates.page(call, params)
 
     async def read(self, call: Call, params: Params) -> Params:
-        uri = params.get("uri")
-        if not isinstance(uri, str):
-            raise InvalidParams("Invalid params: uri must be a string")
+        uri = text(params, "uri")
         found = self.find(call, uri)
         if found is None:
             raise ResourceNotFound(uri)
@@ -164,13 +151,8 @@ class Resources:
         return self.find(call, uri) is not None
 
     async def _read(self, call: Call, uri: str, resource: Resource, values: Params) -> Params:
-        call.subject = resource
-        if "requestState" in call.params or "inputResponses" in call.params:
-            from defserve.protocols.mcp.rounds import begin
-
-            begin(call, call.params)
+        seconds = resource.begin(call)
         dialect, options = dialect_of(call), resource.options
-        seconds = options.timeout or call.session.composition.limits.tool
         kwargs = resource.function.arguments.validate(_values(resource, values))
         value = await resource.function.run(call, kwargs, seconds)
         found = contents(uri, value, options.mime_type, dialect)
@@ -187,8 +169,8 @@ def contents(uri: str, value: Any, mime_type: str | None, dialect: Dialect) -> l
         return [{"uri": uri, "mimeType": mime_type or "application/octet-stream", "blob": b64encode(value).decode()}]
     if isinstance(value, Part):
         return [content.contents(uri, value, mime_type, dialect)]
-    if isinstance(value, list) and value and all(isinstance(item, Part | str | bytes) for item in value):  # pyright: ignore
-        return [found for item in value for found in contents(uri, item, mime_type, dialect)]  # pyright: ignore
+    if is_array(value) and value and all(isinstance(item, Part | str | bytes) for item in value):
+        return [found for item in value for found in contents(uri, item, mime_type, dialect)]
     from pydantic_core import to_json
 
     return [{"uri": uri, "mimeType": mime_type or "application/json", "text": to_json(value).decode()}]
@@ -212,7 +194,7 @@ def _values(resource: Resource, values: Params) -> Params:
 
 
 def _joined(value: Any) -> Any:
-    return ",".join(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
+    return ",".join(value) if is_array(value) else value
 
 
 def _template(uri: str, where: str) -> UriTemplate:

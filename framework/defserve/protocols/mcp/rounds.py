@@ -13,9 +13,10 @@ from typing import Any
 from pydantic_core import to_json
 
 from defserve.core.call import Call
-from defserve.errors import InvalidParams, Suspended
+from defserve.errors import Suspended
 from defserve.protocols.mcp.effects import Effects
 from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mcp.params import optional_fields, text
 from defserve.protocols.mcp.request_state import binding
 from defserve.wire.messages import Params
 
@@ -44,16 +45,11 @@ class Rounds:
 
     def take(self, call: Call, params: Params) -> None:
         """Read `inputResponses` and `requestState`. Raises InvalidParams when either is not what we handed out."""
-        responses, state = params.get("inputResponses"), params.get("requestState")
-        if not isinstance(responses, dict | None):
-            raise InvalidParams("Invalid params: inputResponses must be an object")
-        given: Params = responses or {}  # pyright: ignore[reportUnknownVariableType]
-        if state is None:
+        given = optional_fields(params, "inputResponses") or {}
+        if params.get("requestState") is None:
             self.unproven = given
             return
-        if not isinstance(state, str):
-            raise InvalidParams("Invalid params: requestState must be a string")
-        payload = dialect_of(call).sealing.sealer.open(state, binding=_binding(call))
+        payload = dialect_of(call).sealing.sealer.open(text(params, "requestState"), binding=_binding(call))
         self.effects.done = payload["once"]
         self.answers = {key: (digest, answer) for key, (digest, answer) in payload["answers"].items()}
         # All of them, since this run may stop at another question before it comes to theirs.
@@ -121,11 +117,10 @@ class Rounds:
         }
 
 
-def begin(call: Call, params: Params) -> None:
+def take_up(call: Call) -> None:
     """Take up the answers a request brings, before its function runs; once, also if it reads another resource."""
-    brings = "requestState" in params or "inputResponses" in params
-    if brings and call.peek(Rounds) is None and dialect_of(call).stateless:
-        call.local(Rounds).take(call, params)
+    if call.peek(Rounds) is None and dialect_of(call).stateless:
+        call.local(Rounds).take(call, call.params)
 
 
 def _binding(call: Call) -> bytes:

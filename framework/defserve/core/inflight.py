@@ -1,0 +1,96 @@
+"""What is under way in one conversation: the peer's calls, counted against the limits, and our own questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from defserve.core.call import Call
+from defserve.core.extension import Outgoing
+from defserve.core.profile import INTERNAL_ERROR, Profile
+from defserve.errors import Draining, InvalidRequest, LimitExceeded, PeerError, PeerGone, PeerTimeout
+from defserve.wire.codec import encode, notification
+from defserve.wire.messages import Id, Params, Reply
+
+if TYPE_CHECKING:
+    from defserve.core.composition import Composition
+    from defserve.core.engine import Engine, Pending
+
+
+def admit(call: Call, calls: dict[Id, Call], composition: Composition, *, immediate: bool) -> None:
+    """Count a call in, or raise. What is answered at once takes no room: a ping is answered whatever else runs."""
+    limits = composition.limits
+    if call.id in calls:
+        raise InvalidRequest(f"Invalid request: id {call.id!r} is already in flight")
+    if not immediate:
+        if composition.draining:
+            raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
+        if len(calls) >= limits.in_flight:
+            raise _too_many("in_flight", f"{limits.in_flight} a session")
+        if composition.running >= limits.in_flight_total:
+            raise _too_many("in_flight_total", f"{limits.in_flight_total} in this server")
+    calls[call.id] = call
+    composition.running += 1
+
+
+def _too_many(limit: str, most: str) -> LimitExceeded:
+    return LimitExceeded(f"too many calls in flight: at most {most}", data={"limit": limit, "retry_after_ms": 100})
+
+
+class Questions:
+    """Requests of ours that the peer has not answered yet. Made when the first is asked."""
+
+    __slots__ = ("_pending", "_last")
+
+    def __init__(self) -> None:
+        self._pending: dict[Id, Pending] = {}
+        self._last = 0
+
+    async def ask(
+        self,
+        engine: Engine,
+        outlet: Callable[[Outgoing], None],
+        profile: Profile,
+        question: Question,
+    ) -> Any:
+        """Send a request and wait for its answer; one that is given up on is withdrawn."""
+        self._last += 1
+        id, pending = self._last, engine.pending()
+        self._pending[id] = pending
+        body = {"jsonrpc": "2.0", "id": id, "method": question.method, "params": question.params}
+        outlet(Outgoing(encode(body), question.relates_to))
+        try:
+            return await engine.wait(pending, question.timeout)
+        except TimeoutError:
+            raise PeerTimeout(f"{question.method}: no answer within {question.timeout:g} s") from None
+        finally:
+            if self._pending.pop(id, None) is not None and (taken_back := profile.withdrawal(id)) is not None:
+                outlet(Outgoing(notification(*taken_back), question.relates_to))
+
+    def answer(self, reply: Reply) -> None:
+        """The peer's answer; one to nothing we asked is ignored."""
+        pending = self._pending.pop(reply.id, None) if reply.id is not None else None
+        if pending is None or pending.done():
+            return
+        if reply.error is None:
+            pending.set_result(reply.result)
+            return
+        code, message = reply.error.get("code"), reply.error.get("message")
+        number = code if isinstance(code, int) else INTERNAL_ERROR
+        pending.set_exception(PeerError(str(message), code=number, data=reply.error.get("data")))
+
+    def close(self) -> None:
+        """Nobody will answer any more."""
+        asked, self._pending = self._pending, {}
+        for pending in asked.values():
+            if not pending.done():
+                pending.set_exception(PeerGone("the peer has left"))
+
+
+class Question:
+    """One request to the peer, and the call it is asked in, if it is asked in one."""
+
+    __slots__ = ("method", "params", "relates_to", "timeout")
+
+    def __init__(self, method: str, params: Params, relates_to: Call | None, timeout: float) -> None:
+        self.method, self.params, self.relates_to, self.timeout = method, params, relates_to, timeout

@@ -1,0 +1,130 @@
+"""MCP items (schema: BaseMetadata, Icons, `_meta`): what tools, resources and prompts have in common."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from defserve.binding.signature import Signature
+from defserve.core.call import Call
+from defserve.core.registry import Registry
+from defserve.errors import InvalidParams, UsageError
+from defserve.limits import Limits
+from defserve.protocols.mcp.function import Function
+from defserve.protocols.mcp.identity import Icon, icons_wire
+from defserve.protocols.mcp.lifecycle import Dialect
+from defserve.wire.messages import Params
+
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class ItemOptions:
+    """What every item may say about itself, and how its function runs: `timeout` is in seconds."""
+
+    name: str | None = None
+    title: str | None = None
+    description: str | None = None
+    icons: Sequence[Icon | str | Mapping[str, Any]] = ()
+    meta: Mapping[str, Any] | None = None
+    timeout: float | None = None
+    inline: bool = False
+
+
+O = TypeVar("O", bound=ItemOptions)  # noqa: E741
+T = TypeVar("T")
+
+
+class Item(Generic[O]):
+    """A function offered to peers under a name. `owner` is the server it was declared on."""
+
+    __slots__ = ("name", "options", "function", "owner")
+
+    kind: ClassVar[str]
+
+    def __init__(self, name: str, options: O, function: Function, owner: Any) -> None:
+        self.name, self.options, self.function, self.owner = name, options, function, owner
+
+    @property
+    def where(self) -> str:
+        return self.function.signature.where
+
+    @property
+    def description(self) -> str:
+        return self.options.description or self.function.signature.description or ""
+
+    def check(self, limits: Limits) -> None:
+        """Raises UsageError for an item that goes beyond what its server allows."""
+        options, subject = self.options, f"{self.kind} {self.name!r}"
+        if (options.timeout or 0) > limits.tool_max:
+            raise UsageError(
+                f"{subject}: timeout={options.timeout} is longer than the {limits.tool_max:g} s allowed",
+                where=self.where,
+                fix="shorten it, or serve with Limits(tool_max=…)",
+            )
+        written = options.description or self.function.signature.function.__doc__ or ""
+        # The docstring is only parsed, which costs an import, where it could be too long.
+        if len(written) > limits.description and len(self.description) > limits.description:
+            raise UsageError(
+                f"{subject}: its description is longer than {limits.description} characters",
+                where=self.where,
+                fix="models read it with every request: shorten it, or serve with Limits(description=…)",
+            )
+
+    def begin(self, call: Call) -> float:
+        """Make this the subject of a call and take up the answers it brings; the seconds its function may take."""
+        call.subject = self
+        params = call.params
+        if "requestState" in params or "inputResponses" in params:
+            from defserve.protocols.mcp.rounds import take_up
+
+            take_up(call)
+        return self.options.timeout or call.session.composition.limits.tool
+
+    def metadata(self, dialect: Dialect, vendor: Mapping[str, Any] | None = None) -> Params:
+        """`title`, `icons` and `_meta`, as far as the version has them and the author (or `vendor`) fills them."""
+        options, has, found = self.options, dialect.has, Params()
+        if options.title and "titles" in has:
+            found["title"] = options.title
+        if options.icons and "icons" in has:
+            found["icons"] = icons_wire(options.icons)
+        if (options.meta or vendor) and "meta" in has:
+            found["_meta"] = {**(options.meta or {}), **(vendor or {})}
+        return found
+
+
+def find(call: Call, registry: Registry[T], name: str) -> T:
+    """What a caller means by a name: an item it may not see is as unknown to it as one that is not there."""
+    item = registry.get(name)
+    if item is None or not call.session.composition.visible(call, item):
+        raise InvalidParams(f"Unknown {registry.kind}: {name}")
+    return item
+
+
+def checked_name(kind: str, given: str | None, signature: Signature) -> str:
+    """The name an item goes by. Raises UsageError for one that clients may not take."""
+    name = given if given is not None else signature.name
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{kind} name {name!r} is not 1 to 128 characters of A-Z a-z 0-9 _ . -",
+            where=signature.where,
+            fix=f'give it another: @server.{kind}(name="…")',
+        )
+    return name
+
+
+def check_running(subject: str, options: ItemOptions, signature: Signature) -> None:
+    """Raises UsageError for options by which the function could not be run."""
+    if options.inline and signature.flow != "sync":
+        raise UsageError(
+            f"{subject} is {signature.flow} and inline=True", where=signature.where, fix="drop inline=True"
+        )
+    timeout: Any = options.timeout
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        raise UsageError(
+            f"{subject}: timeout must be positive seconds, not {timeout!r}",
+            where=signature.where,
+            fix="give a number, or leave it out for the default",
+        )
