@@ -58,8 +58,8 @@ check: $(READY)  ## ruff, pyright and the import directions
 bench: $(READY)  ## measure against a hand-written floor, the official SDK and FastMCP (ARGS=--quick for a glance)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-conformance:  ## the official conformance suite
-	@echo "== conformance: the official suite speaks HTTP only; it arrives with the HTTP transport"
+conformance: $(READY)  ## the official conformance suite, under both HTTP parsers (ARGS="--http h11" for one)
+	@$(BIN)/python -m tests.conformance.suite $(ARGS)
 
 requirements: $(READY)  ## show which requirements are proven, failing or open
 	@echo "== tests, recording what they prove"
@@ -76,5 +76,5 @@ soak: $(READY)  ## run the tests that take minutes by design
 	@$(BIN)/python -m pytest -q -m soak --timeout=0 $(ARGS) || { test $$? -eq 5 && echo "there are none yet"; }
 
 clean:  ## remove what the other targets made
-	@rm -rf .venv .venvs .bench-venv bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venvs .bench-venv .conformance bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis
 	@find framework tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

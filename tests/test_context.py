@@ -401,3 +401,20 @@ async def test_the_context_knows_its_call(version: str):
             "session": True,
             "read": "hello Ann",
         }
+
+
+@pytest.mark.anyio
+async def test_a_confirmation_that_is_not_awaited_is_neither_yes_nor_no(caplog: pytest.LogCaptureFixture):
+    server, erased = Server("s", "1"), list[str]()
+
+    @server.tool
+    async def erase(ctx: Context) -> str:
+        if ctx.confirm("Erase everything?"):  # the await is missing
+            erased.append("everything")
+        return "done"
+
+    async with server.connect() as client:
+        with pytest.raises(ToolError, match="internal error"):
+            await client.call("erase")
+    assert erased == []
+    assert "if await ctx.confirm" in caplog.text

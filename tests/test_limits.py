@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from defserve import Context, Limits, Server, UsageError
+from defserve import Context, Limits, Server, ToolError, UsageError
 from defserve.errors import LimitExceeded
 from tests.raw import ERAS, STATELESS, Json, Raw, raw, text_of, turns, until
 
@@ -79,6 +79,21 @@ async def test_a_call_past_a_limit_is_refused_with_its_name(version: str, limit:
         assert (refused["error_type"], refused["limit"]) == ("limit_exceeded", limit)
         assert said in refused["said"]
         await still_works(peer)
+
+
+@eras
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
+async def test_an_error_may_not_be_larger_than_a_result(version: str, method: str):
+    server = shop(Limits(response=10_000))
+
+    def rant() -> str:
+        raise ToolError("x" * 10_001)
+
+    server.add_tool(rant)
+    server.add_prompt(rant)
+    async with raw(server, version) as peer:
+        reply = await peer.ask(method, {"name": "rant"})
+        assert len(str(reply)) < 1000 and "larger than 10000 bytes" in str(reply)
 
 
 @eras

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -209,6 +210,21 @@ async def passing(call: Any, params: Any, next: Any) -> Any:
 def test_a_wrapper_that_is_not_async_is_refused():
     with pytest.raises(UsageError, match=r"around\('tools/call'\): 'hello' is not async"):
         Server("s", "1").around("tools/call")(hello)  # type: ignore[type-var]
+
+
+# -- started by hand
+
+
+@pytest.mark.parametrize("person", [True, False])
+def test_a_person_who_starts_it_at_a_terminal_is_told_what_it_waits_for(
+    person: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("defserve.runner.serve.serve", lambda composition, on: 0)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: person))
+    Server("calculator", "1").run()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert ("calculator waits for a client" in err) is person
 
 
 # -- one of each registration form

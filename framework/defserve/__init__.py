@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from defserve.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from defserve.auth import JWT, Auth, Principal, StaticTokens, TokenVerifier
     from defserve.binding.content import Audio, Embedded, File, Image, Link, Text
     from defserve.binding.inject import Depends
     from defserve.context import Context
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "Assistant": "protocols.mcp.sampling",
     "Audio": "binding.content",
+    "Auth": "auth",
     "Context": "context",
     "Declined": "errors",
     "Depends": "binding.inject",
@@ -35,11 +37,13 @@ _EXPORTS = {
     "File": "binding.content",
     "Icon": "protocols.mcp.identity",
     "Image": "binding.content",
+    "JWT": "auth",
     "Limits": "limits",
     "Link": "binding.content",
     "Message": "protocols.mcp.sampling",
     "NoBackChannel": "errors",
     "PeerError": "errors",
+    "Principal": "auth",
     "Prompt": "protocols.mcp.prompts",
     "PromptOptions": "protocols.mcp.prompts",
     "Refused": "errors",
@@ -47,7 +51,9 @@ _EXPORTS = {
     "ResourceOptions": "protocols.mcp.resources",
     "SampleOptions": "protocols.mcp.sampling",
     "Server": "server",
+    "StaticTokens": "auth",
     "Text": "binding.content",
+    "TokenVerifier": "auth",
     "Tool": "protocols.mcp.tools",
     "ToolError": "errors",
     "ToolOptions": "protocols.mcp.tools",
@@ -60,11 +66,45 @@ _EXPORTS = {
 }
 
 __all__ = [
+    "Assistant",
+    "Audio",
+    "Auth",
+    "Context",
+    "Declined",
+    "Depends",
+    "Dismissed",
+    "Embedded",
+    "Extension",
+    "File",
+    "Icon",
+    "Image",
+    "JWT",
+    "Limits",
+    "Link",
+    "Message",
+    "NoBackChannel",
+    "PeerError",
+    "Principal",
+    "Prompt",
+    "PromptOptions",
+    "Refused",
+    "Resource",
+    "ResourceOptions",
+    "SampleOptions",
+    "Server",
+    "StaticTokens",
+    "Text",
+    "TokenVerifier",
+    "Tool",
+    "ToolError",
+    "ToolOptions",
+    "UsageError",
+    "User",
     "__version__",
-    "Assistant", "Audio", "Context", "Declined", "Depends", "Dismissed", "Embedded", "Extension", "File", "Icon",
-    "Image", "Limits", "Link", "Message", "NoBackChannel", "PeerError", "Prompt", "PromptOptions", "Refused",
-    "Resource", "ResourceOptions", "SampleOptions", "Server", "Text", "Tool", "ToolError", "ToolOptions",
-    "UsageError", "User", "completion", "prompt", "resource", "tool",
+    "completion",
+    "prompt",
+    "resource",
+    "tool",
 ]  # fmt: skip
 
 

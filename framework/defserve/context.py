@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from defserve.binding.packers import Aside
 from defserve.core.call import Call
+from defserve.errors import UsageError
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.function import Emitted
 from defserve.protocols.mcp.trace import trace_id
@@ -62,6 +73,31 @@ class Log:
         reporting.log(self._call, "emergency", message, fields)
 
 
+class Confirmation(Coroutine[Any, Any, bool]):
+    """The answer to `ctx.confirm`, once awaited. Without `await` it would be as true as any object, so it says so."""
+
+    __slots__ = ("_asking",)
+
+    def __init__(self, asking: Coroutine[Any, Any, bool]) -> None:
+        self._asking = asking
+
+    def __bool__(self) -> bool:
+        self._asking.close()
+        raise UsageError("ctx.confirm(…) is a question, not its answer", fix="if await ctx.confirm(…):")
+
+    def __await__(self) -> Generator[Any, Any, bool]:
+        return self._asking.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._asking.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._asking.throw(*error)
+
+    def close(self) -> None:
+        self._asking.close()
+
+
 class Context:
     """Injected into a parameter annotated `Context`; it is not part of the schema.
 
@@ -114,6 +150,20 @@ class Context:
         """Add a part (text, image, …) to the result now; what the function returns comes after it."""
         self.call.local(Emitted).parts.append(Aside(part))
 
+    def drop_connection(self) -> None:
+        """End the HTTP response of this call, so that its client polls for the rest. From any thread.
+
+        Does nothing where a client cannot come back: outside a session over HTTP, and before version 2025-11-25.
+        """
+        from defserve.transports.web_session import Stream
+
+        stream, engine = self.call.envelope, self.call.engine
+        if isinstance(stream, Stream):
+            if engine.on_loop():
+                stream.hang_up()
+            else:
+                engine.post(stream.hang_up)
+
     # -- asking ------------------------------------------------------------------------------------------
 
     async def ask(self, message: str, kind: type[T], *, key: str | None = None) -> T:
@@ -132,11 +182,11 @@ class Context:
 
         await talkback.ask_url(self.call, message, url, key=key)
 
-    async def confirm(self, message: str, *, key: str | None = None) -> bool:
-        """Yes or no; a decline or a dismissal is no."""
+    def confirm(self, message: str, *, key: str | None = None) -> Confirmation:
+        """Yes or no, to be awaited; a decline or a dismissal is no."""
         from defserve.protocols.mcp import talkback
 
-        return await talkback.confirm(self.call, message, key=key)
+        return Confirmation(talkback.confirm(self.call, message, key=key))
 
     async def choose(self, message: str, options: Sequence[str] | Mapping[str, str], *, key: str | None = None) -> str:
         """Let a person pick one option; a mapping gives each value a label."""

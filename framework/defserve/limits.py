@@ -22,6 +22,9 @@ class Limits:
     tool: float = 60.0
     tool_max: float = 3_600.0
     question: float = 600.0
+    idle: float = 1_800.0
+    header: float = 10.0
+    body: float = 30.0
     drain: float = 30.0
     farewell: float = 0.25
     # concurrency
@@ -29,8 +32,12 @@ class Limits:
     in_flight_total: int = 1_024
     sessions: int = 10_000
     sessions_per_principal: int = 100
+    connections: int = 4_096
     threads: int = 32
     subscriptions: int = 1_000
+    # rates, of an authenticated caller and one tool
+    rate: float = 50.0
+    burst: int = 100
     # conduct
     malformed_in_a_row: int = 16
     log_messages_per_call: int = 10_000

@@ -11,48 +11,39 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.identity import Icon
 
 
-class ToolFields(TypedDict, total=False):
-    """See `protocols.mcp.tools.ToolOptions`."""
+class ItemFields(TypedDict, total=False):
+    """See `protocols.mcp.items.ItemOptions`."""
 
     name: str
     title: str
     description: str
-    annotations: Mapping[str, Any]
     icons: Sequence[Icon | str | Mapping[str, Any]]
     meta: Mapping[str, Any]
     timeout: float
     inline: bool
+    scopes: Sequence[str]
+
+
+class ToolFields(ItemFields, total=False):
+    """See `protocols.mcp.tools.ToolOptions`."""
+
+    annotations: Mapping[str, Any]
     structured: bool
     schema: Mapping[str, Any]
     tags: Sequence[str]
 
 
-class ResourceFields(TypedDict, total=False):
+class ResourceFields(ItemFields, total=False):
     """See `protocols.mcp.resources.ResourceOptions`."""
 
-    name: str
-    title: str
-    description: str
     mime_type: str
     size: int
     annotations: Mapping[str, Any]
-    icons: Sequence[Icon | str | Mapping[str, Any]]
-    meta: Mapping[str, Any]
-    timeout: float
-    inline: bool
     ttl: float
 
 
-class PromptFields(TypedDict, total=False):
+class PromptFields(ItemFields, total=False):
     """See `protocols.mcp.prompts.PromptOptions`."""
-
-    name: str
-    title: str
-    description: str
-    icons: Sequence[Icon | str | Mapping[str, Any]]
-    meta: Mapping[str, Any]
-    timeout: float
-    inline: bool
 
 
 class ServerFields(TypedDict, total=False):
@@ -77,3 +68,19 @@ def refuse_unknown(given: Collection[str], known: Collection[str], subject: str,
                 where=where,
                 fix=f"did you mean {close[0]!r}?" if close else f"use some of {', '.join(sorted(known))}",
             )
+
+
+class WebFields(TypedDict, total=False):
+    """How a server is reached over the network; see `transports.http.HttpOptions` and `runner.network`.
+
+    `parser` is `auto`, `httptools` or `h11`. A bind that is not loopback needs `allowed_hosts` or `trusted_proxy`.
+    `legacy_sse` also serves HTTP+SSE (2024-11-05), at `/sse` beside the endpoint.
+    """
+
+    allowed_hosts: Sequence[str]
+    allowed_origins: Sequence[str]
+    trusted_proxy: bool
+    certfile: str
+    keyfile: str
+    parser: str
+    legacy_sse: bool

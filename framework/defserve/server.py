@@ -26,8 +26,10 @@ from defserve.protocols.mcp.tools import Tool, ToolOptions
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from defserve.auth import Auth, TokenVerifier
     from defserve.host import Client
-    from defserve.options import PromptFields, ResourceFields, ServerFields, ToolFields
+    from defserve.options import PromptFields, ResourceFields, ServerFields, ToolFields, WebFields
+    from defserve.transports.http import HttpApp
 
 F = TypeVar("F", bound=Callable[..., Any])
 W = TypeVar("W", bound=Wrapper)
@@ -48,6 +50,7 @@ class Server:
         *,
         lifespan: Lifespan | None = None,
         limits: Limits | None = None,
+        auth: Auth | TokenVerifier | None = None,
         extensions: Sequence[Extension] = (),
         secret: str | bytes | None = None,
         **about: Unpack[ServerFields],
@@ -58,7 +61,7 @@ class Server:
         except TypeError:
             from defserve.options import ServerFields, refuse_unknown
 
-            known = [*ServerFields.__annotations__, "lifespan", "limits", "extensions", "secret"]
+            known = [*ServerFields.__annotations__, "lifespan", "limits", "auth", "extensions", "secret"]
             refuse_unknown(about, known, "Server", _caller())
             raise
         self.limits = limits or Limits()
@@ -66,7 +69,8 @@ class Server:
         self.lifespan_value: Any = None
         self._lifespan, self._mounts = lifespan, list[Mount]()
         self._around: dict[str, list[Wrapper]] = {}
-        self._extensions = (self.mcp, Author(self), *extensions)
+        self.auth = _checked_auth(auth)
+        self._extensions = (self.mcp, Author(self), *_authorization(self.auth, self.limits), *extensions)
         self._injectables: dict[Any, Provider] = {k: v for e in self._extensions for k, v in e.injectables().items()}
         self._composition: Composition | None = None
 
@@ -155,6 +159,9 @@ class Server:
 
     def include(self, *targets: Any) -> None:
         """Declare every marked function of modules, objects or functions: `server.include(weather)`."""
+        declare: dict[str, Callable[..., Any]] = {
+            "tool": self.tool, "resource": self.resource, "prompt": self.prompt, "completion": self.completion,
+        }  # fmt: skip
         for target in targets:
             found = list(marked(target))
             if not found:
@@ -163,9 +170,6 @@ class Server:
                     fix="mark functions with @tool, @resource or @prompt from defserve",
                 )
             for function, mark in found:
-                declare: dict[str, Callable[..., Any]] = {
-                    "tool": self.tool, "resource": self.resource, "prompt": self.prompt, "completion": self.completion,
-                }  # fmt: skip
                 declare[mark.kind](*mark.arguments, **mark.options)(function)
 
     def mount(self, other: Server, *, prefix: str | None = None) -> None:
@@ -211,6 +215,9 @@ class Server:
         if not isinstance(resource, Resource):
             about = _options(ResourceOptions, options, resource)
             resource = Resource.of(resource, uri, about, find_provider=self.find_provider, owner=self)
+        elif resource.owner is None:
+            resource.owner = self
+        resource.check(self.limits)
         self.mcp.resources.add(resource, replace=replace)
 
     def remove_resource(self, uri: str) -> None:
@@ -228,6 +235,9 @@ class Server:
         if not isinstance(prompt, Prompt):
             about = _options(PromptOptions, options, prompt)
             prompt = Prompt.of(prompt, about, find_provider=self.find_provider, owner=self)
+        elif prompt.owner is None:
+            prompt.owner = self
+        prompt.check(self.limits)
         self.mcp.prompts.registry.add(prompt.name, prompt, where=prompt.where, replace=replace)
 
     def remove_prompt(self, name: str) -> None:
@@ -236,16 +246,41 @@ class Server:
 
     # -- serving -----------------------------------------------------------------------------------------
 
-    def run(self, on: str = "stdio:") -> None:
+    def run(self, on: str = "stdio:", **web: Unpack[WebFields]) -> None:
         """Serve on an address until the peer leaves or a signal ends it. Never reads the command line.
 
-        Ends with SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of input.
+        `stdio:`, `http://host:port/path`, `https://…` and `unix:/path` are addresses; the options are for all but
+        the first. Ends with SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of input.
         """
+        if not on.startswith("stdio:"):
+            self._finish(self._run_on_network(on, web))
+            return
         from defserve.runner.serve import serve
 
-        code = serve(self.composition, on)
+        if on == "stdio:" and sys.stdin and sys.stdin.isatty():
+            print(
+                f"{self.name} waits for a client on standard input; Ctrl-C ends it.\n"
+                "Clients start it by themselves. To try it by hand: defserve list FILE, defserve call FILE TOOL",
+                file=sys.stderr,
+            )
+        self._finish(serve(self.composition, on))
+
+    def _run_on_network(self, on: str, options: WebFields) -> int:
+        from defserve import web
+        from defserve.runner.address import Address
+
+        return web.run(self.composition, self.mcp, self.auth, Address.parse(on), options)
+
+    @staticmethod
+    def _finish(code: int) -> None:
         if code:
             raise SystemExit(code)
+
+    def asgi(self, **options: Unpack[WebFields]) -> HttpApp:
+        """This server as a plain ASGI app, to mount in Starlette or FastAPI; its lifespan needs no wiring."""
+        from defserve import web
+
+        return web.app(self.composition, self.mcp, self.auth, options)
 
     def main(self, argv: Sequence[str] | None = None) -> None:
         """Serve as the command line says; what console scripts call."""
@@ -256,7 +291,8 @@ class Server:
         from defserve.runner.arguments import parse
 
         try:
-            self.run(parse(arguments, self.name, lambda: self.version).on)
+            on, options = parse(arguments, self.name, lambda: self.version)
+            self.run(on, **options)
         except UsageError as error:
             raise SystemExit(f"error: {error}") from None
 
@@ -334,7 +370,7 @@ class Author(Extension):
         self._server = server
 
     def injectables(self) -> dict[Any, Provider]:
-        return {Context: Context, Context | None: Context}
+        return {Context: Context}
 
     def lifespan(self) -> AbstractAsyncContextManager[Any] | None:
         return self._server.lifetime() if self._server.has_lifetime else None
@@ -369,3 +405,21 @@ def _caller() -> str:
     while frame.f_back is not None and frame.f_globals is globals():
         frame = frame.f_back
     return place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _checked_auth(auth: Auth | TokenVerifier | None) -> Auth | None:
+    if auth is None:
+        return None
+    from defserve.auth.options import as_auth
+
+    return as_auth(auth)
+
+
+def _authorization(auth: Auth | None, limits: Limits) -> tuple[Extension, ...]:
+    """Scopes and rates concern callers who come over the network with a token; others do not pay for them."""
+    if auth is None:
+        return ()
+    from defserve.auth.buckets import Rate
+    from defserve.protocols.mcp.authorization import Authorization
+
+    return (Authorization(Rate(limits.rate, limits.burst)),)

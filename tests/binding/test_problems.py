@@ -162,6 +162,11 @@ def test_many_problems_are_counted_not_listed() -> None:
     assert len(lines) == 21 and lines[-1] == "and 980 more problems"
 
 
+def test_so_many_problems_that_telling_them_takes_long_are_only_counted() -> None:
+    lines = told(list[int], ["x"] * 10_001)
+    assert lines == ["10001 problems: the arguments do not have the shape of the schema"]
+
+
 class Login(BaseModel):
     user: str
     password: SecretStr = Field(min_length=8)

@@ -239,9 +239,21 @@ class TestValidation:
     ) -> None:
         assert one(annotation).validate({"x": text}) == {"x": found}
 
+    @pytest.mark.parametrize("text", ["[NaN]", "[Infinity]", "[1,]"])
+    def test_a_json_string_is_read_as_strictly_as_a_message(self, text: str) -> None:
+        with pytest.raises(BadArguments, match="x: expected array"):
+            one(list[float]).validate({"x": text})
+
     def test_what_is_left_out_is_left_to_the_functions_own_default(self) -> None:
         assert one(int, 3).validate({}) == {}
         assert one(int, 3).validate(None) == {}
+
+    @pytest.mark.parametrize("default", [[1], {"a": [1]}, {1}, Point(1), Item(qty=1)], ids=named)
+    def test_a_default_that_a_call_could_change_is_new_in_every_call(self, default: Any) -> None:
+        made = one(type(default), default)
+        first, second = made.validate({})["x"], made.validate({})["x"]
+        assert first == second == default
+        assert len({id(first), id(second), id(default)}) == 3
 
     def test_a_default_inside_Field_is_filled_in(self) -> None:
         def tool(

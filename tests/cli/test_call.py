@@ -44,6 +44,12 @@ def test_what_a_server_prints_is_kept_out_of_the_result(defserve: Run, tmp_path:
     assert defserve("call", str(file), "one") == (0, "1\n", "loading\nworking\n")
 
 
+def test_a_tool_that_asks_where_nobody_is_says_what_to_do(defserve: Run):
+    code, _, err = defserve("call", CALCULATOR, "greet")
+    assert code == 1
+    assert "offers elicitation" in err and "fix: run it at a terminal" in err
+
+
 def test_a_failed_tool_has_an_exit_code_of_its_own(defserve: Run):
     code, out, err = defserve("call", "add", "a=one", "b=2", "--", sys.executable, CALCULATOR)
     assert (code, out) == (5, "")

@@ -124,7 +124,8 @@ class Talk:
 
     def _take(self, outgoing: Outgoing) -> None:
         assert b"\n" not in outgoing.data
-        self.sent.append(outgoing.data)
+        if outgoing.data:  # an empty one says that a call is over without an answer
+            self.sent.append(outgoing.data)
 
     def say(self, message: Any) -> list[Any]:
         """The peer says a message (a dict is given its jsonrpc member), bytes, or None for a frame that is too long."""

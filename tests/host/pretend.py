@@ -7,7 +7,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from defserve.errors import PeerGone
+from defserve.errors import PeerError, PeerGone
+from defserve.host.links import Lost
 
 SILENCE: Any = object()
 
@@ -26,7 +27,7 @@ class PretendServer:
         self.replies: dict[str, Any] = {**HANDSHAKE, **(replies or {})}
         self.sent: list[dict[str, Any]] = []
         self.closed = False
-        self._inbox: asyncio.Queue[bytes | PeerGone | None] = asyncio.Queue()
+        self._inbox: asyncio.Queue[bytes | Lost | PeerGone | None] = asyncio.Queue()
         self._arrived = asyncio.Event()
 
     async def send(self, message: bytes) -> None:
@@ -37,7 +38,7 @@ class PretendServer:
         if "method" in request and "id" in request:
             self._reply(request, self.replies.get(request["method"], Fail(-32601, "method not found")))
 
-    async def receive(self) -> bytes | None:
+    async def receive(self) -> bytes | Lost | None:
         item = await self._inbox.get()
         if isinstance(item, PeerGone):
             raise item
@@ -54,6 +55,9 @@ class PretendServer:
 
     def leave(self, reason: PeerGone | None = None) -> None:
         self._inbox.put_nowait(reason)
+
+    def lose(self, id: int | str, error: PeerError) -> None:
+        self._inbox.put_nowait(Lost(id, error))
 
     async def told(self, matches: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first message it was sent that matches, waiting for it."""

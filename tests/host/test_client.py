@@ -240,7 +240,7 @@ async def test_news_are_heard_on_a_stateless_subscription_until_the_server_ends_
             assert [news.params["tag"] async for news in events] == [request["id"]]
 
 
-async def test_leaving_a_stateless_subscription_calls_it_off():
+async def test_leaving_a_stateless_subscription_calls_it_off_before_anything_else_is_sent():
     def listen(request: dict[str, Any]) -> Any:
         listening(server, request)
         return SILENCE
@@ -249,9 +249,10 @@ async def test_leaving_a_stateless_subscription_calls_it_off():
     async with Client(server) as client:
         await client.subscribe("a:b")
         await client.unsubscribe("a:b")
-        cancelled = await server.told(lambda m: m["method"] == "notifications/cancelled")
+        cancelled = server.sent[-1]
     request = await server.told(lambda m: m["method"] == "subscriptions/listen")
     assert request["params"]["notifications"] == {"resourceSubscriptions": ["a:b"]}
+    assert cancelled["method"] == "notifications/cancelled"
     assert cancelled["params"]["requestId"] == request["id"]
 
 

@@ -227,3 +227,16 @@ async def test_closing_fails_what_still_waits_and_closes_the_link():
     with pytest.raises(PeerGone, match="closed"):
         await task
     assert talk.server.closed
+
+
+async def test_a_request_that_the_link_lost_fails_alone():
+    async with Talk({"a": SILENCE, "b": {}}) as talk:
+        task = asyncio.create_task(talk.conversation.request("a", {}, within=5))
+        request = await talk.server.told(lambda m: m["method"] == "a")
+        talk.server.lose("nobody's", PeerError("unheard"))
+        talk.server.lose(request["id"], PeerError("refused", code=7))
+        with pytest.raises(PeerError, match="refused") as refused:
+            await task
+        assert refused.value.code == 7
+        assert await talk.conversation.request("b", {}, within=5) == {}
+    assert talk.server.asked("notifications/cancelled") == []

@@ -66,12 +66,15 @@ def test_a_failure_inside_the_file_names_the_line():
     write("calc_seven.py", "def broken():\n    return 1 / 0\nbroken()")
     with pytest.raises(UsageError, match=r"calc_seven.py:7: running calc_seven.py failed: ZeroDivisionError"):
         load_server("calc_seven.py")
-    write("calc_wrong.py", "server = Server()")
-    with pytest.raises(UsageError, match=r"^calc_wrong.py:5: running calc_wrong.py failed: TypeError"):
-        load_server("calc_wrong.py")
     Path("calc_eight.py").write_text("x = (")
     with pytest.raises(UsageError, match=r"calc_eight.py:1: importing 'calc_eight' failed: SyntaxError"):
         load_server("calc_eight:server")
+
+
+def test_a_failure_in_the_framework_names_the_line_that_led_to_it():
+    Path("calc_wrong.py").write_text("from defserve.host.targets import load_server\nload_server(3)")
+    with pytest.raises(UsageError, match=r"^calc_wrong.py:2: running calc_wrong.py failed: AttributeError"):
+        load_server("calc_wrong.py")
 
 
 def test_a_complaint_of_the_servers_own_is_passed_on():

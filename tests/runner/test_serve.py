@@ -412,6 +412,51 @@ def test_a_clean_up_is_bounded(start: Start):
     assert server.seconds_to_exit() < PROMPTLY and server.exit_code() == 0
 
 
+STUCK = """
+@asynccontextmanager
+async def life(server):
+    if WHERE == "start":
+        tell("stuck")
+        time.sleep(30)
+    yield
+    while WHERE == "end":
+        tell("stuck")
+        try:
+            await asyncio.sleep(30)
+        except BaseException:
+            pass
+server = Server("stuck", lifespan=life, limits=Limits(drain=0.2))
+
+@server.tool
+async def block() -> None:
+    tell("stuck")
+    time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize("where", ["start", "tool", "end"])
+def test_a_signal_ends_a_process_whose_loop_is_stuck_in_its_code(
+    where: str, number: signal.Signals, code: int, start: Start
+):
+    server = start(f"WHERE = {where!r}\n" + STUCK)
+    if where != "start":
+        server.open()
+    if where == "tool":
+        server.call(1, "block")
+    if where != "end":
+        server.wait_for("stuck")
+    server.signal(number)
+    assert server.seconds_to_exit() < 2 * PROMPTLY and server.exit_code() == code
+    assert b"defserve: the event loop does not react; ended without it" in server.rest(2)
+
+
+def test_a_clean_up_that_ignores_its_cancellation_does_not_keep_the_process(start: Start):
+    server = start('WHERE = "end"\n' + STUCK).open()
+    server.end()
+    assert server.seconds_to_exit() < 2 * PROMPTLY and server.exit_code() == 0
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_signal_during_start_up_ends_it(number: signal.Signals, code: int, start: Start):
     server = start("""
@@ -429,6 +474,35 @@ def test_a_signal_during_start_up_ends_it(number: signal.Signals, code: int, sta
     server.signal(number)
     assert server.exit_code() == code
     assert server.rest(2) == [b"undone"]
+
+
+def test_a_start_up_that_hangs_does_not_outlive_its_peer(start: Start):
+    server = start("""
+    @asynccontextmanager
+    async def life(server):
+        tell("starting")
+        await asyncio.sleep(30)
+        yield
+    server = Server("slow", lifespan=life, limits=Limits(drain=0.2))
+    """)
+    server.ask(1, "ping")
+    server.wait_for("starting")
+    server.end()
+    assert server.seconds_to_exit() < PROMPTLY and server.exit_code() == 0
+
+
+def test_what_a_peer_asked_before_it_left_is_answered_after_a_slow_start(start: Start):
+    server = start("""
+    @asynccontextmanager
+    async def life(server):
+        await asyncio.sleep(0.5)
+        yield
+    server = Server("slow", lifespan=life)
+    """)
+    server.ask(1, "ping")
+    server.end()
+    assert server.read()["id"] == 1
+    assert server.exit_code() == 0
 
 
 # -- before the event loop ---------------------------------------------------------------------------------

@@ -22,7 +22,16 @@ def test_a_test_runs_in_both_eras(suite: pytest.Pytester):
 
 
 def test_a_failure_points_at_the_line_of_the_test(suite: pytest.Pytester):
-    result = run(suite, SERVES + "def test_add(client):\n    client.call('add', a=1)", "-p", "no:cacheprovider")
+    result = run(
+        suite,
+        """
+import pytest
+
+@pytest.mark.serves("tests.testing.calculator:server")
+def test_add(client):
+    client.call("add", a="one")
+""",
+    )
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["test_it.py:5: ToolError"])
     result.stdout.no_fnmatch_line("*from_thread.py*")

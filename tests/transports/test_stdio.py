@@ -158,6 +158,28 @@ def test_a_reader_that_is_gone_ends_it(ends: Ends):
     run(ends, work)
 
 
+def test_a_last_line_that_cannot_be_taken_does_not_hide_the_end(ends: Ends):
+    def fail_at_rest(lines: list[bytes | None]) -> None:
+        if lines:
+            raise MemoryError
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        ends.stdio.start(asyncio.get_running_loop(), fail_at_rest, ends.over.set)
+        os.write(ends.say, b"half")
+        os.close(ends.say)
+        await ends.over.wait()
+
+    run(ends, work)
+
+
+def test_it_knows_that_the_writer_has_left_while_lines_are_still_unread(ends: Ends):
+    os.write(ends.say, b"one\n")
+    assert not ends.stdio.abandoned
+    os.close(ends.say)
+    assert ends.stdio.abandoned
+
+
 def test_a_reader_that_went_before_the_loop_ends_it_at_the_start(ends: Ends):
     async def work() -> None:
         os.close(ends.hear)

@@ -31,6 +31,8 @@ class ExplicitArguments:
 
     __slots__ = ("schema", "_validator", "_names")
 
+    may_annotate = True
+
     def __init__(
         self,
         schema: JsonSchema,

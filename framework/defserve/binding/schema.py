@@ -153,6 +153,11 @@ class Arguments:
         self._schema: JsonSchema | None = None
         self._validate: abc.Callable[[Any], dict[str, Any]] | None = None
 
+    @property
+    def may_annotate(self) -> bool:
+        """Whether an author could have put keywords of their own into the schema."""
+        return any(made.by_pydantic for made in self._fragments)
+
     @classmethod
     def of(cls, signature: Signature) -> Arguments:
         """Raises UsageError for a parameter whose type has no JSON form."""
@@ -222,7 +227,7 @@ class Arguments:
             value = given.get(parameter.wire_name)
             if isinstance(value, str) and value.strip()[:1] in ("[", "{") and _wants_container(made.json):
                 try:
-                    found[parameter.wire_name] = pydantic_core.from_json(value)
+                    found[parameter.wire_name] = pydantic_core.from_json(value, allow_inf_nan=False)
                 except ValueError:
                     continue
         return {**given, **found} if found else None

@@ -31,8 +31,8 @@ class Parameter:
     """A parameter that comes from the peer.
 
     `wire_name` is its name in JSON (an alias, else its own). `default` is `empty` when it is required.
-    `fills` says the default must be put in by validation, as the function's own is a `Field(…)`;
-    `default_factory` then makes it, if there is one.
+    `fills` says the default must be put in by validation, as the function's own is a `Field(…)` or could be changed
+    by a call (pydantic copies what has no hash); `default_factory` then makes it, if there is one.
     """
 
     __slots__ = ("name", "annotation", "default", "wire_name", "fills", "default_factory", "_docs")
@@ -294,6 +294,7 @@ def _ordinary(name: str, annotation: Any, default: Any, docs: Docs) -> Parameter
         annotation = typing.Annotated[annotation, default]
         default = empty
     parameter = Parameter(name, annotation, default, docs)
+    parameter.fills = type(default).__hash__ is None
     for field in filter(is_field, peel(annotation)[1]):
         if isinstance(alias := field.validation_alias or field.alias, str):
             parameter.wire_name = alias

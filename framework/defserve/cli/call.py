@@ -23,6 +23,7 @@ EXAMPLES: Final = """  defserve call server.py add a=1 b=2
 
 ARGUMENT: Final = re.compile(r"([^=:\s]+)(:?=)(.*)", re.DOTALL)
 UNKNOWN_TOOL: Final = -32602
+MISSING_CAPABILITY: Final = -32021
 
 
 def main(argv: list[str]) -> int:
@@ -82,6 +83,8 @@ async def call(target: Target, tool: str, texts: dict[str, str], values: dict[st
         try:
             return await (client.call_raw(tool, arguments) if options.raw else client.call(tool, **arguments))
         except PeerError as error:
+            if error.code == MISSING_CAPABILITY and "elicitation" in str(error.data) and client.answers.ask is None:
+                raise UsageError(error.message, fix="run it at a terminal, where somebody can answer") from None
             if tool in tools or error.code != UNKNOWN_TOOL:
                 raise
         except ToolError:

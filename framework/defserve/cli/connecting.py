@@ -9,9 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from defserve.cli.targets import Target
+from defserve.errors import UsageError
+from defserve.host.addresses import connect_url
 from defserve.host.answers import Answers
 from defserve.host.client import Client
 from defserve.host.eras import ERAS
+from defserve.host.links import Link
 from defserve.host.stdio import ProcessLink
 
 
@@ -19,6 +22,10 @@ def add_connection_options(parser: ArgumentParser) -> None:
     parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package whose server it is, instead of TARGET")
     parser.add_argument("--era", help='protocol: "handshake", "stateless" or a version; negotiated unless given')
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for each answer (60)")
+    parser.add_argument("--token", help="a bearer token for a server at an address")
+    parser.add_argument(
+        "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="show what a started server writes to stderr")
 
 
@@ -30,13 +37,26 @@ async def connect(target: Target, options: Namespace) -> AsyncGenerator[Client, 
         "timeout": options.timeout,
         "answers": _answers(),
     }
-    if target.command:
-        link = await ProcessLink.spawn(target.command[0], target.command[1:], echo=options.verbose)
-        async with Client(link, **chosen) as client:
-            yield client
-    else:
+    if target.server is not None:
         async with target.server.connect(**chosen) as client:
             yield client
+    else:
+        async with Client(await _link(target, options), **chosen) as client:
+            yield client
+
+
+async def _link(target: Target, options: Namespace) -> Link:
+    if target.address:
+        return await connect_url(target.address, headers=_headers(options.header), token=options.token)
+    return await ProcessLink.spawn(target.command[0], target.command[1:], echo=options.verbose)
+
+
+def _headers(given: list[str]) -> dict[str, str]:
+    pairs = [text.partition(":") for text in given]
+    for name, colon, _ in pairs:
+        if not colon or not name.strip():
+            raise UsageError(f"{name!r} is no header", fix='write -H "Name: value"')
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _answers() -> Answers:

@@ -16,6 +16,7 @@ from defserve.host.conversation import object_of
 
 EXAMPLES: Final = """  defserve list server.py
   defserve list -m shop --json
+  defserve list http://127.0.0.1:8000/mcp
   defserve list -- python server.py --flag
 """
 

@@ -1,4 +1,4 @@
-"""What a command is pointed at: a Python server in this process, or a command that runs one over stdio.
+"""What a command is pointed at: a Python server in this process, a command that runs one over stdio, or an address.
 
 Light, because `defserve run` comes through here: how to connect is `connecting`.
 """
@@ -12,18 +12,22 @@ from contextlib import AbstractContextManager, redirect_stdout
 from typing import Any, Final
 
 from defserve.errors import UsageError
+from defserve.host.addresses import is_address
 from defserve.host.targets import load_server
 
-TARGET_HELP: Final = "server.py, server.py:name, module:name; or none, with `-- command args` at the end"
+TARGET_HELP: Final = (
+    "server.py, server.py:name, module:name, http://host:port/mcp, ws://host:port/mcp; or none, with `-- command args`"
+    " at the end"
+)
 
 
 class Target:
-    """A server object, or the command that starts one."""
+    """A server object, the command that starts one, or the address of one that runs."""
 
-    __slots__ = ("server", "command")
+    __slots__ = ("server", "command", "address")
 
-    def __init__(self, server: Any = None, command: Sequence[str] = ()) -> None:
-        self.server, self.command = server, tuple(command)
+    def __init__(self, server: Any = None, command: Sequence[str] = (), address: str = "") -> None:
+        self.server, self.command, self.address = server, tuple(command), address
 
 
 def quiet() -> AbstractContextManager[Any]:
@@ -49,13 +53,16 @@ def resolve(words: list[str], module: str | None, command: list[str] | None) -> 
         return Target(load_package(module))
     if not words:
         raise UsageError("no server is named", fix=f"say which: {TARGET_HELP}")
-    return Target(load(words.pop(0)))
+    named = words.pop(0)
+    return Target(address=named) if is_address(named) else Target(load(named))
 
 
 def load(target: str) -> Any:
     """The server that `target` names, looked for from the current folder."""
-    if "://" in target:
-        raise UsageError(f"{target!r} is an address, and only local servers can be reached so far", fix=TARGET_HELP)
+    if is_address(target):
+        raise UsageError(
+            f"{target!r} is an address, and what is served has to be here", fix="name server.py or module:name"
+        )
     _search_here()
     return load_server(target)
 

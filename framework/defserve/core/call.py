@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from defserve.core.extension import Outgoing
@@ -56,20 +56,21 @@ class Call(Locals):
         name = getattr(self.subject, "name", None)
         return f"{self.method} {name}" if name else self.method
 
-    def notify(self, method: str, params: Params) -> None:
+    def notify(self, method: str, params: Params, *, replaces: Hashable = None) -> None:
         """Send a notification that belongs to this call; from any thread, in order, never after the reply.
 
-        Raises ValueError for params that have no JSON form.
+        One that nobody has read yet may be left out for a newer one with the same `replaces`. Raises ValueError
+        for params that have no JSON form.
         """
-        engine, data = self.session.engine, notification(method, params)
+        engine, message = self.session.engine, Outgoing(notification(method, params), self, replaces=replaces)
         if engine.on_loop():
-            self._send(data)
+            self._send(message)
         else:
-            engine.post(lambda: self._send(data))
+            engine.post(lambda: self._send(message))
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, message: Outgoing) -> None:
         if not (self.settled or self.cancelled):
-            self.session.outlet(Outgoing(data, self))
+            self.session.outlet(message)
 
     async def request(self, method: str, params: Params, *, timeout: float | None = None) -> Any:
         """Ask the peer within this call. The call's own timeout stands still meanwhile."""

@@ -27,7 +27,6 @@ from defserve.wire.messages import Encoded, Notification, Params, Request
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
-    from defserve.core.engine import Engine
     from defserve.core.session import Session
 
 REMEMBERED_TERMS = 256
@@ -71,11 +70,12 @@ class Composition:
         self.extensions = tuple(extensions)
         self.limits = limits or Limits()
         self.sessions: set[Session] = set()
+        self.short_sessions: set[Session] = set()
         self._sessions_of: dict[str, int] = {}
         self.running = 0
         self.draining = False
-        self.engine: Engine | None = None
-        self.life: object = None
+        # By event loop: one server may be served on several, each with lifespans and threads of its own.
+        self.lives: dict[object, object] = {}
         self.has_lifespan = any(e.lifespan() is not None for e in extensions)
         self._around = dict(around or {})
         self._terms: dict[object, Terms] = {}
@@ -154,7 +154,7 @@ class Composition:
         if len(self.sessions) >= self.limits.sessions:
             raise LimitExceeded("too many sessions", data={"limit": "sessions", "retry_after_ms": 1000})
         mine = self._sessions_of.get(session.principal, 0)
-        if mine >= self.limits.sessions_per_principal:
+        if mine >= self.limits.sessions_per_principal and not getattr(session.identity, "is_crowd", False):
             raise LimitExceeded(
                 "too many sessions of this principal",
                 data={"limit": "sessions_per_principal", "retry_after_ms": 1000},
@@ -164,6 +164,7 @@ class Composition:
 
     def dismiss(self, session: Session) -> None:
         """Count a session out."""
+        self.short_sessions.discard(session)
         if session in self.sessions:
             self.sessions.remove(session)
             left = self._sessions_of.pop(session.principal) - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -146,15 +146,31 @@ class Extension:
 class Outgoing:
     """One encoded message for the peer, and the call it belongs to, if it belongs to one.
 
-    `answers` is true for the reply that ends that call; `envelope` is that of the parcel it replies to.
+    `answers` is true for the reply that ends that call, `asks` for a request of ours; `envelope` is that of the parcel
+    it replies to, and `code` the reply's error code, if it is an error. Of messages with the same `replaces` only the
+    newest matters.
     """
 
-    __slots__ = ("data", "relates_to", "answers", "envelope")
+    __slots__ = ("data", "relates_to", "answers", "envelope", "code", "asks", "replaces")
 
     def __init__(
-        self, data: bytes, relates_to: Call | None, answers: bool = False, envelope: object | None = None
+        self,
+        data: bytes,
+        relates_to: Call | None,
+        answers: bool = False,
+        envelope: object | None = None,
+        code: int | None = None,
+        *,
+        asks: bool = False,
+        replaces: Hashable = None,
     ) -> None:
-        self.data, self.relates_to, self.answers, self.envelope = data, relates_to, answers, envelope
+        self.data, self.relates_to, self.answers = data, relates_to, answers
+        self.envelope, self.code, self.asks, self.replaces = envelope, code, asks, replaces
+
+    @property
+    def destination(self) -> object | None:
+        """The envelope of what it replies to, else of the call it belongs to."""
+        return self.envelope if self.envelope is not None or self.relates_to is None else self.relates_to.envelope
 
     @property
     def relates_to_id(self) -> Id | None:

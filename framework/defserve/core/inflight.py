@@ -58,7 +58,7 @@ class Questions:
         id, pending = self._last, engine.pending()
         self._pending[id] = pending
         body = {"jsonrpc": "2.0", "id": id, "method": question.method, "params": question.params}
-        outlet(Outgoing(encode(body), question.relates_to))
+        outlet(Outgoing(encode(body), question.relates_to, asks=True))
         try:
             return await engine.wait(pending, question.timeout)
         except TimeoutError:
@@ -77,7 +77,9 @@ class Questions:
             return
         code, message = reply.error.get("code"), reply.error.get("message")
         number = code if isinstance(code, int) else INTERNAL_ERROR
-        pending.set_exception(PeerError(str(message), code=number, data=reply.error.get("data")))
+        pending.set_exception(
+            PeerError(str(message or "the peer gave no reason"), code=number, data=reply.error.get("data"))
+        )
 
     def close(self) -> None:
         """Nobody will answer any more."""

@@ -32,7 +32,9 @@ class Batch:
 class Session(Locals):
     """Takes frames with `receive`, gives `Outgoing` to `outlet`. Lives as long as the peer's connection or session.
 
-    `is_local` peers are processes of the same user (stdio, unix socket, memory).
+    `principal` names the caller, `identity` is whatever is known of it. `is_local` peers are processes of the same user
+    (stdio, unix socket, memory). One that is not `counted` serves a single request and takes no place among the
+    sessions.
     """
 
     __slots__ = (
@@ -41,6 +43,7 @@ class Session(Locals):
         "outlet",
         "principal",
         "is_local",
+        "identity",
         "peer",
         "terms",
         "ready",
@@ -58,17 +61,22 @@ class Session(Locals):
         *,
         principal: str = "local",
         is_local: bool = True,
+        identity: object | None = None,
         peer: str = "",
+        counted: bool = True,
     ) -> None:
         super().__init__()
         self.composition, self.engine, self.outlet = composition, engine, outlet
-        self.principal, self.is_local, self.peer = principal, is_local, peer
+        self.principal, self.is_local, self.identity, self.peer = principal, is_local, identity, peer
         self.terms: Terms | None = None
         self.ready = self.closed = False
         self.in_flight: dict[Id, Call] = {}
         self._questions: Questions | None = None
         self._malformed = 0
-        composition.admit(self)
+        if counted:
+            composition.admit(self)
+        else:
+            composition.short_sessions.add(self)
 
     # -- in ----------------------------------------------------------------------------------------------
 
@@ -82,7 +90,10 @@ class Session(Locals):
             text = f"Invalid request: longer than {limits.message} bytes"
             self._refuse(Malformed(INVALID_REQUEST, text), envelope)
             return True
-        message = decode(data, depth=limits.depth, keys=limits.keys)
+        return self.take(decode(data, depth=limits.depth, keys=limits.keys), envelope)
+
+    def take(self, message: Message | list[Message], envelope: object | None = None) -> bool:
+        """One decoded frame, for transports that had to look inside; see `receive`."""
         if type(message) is Request:
             self._malformed = 0
             return self._request(message, envelope)
@@ -150,7 +161,7 @@ class Session(Locals):
                 return False
             admit(call, self.in_flight, self.composition, immediate=method.immediate)
         except Exception as error:
-            self._reply(call, self._failure(call, error))
+            self._reply(call, *self._failure(call, error))
             return True
         try:
             if method.immediate:
@@ -194,51 +205,56 @@ class Session(Locals):
         if call.settled:
             return
         try:
-            data = encode_result(call.id, call.terms.profile.result(call, result))
+            data, code = encode_result(call.id, call.terms.profile.result(call, result)), None
             if len(data) > self.composition.limits.response:
                 raise self._too_large()
         except Exception as error:
-            data = self._failure(call, error)
-        self._end(call, data)
+            data, code = self._failure(call, error)
+        self._end(call, data, code)
 
     def fail(self, call: Call, error: BaseException) -> None:
         """Answer a call with an exception, shaped by the terms of the call."""
         if not call.settled:
-            self._end(call, b"" if call.cancelled else self._failure(call, error))
+            self._end(call, *((b"", None) if call.cancelled else self._failure(call, error)))
 
-    def _end(self, call: Call, data: bytes) -> None:
+    def _end(self, call: Call, data: bytes, code: int | None) -> None:
         call.settled = True
         del self.in_flight[call.id]
         self.composition.running -= 1
-        if not call.cancelled:
-            self._reply(call, data)
-        elif call.batch is not None:
-            self._batch_done(call.batch)
+        # An empty message tells a transport that this call is over without an answer.
+        self._reply(call, b"" if call.cancelled else data, code)
 
-    def _failure(self, call: Call, error: BaseException) -> bytes:
+    def _failure(self, call: Call, error: BaseException) -> tuple[bytes, int | None]:
+        """The reply, and its code if it is an error."""
         try:
-            data = encode({"jsonrpc": "2.0", "id": call.id, **call.terms.profile.failure(call, error)})
+            data, code = self._encoded_failure(call, error)
         except ValueError as unspeakable:  # the error's own data has no JSON form
-            return encode({"jsonrpc": "2.0", "id": call.id, **call.terms.profile.failure(call, unspeakable)})
+            return self._encoded_failure(call, unspeakable)
         if len(data) > self.composition.limits.response:  # an author's message may hold anything
-            return encode({"jsonrpc": "2.0", "id": call.id, **call.terms.profile.failure(call, self._too_large())})
-        return data
+            return self._encoded_failure(call, self._too_large())
+        return data, code
+
+    def _encoded_failure(self, call: Call, error: BaseException) -> tuple[bytes, int | None]:
+        body = call.terms.profile.failure(call, error)
+        return encode({"jsonrpc": "2.0", "id": call.id, **body}), body.get("error", {}).get("code")
 
     def _too_large(self) -> LimitExceeded:
         limit = self.composition.limits.response
         return LimitExceeded(f"the result is larger than {limit} bytes", data={"limit": "response"})
 
-    def _reply(self, call: Call, data: bytes) -> None:
+    def _reply(self, call: Call, data: bytes, code: int | None) -> None:
         if call.batch is None:
-            self.outlet(Outgoing(data, call, True, call.envelope))
-        else:
+            self.outlet(Outgoing(data, call, True, call.envelope, code))
+            return
+        if data:
             call.batch.replies.append(data)
-            self._batch_done(call.batch)
+        self._batch_done(call.batch)
 
     def _batch_done(self, batch: Batch) -> None:
         batch.waiting -= 1
-        if batch.waiting == 0 and batch.replies:
-            self.outlet(Outgoing(b"[%b]" % b",".join(batch.replies), None, envelope=batch.envelope))
+        if batch.waiting == 0 and (batch.replies or batch.envelope is not None):
+            data = b"[%b]" % b",".join(batch.replies) if batch.replies else b""
+            self.outlet(Outgoing(data, None, True, batch.envelope))
 
     def _refuse(self, malformed: Malformed, envelope: object | None) -> None:
         # Two peers that answer each other's errors would never stop.

@@ -8,12 +8,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from defserve.host.addresses import Remote, connect_url
     from defserve.host.answers import Accept, Answers, Cancel, Decision, Decline
     from defserve.host.client import Client
-    from defserve.host.links import Link
+    from defserve.host.http import HttpLink
+    from defserve.host.links import Link, Lost
     from defserve.host.stdio import ProcessLink
+    from defserve.host.websocket import WebSocketLink
 
-__all__ = ["Accept", "Answers", "Cancel", "Client", "Decision", "Decline", "Link", "ProcessLink"]
+__all__ = [
+    "Accept",
+    "Answers",
+    "Cancel",
+    "Client",
+    "Decision",
+    "Decline",
+    "HttpLink",
+    "Link",
+    "Lost",
+    "ProcessLink",
+    "Remote",
+    "WebSocketLink",
+    "connect_url",
+]
 
 _HOMES = {
     "Accept": "defserve.host.answers",
@@ -22,8 +39,13 @@ _HOMES = {
     "Client": "defserve.host.client",
     "Decision": "defserve.host.answers",
     "Decline": "defserve.host.answers",
+    "HttpLink": "defserve.host.http",
     "Link": "defserve.host.links",
+    "Lost": "defserve.host.links",
     "ProcessLink": "defserve.host.stdio",
+    "Remote": "defserve.host.addresses",
+    "WebSocketLink": "defserve.host.websocket",
+    "connect_url": "defserve.host.addresses",
 }
 
 

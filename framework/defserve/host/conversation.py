@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
-from defserve.host.links import Link
+from defserve.host.links import Link, Lost
 from defserve.jsonvalue import is_object
 from defserve.wire.codec import decode, encode
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
@@ -119,11 +119,15 @@ class Conversation:
             raise
         return pending
 
-    def call_off(self, pending: Pending, reason: str) -> None:
-        """Tell the peer that nobody waits any more. Sent by a task of its own: ours may be being cancelled."""
+    def call_off(self, pending: Pending, reason: str) -> asyncio.Task[None] | None:
+        """Tell the peer that nobody waits any more. Sent by a task of its own: ours may be being cancelled.
+
+        What is sent before that task is done may overtake it.
+        """
         self._pending.pop(pending.id, None)
-        if not self._gone and not pending.reply.done():
-            self._spawn(self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason}))
+        if self._gone or pending.reply.done():
+            return None
+        return self._spawn(self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason}))
 
     async def notify(self, method: str, params: Params) -> None:
         if self._gone:
@@ -145,6 +149,9 @@ class Conversation:
         reason = PeerGone("the peer left")
         try:
             while (data := await self._link.receive()) is not None:
+                if isinstance(data, Lost):
+                    self._lost(data)
+                    continue
                 messages = decode(data)
                 for message in messages if isinstance(messages, list) else (messages,):
                     self._dispatch(message, data)
@@ -173,6 +180,11 @@ class Conversation:
             log.debug("a reply that nobody waits for: %.200r", data)
         elif not pending.reply.done():
             pending.reply.set_result(reply)
+
+    def _lost(self, lost: Lost) -> None:
+        pending = self._pending.pop(lost.id, None)
+        if pending and not pending.reply.done():
+            pending.reply.set_exception(lost.error)
 
     def _malformed(self, message: Malformed, data: bytes) -> None:
         log.warning("skipped a line that is no message (%s): %.200r", message.message, data)
@@ -214,8 +226,8 @@ class Conversation:
             reply["error"] = {"code": -32603, "message": f"{type(error).__name__}: {error}"}
         try:
             await self._link.send(encode(reply))
-        except PeerGone:
-            log.debug("the peer left before %s was answered", request.method)
+        except PeerError as error:
+            log.debug("the peer did not take the answer to %s: %s", request.method, error)
 
     def _leave(self, reason: PeerGone) -> None:
         if self._gone is None:
@@ -230,10 +242,11 @@ class Conversation:
         # A fresh one each time: an exception raised twice drags the first traceback along.
         return PeerGone(self._gone.message if self._gone else "the peer left")
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(_quietly(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def object_of(value: Any) -> dict[str, Any]:
@@ -254,5 +267,5 @@ def peer_error(error: dict[str, Any]) -> PeerError:
 async def _quietly(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
-    except PeerGone:
-        log.debug("the peer left before it could be told")
+    except PeerError as error:
+        log.debug("the peer could not be told: %s", error)

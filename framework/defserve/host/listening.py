@@ -182,8 +182,8 @@ class StreamEvents(Events):
 
     async def _finish(self) -> None:
         self.end()
-        if self._pending is not None:
-            self._conversation.call_off(self._pending, "no longer listening")
+        if self._pending is not None and (sent := self._conversation.call_off(self._pending, "no longer listening")):
+            await asyncio.shield(sent)
 
     def hear(self, news: News) -> None:
         tag = object_of(news.params.get("_meta")).get(SUBSCRIPTION)

@@ -109,13 +109,15 @@ class Connection:
         carrier, transport = self.composition.carrier, self.transport
 
         def send(outgoing: Outgoing) -> None:
-            transport.send(outgoing.data)
+            if outgoing.data:
+                transport.send(outgoing.data)
             if not self._flush_planned and self.engine.ready:
                 self._plan_flush()
 
         def send_wrapped(outgoing: Outgoing) -> None:
             assert carrier is not None
-            transport.send(carrier.wrap(outgoing.data, peer, outgoing.envelope))
+            if outgoing.data:
+                transport.send(carrier.wrap(outgoing.data, peer, outgoing.envelope))
             if not self._flush_planned and self.engine.ready:
                 self._plan_flush()
 

@@ -50,19 +50,18 @@ class Life:
 @asynccontextmanager
 async def alive(composition: Composition) -> AsyncGenerator[AsyncioEngine]:
     """Enter every extension's lifespan, once however often the server is served on this loop; give its engine."""
-    life = composition.life
-    if not isinstance(life, Life) or life.engine.loop is not asyncio.get_running_loop():
-        life = composition.life = Life(AsyncioEngine(composition.limits.threads))
+    loop = asyncio.get_running_loop()
+    life = composition.lives.get(loop)
+    if not isinstance(life, Life):
+        life = composition.lives[loop] = Life(AsyncioEngine(composition.limits.threads))
     life.users += 1
     try:
         await life.start(composition)
-        composition.engine = life.engine
         yield life.engine
     finally:
         life.users -= 1
         if life.users == 0:
-            if composition.life is life:
-                composition.life = composition.engine = None
+            del composition.lives[loop]
             await life.end(composition.limits.farewell)
 
 

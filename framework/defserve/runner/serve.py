@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 PATIENCE = 0.05
+DEAF = 1.0
+LOOK = 0.25
 END_SECONDS = 1.0
 ADDRESSES = {"stdio": "stdio:"}
 
@@ -105,8 +107,11 @@ class StdioService:
 
         limits = self.composition.limits
         stop.main = asyncio.current_task()
+        minder = loop.create_task(self._mind_the_peer(stop)) if self.composition.has_lifespan else None
         try:
             async with alive(self.composition) as engine:
+                if minder is not None:
+                    minder.cancel()
                 stop.serving = True
                 self.connection.attach(engine)
                 self.transport.start(loop, self.connection.received, stop.over.set)
@@ -119,8 +124,18 @@ class StdioService:
                 stop.serving = False
                 stop.give(limits.drain)
         finally:
-            self.exit_code = INTERRUPTED if stop.interrupted else 0
+            stop.finished = True
+            self.exit_code = stop.exit_code
             self.connection.close()
+
+    async def _mind_the_peer(self, stop: Stopper) -> None:
+        """Nothing is read while the lifespans begin; one that hangs must not outlive a peer that has left for long."""
+        import asyncio
+
+        while not self.transport.abandoned:  # noqa: ASYNC110 - a pipe that is not read tells nobody
+            await asyncio.sleep(LOOK)
+        await asyncio.sleep(self.composition.limits.drain)
+        stop.cut_short(DEAF)
 
     async def _finish(self, seconds: float) -> None:
         from defserve.runner.life import drain
@@ -134,6 +149,8 @@ class Stopper:
     """SIGTERM drains, SIGINT ends, a second signal of either kind ends at once.
 
     While nothing is served yet, or any more, a signal cancels `main`: what a lifespan does then is cut short.
+    A loop that is stuck in somebody's code hears no signal, and code may swallow its cancellation: then the
+    process ends without them.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, composition: Composition) -> None:
@@ -143,12 +160,16 @@ class Stopper:
         self.main: asyncio.Task[Any] | None = None
         self.over = asyncio.Event()
         self.serving = self.asked_to_drain = self.interrupted = False
+        self.finished = False
+        self._sent = self._heard = 0
         self._again: asyncio.Future[None] = loop.create_future()
 
     def listen(self) -> None:
         for number, action in ((signal.SIGTERM, self._drain), (signal.SIGINT, self._interrupt)):
             try:
                 self.loop.add_signal_handler(number, action)
+                signal.signal(number, self._watch)
+                signal.siginterrupt(number, False)
             except (NotImplementedError, RuntimeError, ValueError):  # not the main thread, or Windows
                 return
 
@@ -161,26 +182,41 @@ class Stopper:
 
     def give(self, seconds: float) -> None:
         """What is left to do may take so long."""
-        self.loop.call_later(seconds, self._cut_short)
+        self.loop.call_later(seconds, self.cut_short, DEAF)
+        _end_unless(lambda: self.finished, seconds + DEAF, self.exit_code)
+
+    @property
+    def exit_code(self) -> int:
+        return INTERRUPTED if self.interrupted else 0
+
+    def _watch(self, number: int, frame: Any) -> None:
+        # Runs beside the loop's own handler, which a loop that is stuck never comes to.
+        self._sent += 1
+        sent, interrupt = self._sent, number == signal.SIGINT
+        seconds = DEAF if interrupt or self._heard < sent - 1 else self.composition.limits.drain
+        _end_unless(lambda: self._heard >= sent or self.finished, seconds, INTERRUPTED if interrupt else 0)
 
     def _drain(self) -> None:
         self._stop()
         self.asked_to_drain = self.composition.draining = True
 
     def _interrupt(self) -> None:
-        self._stop()
         self.interrupted = True
+        self._stop()
 
     def _stop(self) -> None:
+        self._heard = self._sent
         if not self.serving:
-            self._cut_short()
+            self.cut_short(DEAF if self.over.is_set() else self.composition.limits.drain)
         elif self.over.is_set() and not self._again.done():
             self._again.set_result(None)
         self.over.set()
 
-    def _cut_short(self) -> None:
+    def cut_short(self, seconds: float) -> None:
+        """Cancel what a lifespan does; it may clean up for so long."""
         if self.main is not None:
             self.main.cancel()
+            _end_unless(lambda: self.finished, seconds, self.exit_code)
 
 
 class _Stop(BaseException):
@@ -220,6 +256,28 @@ def _wind_down(loop: asyncio.AbstractEventLoop) -> None:
         print(f"defserve: while stopping: {error!r}", file=sys.stderr)
     finally:
         loop.close()
+
+
+def _end_unless(happened: Callable[[], bool], seconds: float, code: int) -> None:
+    """End the process after `seconds`, from a thread: whatever holds up the main one is not asked."""
+    import os
+    import time
+    from _thread import start_new_thread
+
+    def wait() -> None:
+        time.sleep(seconds)
+        if happened():
+            return
+        try:
+            os.write(2, b"defserve: the event loop does not react; ended without it\n")
+        finally:
+            os._exit(code)
+
+    try:
+        # `threading` would take a lock that the code a signal interrupts may hold.
+        start_new_thread(wait, ())
+    except RuntimeError:  # the system has no more threads
+        pass
 
 
 def _do_not_wait_for(threads: Iterable[threading.Thread], code: int) -> None:

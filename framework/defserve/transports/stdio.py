@@ -89,6 +89,15 @@ class Stdio:
         rest = self._lines.finish()
         return [rest] if rest else None
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody can write any more, whatever is left to read; False where that cannot be told."""
+        if not hasattr(select, "poll"):
+            return False
+        poll = select.poll()
+        poll.register(self._input, 0)
+        return any(event & select.POLLHUP for _, event in poll.poll(0))
+
     # -- the verbs every transport has -------------------------------------------------------------------
 
     def start(self, loop: asyncio.AbstractEventLoop, received: Received, ended: Callable[[], None]) -> None:
@@ -190,10 +199,12 @@ class Stdio:
                 self._turn.set()
             return
         self._stop_reading()
-        rest = self._lines.finish()
-        if rest:
-            self._received([rest])
-        self._ended()
+        try:
+            rest = self._lines.finish()
+            if rest:
+                self._received([rest])
+        finally:  # whatever happens to the last line, nothing would ever call again
+            self._ended()
 
     def _read_in_thread(self) -> None:
         assert self._loop is not None and self._turn is not None

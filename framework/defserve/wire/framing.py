@@ -44,8 +44,9 @@ class Lines:
             self._skipping = False
             return
         if self._rest:
-            head = bytes(self._rest) + head
-            self._rest.clear()
+            # Let go first: where there is no memory for this line there may be for the next.
+            rest, self._rest = self._rest, bytearray()
+            head = bytes(rest) + head
         self._add(head, whole)
 
     def _add(self, line: bytes, whole: list[bytes | None]) -> None:

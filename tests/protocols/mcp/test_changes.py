@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -67,3 +68,26 @@ async def test_a_change_before_anyone_listens_is_nobodys_news(version: str):
     async with raw(server, version) as peer:
         await hear(peer)
         assert await peer.news() == []
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_a_server_on_two_loops_tells_both(version: str):
+    server, heard = serving_extra(), list[str]()
+    listening, changed = threading.Event(), threading.Event()
+
+    async def elsewhere() -> None:
+        async with raw(server, version) as peer:
+            await hear(peer)
+            listening.set()
+            await asyncio.to_thread(changed.wait)
+            heard.extend(news["method"] for news in await peer.news())
+
+    async with raw(server, version) as peer:
+        await hear(peer)
+        other = asyncio.create_task(asyncio.to_thread(asyncio.run, elsewhere()))
+        await asyncio.to_thread(listening.wait)
+        server.add_tool(extra, name="extra")
+        changed.set()
+        await other
+        heard.extend(news["method"] for news in await peer.news())
+    assert heard == ["notifications/tools/list_changed"] * 2

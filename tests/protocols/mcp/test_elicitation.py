@@ -315,3 +315,26 @@ async def test_a_reply_of_the_wrong_shape_is_an_error_the_model_reads():
             result = (await peer.reply_to(id))["result"]
             assert result["isError"]
             assert text_of(result) == "the client's answer to elicitation/create has the wrong shape"
+
+
+def test_an_answer_is_checked_against_a_schema_written_by_hand():
+    form = Form.of({"properties": {"age": {"type": "integer", "minimum": 18}}, "required": ["age"]})
+    assert form.parse({"age": 20}) == {"age": 20}
+    with pytest.raises(ValueError, match="age: must be at least 18, got 7"):
+        form.parse({"age": 7})
+    with pytest.raises(ValueError, match="age: missing"):
+        form.parse({})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_a_person_is_sent_to_web_pages_only(version: str, caplog: pytest.LogCaptureFixture):
+    sender = Server("sender")
+
+    @sender.tool
+    async def send(ctx: Context) -> None:
+        await ctx.ask_url("Look", "javascript:alert(1)")
+
+    async with raw(sender, version, {"elicitation": {"url": {}}}) as peer:
+        assert text_of(await peer.call("send")).startswith("internal error (id ")
+    assert "ask_url cannot send a person to 'javascript:alert(1)'" in caplog.text

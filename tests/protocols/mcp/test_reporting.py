@@ -28,6 +28,27 @@ async def test_a_log_line_with_values_json_does_not_know_never_fails_the_call():
     assert [(log["level"], log["data"]) for log in told] == [("warning", fields)]
 
 
+class Mute:
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+async def test_a_log_line_with_values_that_cannot_even_be_written_never_fails_the_call():
+    server, told = Server("s", "1"), list[Any]()
+    knot: list[Any] = []
+    knot.append(knot)
+
+    @server.tool
+    async def work(ctx: Context) -> str:
+        for value in (Mute(), b"\xff", knot):
+            ctx.log.warning("strange", thing=value)
+        return "done"
+
+    async with server.connect(version="2025-11-25", on_log=told.append) as client:
+        assert await client.call("work") == "done"
+    assert [log["data"]["thing"] for log in told] == ["<Mute>", "b'\\xff'", "[[...]]"]
+
+
 @pytest.mark.req("MCP-4.4g")
 async def test_progress_that_does_not_grow_or_is_no_number_is_not_told():
     server, told = Server("s", "1"), list[Any]()

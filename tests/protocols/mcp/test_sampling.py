@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from defserve.binding.content import Embedded, Link
 from defserve.errors import UsageError
 from defserve.protocols.mcp.sampling import Assistant, Message, Sample, SampleOptions, User, sampling_params
 from tests.protocols.mcp.asking_server import server
@@ -137,3 +138,9 @@ async def test_a_client_that_refuses_is_quoted_to_the_model():
         await peer.send({"jsonrpc": "2.0", "id": request["id"], "error": error})
         result = (await peer.reply_to(id))["result"]
         assert (result["isError"], text_of(result)) == (True, "User rejected sampling request")
+
+
+@pytest.mark.parametrize("part", [Link("x://y"), Embedded("x://y", text="z")])
+def test_what_no_sampling_message_may_hold_is_refused(part: Link | Embedded):
+    with pytest.raises(UsageError, match=f"a {type(part).__name__} cannot be sampled from"):
+        params(SampleOptions([User(part)]))

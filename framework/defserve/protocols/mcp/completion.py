@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any
 
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.errors import InvalidParams, MethodNotFound, UsageError
 from defserve.protocols.mcp.function import FindProvider, Function
+from defserve.protocols.mcp.items import find
+from defserve.protocols.mcp.params import fields, optional_fields, text
 from defserve.protocols.mcp.prompts import Prompts
 from defserve.protocols.mcp.resources import Resources
 from defserve.wire.messages import Params
@@ -74,43 +76,32 @@ class Completions:
     async def complete(self, call: Call, params: Params) -> Params:
         if not self.offered:
             raise MethodNotFound(f"Method not found: {call.method} (this server completes nothing)")
-        target, function = self._target(call, _object(params, "ref"))
-        argument, context = _object(params, "argument"), _object(params, "context", {})
-        name, value = argument.get("name"), argument.get("value")
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidParams("Invalid params: argument needs a name and a value")
+        target, function = self._target(call, fields(params, "ref"))
+        argument, context = fields(params, "argument"), optional_fields(params, "context") or {}
+        name, value = text(argument, "name"), text(argument, "value")
         annotations = {p.wire_name: p.annotation for p in function.signature.parameters}
         if name not in annotations:
             raise InvalidParams(f"Unknown argument: {name}")
         completion = self.registry.get(f"{target} {name}")
         if completion is None:
             return _completion([c for c in _choices(annotations[name]) if c.startswith(value)])
-        known = _object(context, "arguments", {})
+        known = optional_fields(context, "arguments") or {}
         kwargs = {takes: known.get(takes) for takes in completion.takes} | {"value": value}
         found = await completion.function.run(call, kwargs, call.session.composition.limits.tool)
         return _completion(found)
 
     def _target(self, call: Call, ref: Params) -> tuple[str, Function]:
-        kind, visible = ref.get("type"), call.session.composition.visible
+        kind = ref.get("type")
         if kind == "ref/prompt":
-            prompt = self._prompts.registry.get(str(ref.get("name")))
-            if prompt is not None and visible(call, prompt):
-                return prompt.name, prompt.function
-            raise InvalidParams(f"Unknown prompt: {ref.get('name')}")
+            prompt = find(call, self._prompts.registry, text(ref, "name"))
+            return prompt.name, prompt.function
         if kind == "ref/resource":
-            uri = str(ref.get("uri"))
+            uri = text(ref, "uri")
             resource = self._resources.templates.get(uri) or self._resources.concrete.get(uri)
-            if resource is not None and visible(call, resource):
+            if resource is not None and call.session.composition.visible(call, resource):
                 return resource.uri, resource.function
             raise InvalidParams(f"Unknown resource template: {uri}", data={"uri": uri})
         raise InvalidParams("Invalid params: ref.type must be ref/prompt or ref/resource")
-
-
-def _object(params: Params, name: str, default: Params | None = None) -> Params:
-    found: Any = params.get(name, default)
-    if not isinstance(found, dict):
-        raise InvalidParams(f"Invalid params: {name} must be an object")
-    return cast("Params", found)
 
 
 def _completion(found: str | Iterable[Any] | None) -> Params:

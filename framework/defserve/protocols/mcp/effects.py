@@ -1,4 +1,4 @@
-"""Effects of a function that may be run several times for one call: each happens once, its value is remembered."""
+"""MCP multi round-trip requests (2026-07-28), `ctx.once`: an effect happens once however often its function is run."""
 
 from __future__ import annotations
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from defserve.errors import NoBackChannel, UsageError
+from defserve.errors import BadArguments, NoBackChannel, UsageError
+from defserve.jsonvalue import is_mapping
 from defserve.protocols.mcp.lifecycle import Dialect
 from defserve.wire.messages import Params
 
@@ -34,9 +35,8 @@ class Form:
     @classmethod
     def of(cls, kind: Any) -> Form:
         """A form for a model, dataclass or TypedDict of primitives, for one primitive type, or for a JSON Schema."""
-        if isinstance(kind, Mapping):
-            schema: Params = dict(kind)  # pyright: ignore[reportUnknownArgumentType]
-            return cls(_flat(schema, "the schema"), list(schema.get("required", ())), lambda content: content)
+        if is_mapping(kind):
+            return _of_schema({"type": "object", **kind})
         from pydantic_core import to_json
 
         from defserve.binding import models
@@ -57,6 +57,11 @@ class Form:
         # As JSON, so that a strict model still takes a date from its text.
         return cls(properties, required, lambda content: adapter.validate_json(to_json({**blank, **content})))
 
+    @classmethod
+    def of_one(cls, field: Params) -> Form:
+        """A form with one required field; its answer is that field's."""
+        return cls({VALUE: field}, [VALUE], lambda content: content.get(VALUE))
+
     def parse(self, content: Params) -> Any:
         """The author's value from what a person filled in. Raises ValueError when it does not fit."""
         return self._parse({k: v for k, v in content.items() if k in self.properties and v is not None})
@@ -68,6 +73,21 @@ class Form:
         if self.required:
             schema["required"] = self.required
         return schema
+
+
+def _of_schema(schema: Params) -> Form:
+    from defserve.binding.explicit import ExplicitArguments
+
+    properties = _flat(schema, "the schema")
+    checked = ExplicitArguments(schema, subject="the schema of a question")
+
+    def parse(content: Params) -> Params:
+        try:
+            return checked.validate(content)
+        except BadArguments as error:
+            raise ValueError(error.message) from None
+
+    return Form(properties, list(schema.get("required", ())), parse)
 
 
 def _flat(schema: Params, owner: str) -> Params:

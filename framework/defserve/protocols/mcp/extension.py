@@ -1,8 +1,8 @@
-"""MCP as an extension: its registries and its methods, plugged in like any other protocol."""
+"""MCP as an extension (base protocol: capabilities, methods, notifications), plugged in like any other protocol."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from defserve.core.composition import Composition
@@ -10,6 +10,7 @@ from defserve.core.extension import Extension, Handler, Listener, Offer
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.completion import Completions
 from defserve.protocols.mcp.identity import Identity
+from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.lifecycle import Dialect, Lifecycle
 from defserve.protocols.mcp.prompts import Prompts
 from defserve.protocols.mcp.resources import Resources
@@ -43,6 +44,16 @@ class MCP(Extension):
         for kind, registries in watched.items():
             for registry in registries:
                 registry.watch(lambda kind=kind: self.subscriptions.changed(kind))
+
+    def items(self) -> Iterator[Item[Any]]:
+        """Everything that is offered, of every kind."""
+        for registry in (
+            self.tools.registry,
+            self.resources.concrete,
+            self.resources.templates,
+            self.prompts.registry,
+        ):
+            yield from registry
 
     def compose(self, composition: Composition) -> None:
         """The composition whose sessions are told of changes. Raises UsageError for what does not fit together."""

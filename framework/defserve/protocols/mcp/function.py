@@ -1,4 +1,4 @@
-"""An author's function inside a call: arguments, injected values, the thread or task it runs in, its timeout."""
+"""An author's function inside a call, alike for tools, resources, prompts and completion: injected, run, timed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
 
 FindProvider = Callable[[Any], Callable[[Any], Any] | None]
+
+
+def nothing_injectable(annotation: Any) -> None:
+    """For a function read without a server: every parameter is an argument."""
+    return None
 
 
 class Emitted:

@@ -22,7 +22,10 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class ItemOptions:
-    """What every item may say about itself, and how its function runs: `timeout` is in seconds."""
+    """What every item may say about itself, and how its function runs: `timeout` is in seconds.
+
+    `scopes` are what a caller's token must hold to see and use it.
+    """
 
     name: str | None = None
     title: str | None = None
@@ -31,6 +34,7 @@ class ItemOptions:
     meta: Mapping[str, Any] | None = None
     timeout: float | None = None
     inline: bool = False
+    scopes: Sequence[str] = ()
 
 
 O = TypeVar("O", bound=ItemOptions)  # noqa: E741

@@ -11,7 +11,9 @@ from defserve.core.call import Call
 from defserve.core.extension import Offer
 from defserve.core.profile import Profile
 from defserve.errors import InvalidParams, InvalidRequest, MethodNotFound, ProtocolError
+from defserve.jsonvalue import is_object
 from defserve.protocols.mcp import failures
+from defserve.protocols.mcp.params import optional_fields, text
 from defserve.wire.messages import Encoded, Id, Notification, Params, Request
 
 if TYPE_CHECKING:
@@ -39,7 +41,6 @@ SINCE: Mapping[str, str] = {
     "structured": "2025-06-18",
     "elicitation": "2025-06-18",
     "last_modified": "2025-06-18",
-    "completion_context": "2025-06-18",
     "icons": "2025-11-25",
     "website": "2025-11-25",
     "sampling_tools": "2025-11-25",
@@ -100,24 +101,17 @@ class Lifecycle:
         session = call.session
         if session.terms is not None:
             raise InvalidRequest("Invalid request: this session is already initialized")
-        asked, capabilities, info = (params.get(k) for k in ("protocolVersion", "capabilities", "clientInfo"))
-        if not isinstance(asked, str):
-            raise InvalidParams("initialize: protocolVersion must be a string")
-        if not isinstance(capabilities, dict | None) or not isinstance(info, dict | None):
-            raise InvalidParams("initialize: capabilities and clientInfo must be objects")
+        asked = text(params, "protocolVersion")
+        capabilities, info = optional_fields(params, "capabilities"), optional_fields(params, "clientInfo")
         version = asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
-        offer = _offer(version, capabilities or {}, info or {}, stateless=False)  # pyright: ignore[reportUnknownArgumentType]
-        terms = session.open(offer)
-        call.terms = terms
-        dialect = self.dialects[version]
-        result: Params = {
+        offer = _offer(version, capabilities or {}, info or {}, stateless=False)
+        call.terms = session.open(offer)
+        return {
             "protocolVersion": version,
-            "capabilities": call.session.composition.capabilities(offer),
-            "serverInfo": self.identity.info(dialect),
+            "capabilities": session.composition.capabilities(offer),
+            "serverInfo": self.identity.info(self.dialects[version]),
+            **self._instructions(),
         }
-        if self.identity.instructions:
-            result["instructions"] = self.identity.instructions
-        return result
 
     def initialized(self, session: Any, params: Params) -> None:
         session.ready = True
@@ -130,34 +124,34 @@ class Lifecycle:
 
     def offer_in(self, message: Request | Notification) -> Offer | None:
         meta = message.params.get("_meta")
-        if not isinstance(meta, dict) or VERSION_KEY not in meta:
+        if not is_object(meta) or VERSION_KEY not in meta:
             return None
-        fields: dict[str, Any] = meta  # pyright: ignore[reportUnknownVariableType]
-        version, capabilities, info = fields[VERSION_KEY], fields.get(CAPABILITIES_KEY), fields.get(CLIENT_KEY, {})
+        version, capabilities, info = meta[VERSION_KEY], meta.get(CAPABILITIES_KEY), meta.get(CLIENT_KEY, {})
         if not isinstance(version, str):
             raise InvalidParams(f"Invalid params: _meta[{VERSION_KEY!r}] must be a string")
-        if not isinstance(capabilities, dict):
+        if not is_object(capabilities):
             raise InvalidParams(f"Invalid params: _meta[{CAPABILITIES_KEY!r}] is required and must be an object")
-        if not isinstance(info, dict):
+        if not is_object(info):
             raise InvalidParams(f"Invalid params: _meta[{CLIENT_KEY!r}] must be an object")
         if version not in STATELESS_VERSIONS:
             raise UnsupportedVersion(version)
-        if LOG_LEVEL_KEY in fields and fields[LOG_LEVEL_KEY] not in LOG_LEVELS:
+        if LOG_LEVEL_KEY in meta and meta[LOG_LEVEL_KEY] not in LOG_LEVELS:
             raise InvalidParams(f"Invalid params: _meta[{LOG_LEVEL_KEY!r}] must be one of {', '.join(LOG_LEVELS)}")
-        return _offer(version, capabilities, info, stateless=True)  # pyright: ignore[reportUnknownArgumentType]
+        return _offer(version, capabilities, info, stateless=True)
 
     def discover(self, call: Call, params: Params) -> Params:
         dialect = stateless_only(call)
         offer = call.terms.offer
         assert offer is not None
-        result: Params = {
+        return {
             "supportedVersions": list(STATELESS_VERSIONS),
             "capabilities": call.session.composition.capabilities(offer),
             **dialect_cache_hints(dialect),
+            **self._instructions(),
         }
-        if self.identity.instructions:
-            result["instructions"] = self.identity.instructions
-        return result
+
+    def _instructions(self) -> Params:
+        return {"instructions": self.identity.instructions} if self.identity.instructions else {}
 
 
 class UnsupportedVersion(ProtocolError):

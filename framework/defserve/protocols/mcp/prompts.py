@@ -11,7 +11,7 @@ from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
 from defserve.jsonvalue import is_array, is_mapping
-from defserve.protocols.mcp.function import FindProvider, Function
+from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
 from defserve.protocols.mcp.items import Item, ItemOptions, check_running, checked_name, find
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.protocols.mcp.listing import Listing
@@ -38,7 +38,7 @@ class Prompt(Item[PromptOptions]):
         function: Callable[..., Any],
         options: PromptOptions | None = None,
         *,
-        find_provider: FindProvider,
+        find_provider: FindProvider = nothing_injectable,
         owner: Any = None,
     ) -> Prompt:
         """Read a function into a prompt. Raises UsageError for anything that could not be called."""

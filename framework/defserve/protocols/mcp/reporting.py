@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic_core import to_jsonable_python
 
 from defserve.core.call import Call
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.lifecycle import LOG_LEVEL_KEY, LOG_LEVELS, Dialect, dialect_of, handshake_only
+from defserve.protocols.mcp.params import meta
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -78,31 +79,36 @@ def progress(call: Call, value: float, total: float | None, message: str | None)
         params["total"] = total
     if message and "progress_message" in dialect_of(call).has:
         params["message"] = message
-    call.notify("notifications/progress", params)
+    call.notify("notifications/progress", params, replaces=("progress", token))
 
 
 def progress_token(call: Call) -> int | str | None:
     """The token of a client that wants progress of this call."""
-    token = _meta(call).get("progressToken")
+    token = meta(call.params).get("progressToken")
     return token if isinstance(token, int | str) and not isinstance(token, bool) else None
 
 
 def _threshold(call: Call) -> str | None:
     profile = call.terms.profile
     if isinstance(profile, Dialect) and profile.stateless:
-        return _meta(call).get(LOG_LEVEL_KEY)
+        return meta(call.params).get(LOG_LEVEL_KEY)
     level = call.session.peek(LogLevel)
     return level.level if level is not None else DEFAULT_LEVEL
 
 
 def _jsonable(fields: Params) -> Params:
     """Fields of any type: what JSON has no form for is shown as text, since a log line must never fail a call."""
-    return to_jsonable_python(fields, fallback=str, inf_nan_mode="null", serialize_unknown=True)
+    try:
+        return to_jsonable_python(fields, fallback=_text, inf_nan_mode="null", serialize_unknown=True)
+    except Exception:  # bytes that are no text, a value that contains itself, an author's own serializer
+        return {name: _text(value) for name, value in fields.items()}
 
 
-def _meta(call: Call) -> Params:
-    meta: Any = call.params.get("_meta")
-    return meta if isinstance(meta, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 
 def cancelled(session: Session, params: Params) -> None:

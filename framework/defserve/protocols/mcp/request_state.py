@@ -14,11 +14,12 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from threading import Lock
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
 from defserve.errors import InvalidParams, LimitExceeded
+from defserve.jsonvalue import is_array, is_object
 
 PREFIX = "v1."
 MAX_LENGTH = 64 * 1024
@@ -155,11 +156,10 @@ def _framed(*fields: bytes) -> bytes:
 
 
 def _sorted(value: Any) -> Any:
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        return {name: _sorted(members[name]) for name in sorted(members)}
-    if isinstance(value, list | tuple):
-        return [_sorted(item) for item in cast("Sequence[Any]", value)]
+    if is_object(value):
+        return {name: _sorted(value[name]) for name in sorted(value)}
+    if is_array(value):
+        return [_sorted(item) for item in value]
     return value
 
 

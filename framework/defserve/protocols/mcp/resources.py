@@ -14,7 +14,7 @@ from defserve.errors import UsageError
 from defserve.jsonvalue import is_array
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import ResourceNotFound
-from defserve.protocols.mcp.function import FindProvider, Function
+from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
 from defserve.protocols.mcp.items import Item, ItemOptions, check_running
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.listing import Listing
@@ -59,7 +59,7 @@ class Resource(Item[ResourceOptions]):
         uri: str,
         options: ResourceOptions | None = None,
         *,
-        find_provider: FindProvider,
+        find_provider: FindProvider = nothing_injectable,
         owner: Any = None,
     ) -> Resource:
         """Read a function into a resource; template variables and parameters have to match."""

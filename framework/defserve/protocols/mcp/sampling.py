@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from defserve.binding.content import Part, Text
+from defserve.binding.content import Audio, Image, Part, Text
 from defserve.errors import UsageError
+from defserve.jsonvalue import as_list
 from defserve.protocols.mcp.content import block
 from defserve.protocols.mcp.lifecycle import Dialect
 from defserve.wire.messages import Params
@@ -85,7 +86,14 @@ def sampling_params(options: SampleOptions, dialect: Dialect, offered: Mapping[s
 def _message(message: Message | str | Mapping[str, Any], dialect: Dialect) -> Params:
     if isinstance(message, str):
         return User(message).wire(dialect)
-    return message.wire(dialect) if isinstance(message, Message) else dict(message)
+    if not isinstance(message, Message):
+        return dict(message)
+    if not isinstance(message.content, Text | Image | Audio):
+        # SamplingMessage has fewer kinds of content than PromptMessage.
+        raise UsageError(
+            f"a {type(message.content).__name__} cannot be sampled from", fix="send its text, an Image or an Audio"
+        )
+    return message.wire(dialect)
 
 
 class Sample:
@@ -98,8 +106,7 @@ class Sample:
 
     @property
     def content(self) -> list[Params]:
-        found = self.raw["content"]
-        return list(found) if isinstance(found, list) else [found]  # pyright: ignore[reportUnknownArgumentType]
+        return as_list(self.raw["content"])
 
     @property
     def text(self) -> str:

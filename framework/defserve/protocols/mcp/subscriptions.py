@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.errors import InvalidParams, LimitExceeded
+from defserve.jsonvalue import is_array
+from defserve.protocols.mcp.failures import ResourceNotFound
 from defserve.protocols.mcp.lifecycle import PREFIX, Dialect, handshake_only, stateless_only
+from defserve.protocols.mcp.params import fields, text
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.core.composition import Composition
+    from defserve.core.engine import Engine
     from defserve.core.session import Session
 
 SUBSCRIPTION_KEY = PREFIX + "subscriptionId"
@@ -49,14 +54,16 @@ class Subscriptions:
         self.composition: Composition | None = None
         self._readable = readable
         self._listening: set[Listening] = set()
-        self._changed: set[str] = set()
+        self._changed: dict[Engine, set[str]] = {}
         self._forwards: list[Callable[[str], None]] = []
 
     # -- the client's wishes -----------------------------------------------------------------------------
 
     def subscribe(self, call: Call, params: Params) -> Params:
         handshake_only(call)
-        uri = self._uri(call, params)
+        uri = text(params, "uri")
+        if not self._readable(call, uri):
+            raise ResourceNotFound(uri)
         uris = call.session.local(Subscribed).uris
         if uri not in uris and len(uris) >= call.session.composition.limits.subscriptions:
             raise LimitExceeded("too many subscriptions in this session", data={"limit": "subscriptions"})
@@ -65,19 +72,13 @@ class Subscriptions:
 
     def unsubscribe(self, call: Call, params: Params) -> Params:
         handshake_only(call)
-        uri = params.get("uri")
-        if not isinstance(uri, str):
-            raise InvalidParams("Invalid params: uri must be a string")
-        call.session.local(Subscribed).uris.discard(uri)
+        call.session.local(Subscribed).uris.discard(text(params, "uri"))
         return {}
 
     async def listen(self, call: Call, params: Params) -> Params:
         """Stays open until the client cancels it or the server drains."""
         stateless_only(call)
-        wanted = params.get("notifications")
-        if not isinstance(wanted, dict):
-            raise InvalidParams("Invalid params: notifications must be an object")
-        listening = self._listening_for(call, wanted)  # pyright: ignore[reportUnknownArgumentType]
+        listening = self._listening_for(call, fields(params, "notifications"))
         call.endless = True
         self._listening.add(listening)
         honoured: Params = {member: True for kind, member in KINDS.items() if kind in listening.kinds}
@@ -95,79 +96,76 @@ class Subscriptions:
 
     def _listening_for(self, call: Call, wanted: Params) -> Listening:
         uris = wanted.get("resourceSubscriptions", [])
-        if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):  # pyright: ignore
+        if not is_array(uris) or not all(isinstance(uri, str) for uri in uris):
             raise InvalidParams("Invalid params: resourceSubscriptions must be a list of URIs")
-        if len(uris) > call.session.composition.limits.subscriptions:  # pyright: ignore[reportUnknownArgumentType]
+        if len(uris) > call.session.composition.limits.subscriptions:
             raise LimitExceeded("too many subscriptions in one request", data={"limit": "subscriptions"})
         kinds = frozenset(kind for kind, member in KINDS.items() if wanted.get(member) is True)
-        readable = frozenset(uri for uri in uris if self._readable(call, uri))  # pyright: ignore
-        return Listening(call, kinds, readable)  # pyright: ignore[reportUnknownArgumentType]
-
-    def _uri(self, call: Call, params: Params) -> str:
-        uri = params.get("uri")
-        if not isinstance(uri, str):
-            raise InvalidParams("Invalid params: uri must be a string")
-        if not self._readable(call, uri):
-            from defserve.protocols.mcp.failures import ResourceNotFound
-
-            raise ResourceNotFound(uri)
-        return uri
+        return Listening(call, kinds, frozenset(uri for uri in uris if self._readable(call, uri)))
 
     # -- the server's news -------------------------------------------------------------------------------
 
     def changed(self, kind: str) -> None:
         """The list of tools, prompts or resources is not what it was. From any thread."""
-        engine = self.composition.engine if self.composition is not None else None
-        if engine is None:
-            return
-        first = not self._changed
-        self._changed.add(kind)
-        if first:
-            if engine.on_loop():
-                engine.soon(self._tell_changes)
-            else:
-                engine.post(self._tell_changes)
+        for engine in self._engines():
+            kinds = self._changed.setdefault(engine, set())
+            first = not kinds
+            kinds.add(kind)
+            if first and not _run(engine, partial(self._tell_changes, engine)):
+                del self._changed[engine]
 
     def updated(self, uri: str) -> None:
         """A resource's contents changed. From any thread."""
         for forward in self._forwards:
             forward(uri)
-        engine = self.composition.engine if self.composition is not None else None
-        if engine is None:
-            return
-        if engine.on_loop():
-            self._tell_updated(uri)
-        else:
-            engine.post(lambda: self._tell_updated(uri))
+        for engine in self._engines():
+            _run(engine, partial(self._tell_updated, engine, uri))
+
+    def _engines(self) -> set[Engine]:
+        """The loops on which somebody may want to hear of changes."""
+        sessions = list(self.composition.sessions) if self.composition is not None else []
+        listening = [each.call.engine for each in list(self._listening)]
+        return {session.engine for session in sessions if session.engine.ready}.union(listening)
 
     def forward(self, updated: Callable[[str], None]) -> None:
         """Pass every update on, to the server this one is mounted on."""
         self._forwards.append(updated)
 
-    def _tell_changes(self) -> None:
-        changed, self._changed = self._changed, set()
-        for kind in sorted(changed):
+    def _tell_changes(self, engine: Engine) -> None:
+        for kind in sorted(self._changed.pop(engine, ())):
             method = f"notifications/{kind}/list_changed"
-            for session in self._sessions():
+            for session in self._sessions(engine):
                 session.notify(method, {})
-            for listening in list(self._listening):
+            for listening in self._listening_on(engine):
                 if kind in listening.kinds:
                     listening.tell(method, {})
 
-    def _tell_updated(self, uri: str) -> None:
-        for session in self._sessions():
+    def _tell_updated(self, engine: Engine, uri: str) -> None:
+        for session in self._sessions(engine):
             subscribed = session.peek(Subscribed)
             if subscribed is not None and uri in subscribed.uris:
                 session.notify(UPDATED, {"uri": uri})
-        for listening in list(self._listening):
+        for listening in self._listening_on(engine):
             if uri in listening.uris:
                 listening.tell(UPDATED, {"uri": uri})
 
-    def _sessions(self) -> Iterable[Session]:
-        """Sessions opened by a handshake that have said they are ready."""
+    def _listening_on(self, engine: Engine) -> list[Listening]:
+        return [each for each in list(self._listening) if each.call.engine is engine]
+
+    def _sessions(self, engine: Engine) -> Iterable[Session]:
+        """Sessions of one loop, opened by a handshake, that have said they are ready."""
         assert self.composition is not None
-        return [s for s in self.composition.sessions if s.ready and s.terms and _handshake(s.terms.profile)]
+        sessions = [s for s in list(self.composition.sessions) if s.ready and s.engine is engine]
+        return [s for s in sessions if s.terms and _handshake(s.terms.profile)]
 
 
 def _handshake(profile: Any) -> bool:
     return isinstance(profile, Dialect) and not profile.stateless
+
+
+def _run(engine: Engine, action: Callable[[], None]) -> bool:
+    """Run `action` on the engine's loop, behind what is ready there; False when that loop has ended."""
+    if engine.on_loop():
+        engine.soon(action)
+        return True
+    return engine.post(action)

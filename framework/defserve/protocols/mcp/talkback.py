@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
-from defserve.errors import Declined, Dismissed, NoBackChannel, PeerError, ToolError
+from defserve.errors import Declined, Dismissed, NoBackChannel, PeerError, ToolError, UsageError
+from defserve.jsonvalue import is_array, is_object
 from defserve.protocols.mcp.elicitation import VALUE, Form
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.protocols.mcp.rounds import METHODS, Rounds
@@ -44,7 +45,7 @@ class Root:
 async def ask(call: Call, message: str, kind: Any, *, key: str | None = None, strict: bool = False) -> Any:
     """Show a person a form; raises Declined, Dismissed, or NoBackChannel where nobody can be asked."""
     dialect = _require(call, "elicitation")
-    form = Form.of(kind)
+    form = kind if isinstance(kind, Form) else Form.of(kind)
     params: Params = {"message": message, "requestedSchema": form.schema(dialect)}
     if "elicitation_url" in dialect.has and not dialect.stateless:
         params = {"mode": "form", **params}
@@ -59,6 +60,8 @@ async def ask(call: Call, message: str, kind: Any, *, key: str | None = None, st
 async def ask_url(call: Call, message: str, url: str, *, key: str | None = None) -> None:
     """Send a person to a page; returns when they agreed to go there, not when they are done."""
     dialect = _require(call, "elicitation", "url")
+    if not url.startswith(("https://", "http://")):
+        raise UsageError(f"ask_url cannot send a person to {url!r}", fix="give an address that begins with https://")
     params: Params = {"mode": "url", "message": message, "url": url}
     if not dialect.stateless:
         import secrets
@@ -76,8 +79,7 @@ async def choose(
         field: Params = {"type": "string", "oneOf": [{"const": v, "title": label} for v, label in options.items()]}
     else:
         field = {"type": "string", "enum": list(options)}
-    schema = {"type": "object", "properties": {VALUE: field}, "required": [VALUE]}
-    picked = (await ask(call, message, schema, key=key)).get(VALUE)
+    picked = await ask(call, message, Form.of_one(field), key=key)
     if picked not in options:
         raise ToolError(f"the answer to {message!r} is none of {', '.join(map(str, options))}")
     return picked
@@ -85,12 +87,11 @@ async def choose(
 
 async def confirm(call: Call, message: str, *, key: str | None = None) -> bool:
     """Yes or no. Only an answer to a question that was really asked counts."""
-    schema = {"type": "object", "properties": {VALUE: {"type": "boolean", "title": "Confirm"}}, "required": [VALUE]}
+    form = Form.of_one({"type": "boolean", "title": "Confirm"})
     try:
-        answer = await ask(call, message, schema, key=key, strict=True)
+        return await ask(call, message, form, key=key, strict=True) is True
     except (Declined, Dismissed):
         return False
-    return answer.get(VALUE) is True
 
 
 async def sample(call: Call, options: SampleOptions, *, key: str | None = None) -> Sample:
@@ -183,7 +184,7 @@ def _missing(call: Call, capability: str, detail: str | None) -> Params | None:
 def _offered(call: Call, capability: str) -> Params | None:
     offer = call.terms.offer
     settings: Any = offer.capabilities.get(capability) if offer is not None else None
-    return settings if isinstance(settings, dict) else None  # pyright: ignore[reportUnknownVariableType]
+    return settings if is_object(settings) else None
 
 
 # -- answers ---------------------------------------------------------------------------------------------
@@ -199,22 +200,18 @@ def _accepted(answer: Params, message: str) -> Params:
 
 
 def _is_form_answer(answer: Any) -> bool:
-    if not isinstance(answer, dict):
+    if not is_object(answer) or answer.get("action") not in ("accept", "decline", "cancel"):
         return False
-    fields: Params = answer  # pyright: ignore[reportUnknownVariableType]
-    content = fields.get("content")
-    return fields.get("action") in ("accept", "decline", "cancel") and isinstance(content, dict | None)
+    return isinstance(answer.get("content"), dict | None)
 
 
 def _is_sample(answer: Any) -> bool:
-    return isinstance(answer, dict) and "role" in answer and isinstance(answer.get("content"), dict | list)  # pyright: ignore[reportUnknownMemberType]
+    return is_object(answer) and "role" in answer and isinstance(answer.get("content"), dict | list)
 
 
 def _is_roots(answer: Any) -> bool:
-    if not isinstance(answer, dict):
-        return False
-    found: Any = answer.get("roots")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return isinstance(found, list) and all(isinstance(r, dict) and isinstance(r.get("uri"), str) for r in found)  # pyright: ignore
+    found = answer.get("roots") if is_object(answer) else None
+    return is_array(found) and all(is_object(root) and isinstance(root.get("uri"), str) for root in found)
 
 
 def _brief(error: ValueError) -> str:

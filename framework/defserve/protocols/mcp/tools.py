@@ -11,13 +11,15 @@ from defserve.binding.results import Returns
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.core.stages import surround
-from defserve.errors import ProtocolError
+from defserve.errors import ProtocolError, UsageError
+from defserve.limits import Limits
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import VENDOR, is_missing_capability, lone, tool_failure
-from defserve.protocols.mcp.function import Emitted, FindProvider, Function
+from defserve.protocols.mcp.function import Emitted, FindProvider, Function, nothing_injectable
 from defserve.protocols.mcp.items import Item, ItemOptions, check_running, checked_name, find
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.protocols.mcp.listing import Listing
+from defserve.protocols.mcp.param_headers import param_headers
 from defserve.protocols.mcp.params import optional_fields, text
 from defserve.wire.messages import Params
 
@@ -42,13 +44,14 @@ class ToolOptions(ItemOptions):
 class Tool(Item[ToolOptions]):
     """A function with a name, ready to be listed and called."""
 
-    __slots__ = ("returns",)
+    __slots__ = ("returns", "_param_headers")
 
     kind = "tool"
 
     def __init__(self, name: str, options: ToolOptions, function: Function, returns: Returns, owner: Any) -> None:
         super().__init__(name, options, function, owner)
         self.returns = returns
+        self._param_headers: Mapping[tuple[str, ...], str] | None = None
 
     @classmethod
     def of(
@@ -56,12 +59,12 @@ class Tool(Item[ToolOptions]):
         function: Callable[..., Any],
         options: ToolOptions | None = None,
         *,
-        find_provider: FindProvider | None = None,
+        find_provider: FindProvider = nothing_injectable,
         owner: Any = None,
     ) -> Tool:
         """Read a function into a tool. Raises UsageError for anything that could not be called."""
         options = options or ToolOptions()
-        bound = Function(function, find_provider or _nothing_injectable, inline=options.inline, schema=options.schema)
+        bound = Function(function, find_provider, inline=options.inline, schema=options.schema)
         name = checked_name("tool", options.name, bound.signature)
         check_running(f"tool {name!r}", options, bound.signature)
         return cls(name, options, bound, Returns.of(bound.signature, options.structured), owner)
@@ -69,6 +72,21 @@ class Tool(Item[ToolOptions]):
     def renamed(self, name: str) -> Tool:
         """The same tool under another name, for mounting."""
         return Tool(name, replace(self.options, name=name), self.function, self.returns, self.owner)
+
+    @property
+    def param_headers(self) -> Mapping[tuple[str, ...], str]:
+        """The arguments that clients repeat as HTTP headers. Raises UsageError where the schema breaks their rules."""
+        if self._param_headers is None:
+            try:
+                self._param_headers = param_headers(self.function.arguments.schema)
+            except ValueError as error:
+                raise UsageError(f"tool {self.name!r}: {error}", where=self.where) from None
+        return self._param_headers
+
+    def check(self, limits: Limits) -> None:
+        super().check(limits)
+        if self.function.arguments.may_annotate:
+            _ = self.param_headers
 
     def describe(self, dialect: Dialect) -> Params:
         """The tool as `tools/list` shows it to a peer of this version."""
@@ -97,6 +115,16 @@ class Tools:
     def __init__(self) -> None:
         self.registry: Registry[Tool] = Registry("tool")
         self._listing = Listing("tools", self.registry, Tool.describe)
+
+    def param_headers(self, name: str) -> Mapping[tuple[str, ...], str]:
+        """Which arguments of a tool clients repeat as HTTP headers; read from its schema once."""
+        tool = self.registry.get(name)
+        return tool.param_headers if tool is not None else {}
+
+    def scopes(self, name: str) -> Sequence[str]:
+        """What a caller's token must hold to use a tool."""
+        tool = self.registry.get(name)
+        return tool.options.scopes if tool is not None else ()
 
     def list(self, call: Call, params: Params) -> Any:
         return self._listing.page(call, params)
@@ -154,7 +182,3 @@ def result(outcome: Outcome, dialect: Dialect) -> Params:
         if isinstance(structured, dict) or "any_structured" in dialect.has:
             found["structuredContent"] = structured
     return found
-
-
-def _nothing_injectable(annotation: Any) -> None:
-    return None

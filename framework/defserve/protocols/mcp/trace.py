@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
+
+from defserve.protocols.mcp.params import meta
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
+
+
+# Strings, not compiled: few requests fail, and each would cost every start.
+_TRACEPARENT, _UUID = r"[^-]*-[0-9a-f]{32}-[^-]*-[^-]*", r"[0-9a-fA-F-]{36}"
 
 
 class Trace:
@@ -26,18 +33,12 @@ def trace_id(call: Call) -> str:
 
 
 def _given(call: Call) -> str | None:
-    meta = call.params.get("_meta")
-    if isinstance(meta, dict):
-        parent: Any = meta.get("traceparent")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        if isinstance(parent, str) and parent.count("-") == 3:
-            id = parent.split("-")[1]
-            if len(id) == 32 and id.strip("0123456789abcdef") == "":
-                return id
+    parent = meta(call.params).get("traceparent")
+    if isinstance(parent, str) and re.fullmatch(_TRACEPARENT, parent):
+        return parent.split("-")[1]
     given: Any = call.params.get("trace_id") or call.raw.get("trace_id")
     # A caller's text ends up in logs: only a UUID is taken over.
-    return (
-        given if isinstance(given, str) and len(given) == 36 and given.strip("0123456789abcdefABCDEF-") == "" else None
-    )
+    return given if isinstance(given, str) and re.fullmatch(_UUID, given) else None
 
 
 def _made() -> str:

@@ -1,0 +1,33 @@
+"""Who may call, and how often. Pure: headers and tokens in, principals and challenges out.
+
+Names are looked up when they are first used: a server without `auth` loads none of this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from defserve.auth.buckets import Rate
+    from defserve.auth.options import Auth
+    from defserve.auth.principals import Principal
+    from defserve.auth.verifiers import JWT, StaticTokens, TokenVerifier
+
+__all__ = ["Auth", "JWT", "Principal", "Rate", "StaticTokens", "TokenVerifier"]
+
+_HOMES = {
+    "Auth": "defserve.auth.options",
+    "JWT": "defserve.auth.verifiers",
+    "Principal": "defserve.auth.principals",
+    "Rate": "defserve.auth.buckets",
+    "StaticTokens": "defserve.auth.verifiers",
+    "TokenVerifier": "defserve.auth.verifiers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,87 @@
+"""Rates as token buckets: each key may burst, then keeps to its pace. The table is bounded and the clock is given."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from defserve.errors import UsageError
+
+# Waiting as long as one was told must be enough, whatever the last bits of the floats say.
+_SLACK = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """`burst` at once, then `per_second`."""
+
+    per_second: float = 50.0
+    burst: int = 100
+
+    def __post_init__(self) -> None:
+        if not (0 < self.per_second < math.inf) or self.burst < 1:
+            raise UsageError(
+                f"Rate({self.per_second!r}, burst={self.burst!r}) admits nobody, or everybody",
+                fix="give a positive finite rate and a burst of 1 at least; leave the limit out to lift it",
+            )
+
+
+DANGEROUS = Rate(per_second=1, burst=5)
+FAILED_AUTH = Rate(per_second=10 / 60, burst=10)
+
+
+class Buckets:
+    """One bucket a key, say (principal, tool). A full bucket is the same as none, so only others are kept.
+
+    Past `capacity` the fullest are forgotten first: they are the ones that lose the least by starting anew.
+    """
+
+    def __init__(
+        self, rate: Rate | None = None, *, capacity: int = 16_384, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        if capacity < 1:
+            raise UsageError(f"Buckets(capacity={capacity}) can hold nothing", fix="give a positive number")
+        self.rate, self.capacity = rate or Rate(), capacity
+        self._clock = clock
+        # When each bucket will be full again: the whole of its state, as in the generic cell rate algorithm.
+        self._full_at: dict[Hashable, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def take(self, key: Hashable, rate: Rate | None = None) -> float:
+        """Take one token: 0 when there was one, else the seconds until there will be, and nothing is taken.
+
+        A key keeps to one rate: `rate`, if given, is to be given each time.
+        """
+        rate = rate or self.rate
+        now = self._clock()
+        full_at = max(self._full_at.get(key, now), now)
+        if wait := _wait(rate, full_at - now):
+            return wait
+        if key not in self._full_at and len(self._full_at) >= self.capacity:
+            self._make_room(now)
+        self._full_at[key] = full_at + 1 / rate.per_second
+        return 0.0
+
+    def peek(self, key: Hashable, rate: Rate | None = None) -> float:
+        """What `take` would answer, taking nothing."""
+        now = self._clock()
+        return _wait(rate or self.rate, self._full_at.get(key, now) - now)
+
+    def _make_room(self, now: float) -> None:
+        # A sixteenth at a time, so that a table under attack is not searched at every call.
+        self._full_at = {key: full_at for key, full_at in self._full_at.items() if full_at > now}
+        surplus = len(self._full_at) - self.capacity * 15 // 16
+        if surplus > 0:
+            for key in heapq.nsmallest(surplus, self._full_at, key=self._full_at.__getitem__):
+                del self._full_at[key]
+
+
+def _wait(rate: Rate, until_full: float) -> float:
+    """Seconds until a bucket that needs `until_full` more to be full holds one token."""
+    wait = until_full - (rate.burst - 1) / rate.per_second
+    return wait if wait > _SLACK else 0.0

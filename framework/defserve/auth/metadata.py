@@ -1,0 +1,67 @@
+"""Protected resource metadata (RFC 9728): which authorization servers a client may get its token from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from defserve.auth.principals import checked_scopes
+from defserve.auth.urls import checked_url
+from defserve.errors import UsageError
+
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+
+
+def well_known(path: str) -> tuple[str, ...]:
+    """Where the metadata of an endpoint at `path` is served: §3.1's place, then the root, where clients look next."""
+    below = path.rstrip("/")
+    return (f"{WELL_KNOWN}{below}", WELL_KNOWN) if below else (WELL_KNOWN,)
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """This server as its clients know it: the public `url` of its endpoint, and who issues tokens for it."""
+
+    url: str
+    authorization_servers: tuple[str, ...]
+    scopes_supported: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        checked_url(self.url, "the resource")
+        if self.url.endswith("/"):
+            raise UsageError(
+                f"the resource {self.url!r} ends in a slash",
+                fix="leave it out: clients compare the text with the token",
+            )
+        object.__setattr__(self, "authorization_servers", tuple(self.authorization_servers))
+        if not self.authorization_servers:
+            raise UsageError("a resource without authorization servers", fix="name one at least: its issuer URL")
+        for server in self.authorization_servers:
+            checked_url(server, "an authorization server")
+        object.__setattr__(self, "scopes_supported", checked_scopes(self.scopes_supported))
+        if "offline_access" in self.scopes_supported:
+            raise UsageError(
+                "'offline_access' is between a client and its authorization server", fix="take it out of the scopes"
+            )
+
+    @property
+    def metadata_url(self) -> str:
+        """The public address of the document, as challenges name it."""
+        parts = checked_url(self.url, "the resource")
+        return f"{parts.scheme}://{parts.netloc}{well_known(parts.path)[0]}"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths the document is asked for at, as seen from the public host."""
+        return well_known(checked_url(self.url, "the resource").path)
+
+    def document(self) -> dict[str, Any]:
+        """The document, to be served without authentication and to any origin."""
+        found: dict[str, Any] = {
+            "resource": self.url,
+            "authorization_servers": list(self.authorization_servers),
+            "bearer_methods_supported": ["header"],
+        }
+        if self.scopes_supported:
+            found["scopes_supported"] = list(self.scopes_supported)
+        return found

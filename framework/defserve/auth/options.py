@@ -1,0 +1,122 @@
+"""What `Server(auth=…)` takes: who verifies tokens, what every token must hold, and where clients get one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from defserve.auth.bearer import MALFORMED, STATUS, Error, bearer, challenge
+from defserve.auth.metadata import Resource
+from defserve.auth.principals import Principal, checked_scopes
+from defserve.auth.urls import checked_url
+from defserve.auth.verifiers import JWT, TokenVerifier
+from defserve.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Not let in: the status to answer with, and the value of its WWW-Authenticate header."""
+
+    status: int
+    challenge: str
+
+
+class Auth:
+    """How callers prove who they are.
+
+    `resource` is the public URL of this server's endpoint and `authorization_servers` are the issuers of its tokens;
+    with a JWT verifier both default to what it checks, where that is a URL. Without both no metadata is published,
+    and clients must have been given their token. `scopes` are required of every token; `implies` says which scopes
+    include others: `{"files:write": ["files:read"]}`.
+    """
+
+    def __init__(
+        self,
+        verifier: TokenVerifier,
+        *,
+        resource: str = "",
+        authorization_servers: Iterable[str] = (),
+        scopes: Iterable[str] = (),
+        implies: Mapping[str, Iterable[str]] | None = None,
+    ) -> None:
+        self.verifier = _checked_verifier(verifier)
+        self.scopes = checked_scopes(scopes)
+        self.resource = _resource(verifier, resource, tuple(authorization_servers), self.scopes)
+        self._metadata_url = self.resource.metadata_url if self.resource else ""
+        self._implied = _closure({name: checked_scopes(below) for name, below in (implies or {}).items()})
+
+    async def authenticate(self, authorization: Iterable[bytes]) -> Principal | Denied:
+        """Who the values of a request's Authorization headers prove the caller to be, or why that is nobody."""
+        token = bearer(authorization)
+        if token is None:
+            return self.denied()
+        if token is MALFORMED:
+            return self.denied("invalid_request")
+        principal = await self.verifier.verify(token)
+        if principal is None:
+            return self.denied("invalid_token")
+        principal = self._with_implied(principal)
+        return self.denied("insufficient_scope") if principal.missing(self.scopes) else principal
+
+    def denied(self, error: Error | None = None, *, needs: Iterable[str] = ()) -> Denied:
+        """The answer to a caller without (good enough) a token. `needs` are the scopes of what it wanted to do."""
+        asked = dict.fromkeys((*self.scopes, *needs))
+        return Denied(STATUS[error], challenge(error, scopes=asked, metadata_url=self._metadata_url))
+
+    def _with_implied(self, principal: Principal) -> Principal:
+        more = [self._implied[scope] for scope in principal.scopes if scope in self._implied]
+        return replace(principal, scopes=principal.scopes.union(*more)) if more else principal
+
+
+def as_auth(value: Auth | TokenVerifier) -> Auth:
+    """The options an author gave, or those of the verifier given instead. Raises UsageError for anything else."""
+    return value if isinstance(value, Auth) else Auth(value)
+
+
+def _checked_verifier(value: object) -> TokenVerifier:
+    if isinstance(value, TokenVerifier) and not isinstance(value, type) and inspect.iscoroutinefunction(value.verify):
+        return value
+    what = value.__name__ if isinstance(value, type) else type(value).__name__
+    raise UsageError(
+        f"auth: {what} cannot verify tokens",
+        fix="give StaticTokens(…), JWT(…), or an object with `async def verify(self, token: str) -> Principal | None`",
+    )
+
+
+def _resource(
+    verifier: TokenVerifier, url: str, servers: tuple[str, ...], supported: tuple[str, ...]
+) -> Resource | None:
+    if servers and not url and not isinstance(verifier, JWT):
+        raise UsageError("auth: authorization_servers without a resource", fix='resource="https://example.com/mcp"')
+    if isinstance(verifier, JWT):
+        url = url or next(filter(_can_be_resource, verifier.audiences), "")
+        servers = servers or tuple(filter(_is_url, [verifier.issuer]))
+    if url and not servers:
+        checked_url(url, "the resource")
+    return Resource(url, servers, supported) if url and servers else None
+
+
+def _can_be_resource(text: str) -> bool:
+    return _is_url(text) and not text.endswith("/")
+
+
+def _is_url(text: str) -> bool:
+    try:
+        checked_url(text, "it")
+    except UsageError:
+        return False
+    return True
+
+
+def _closure(implies: Mapping[str, tuple[str, ...]]) -> dict[str, frozenset[str]]:
+    """Each scope → all it includes, through any number of steps."""
+    found: dict[str, frozenset[str]] = {}
+    for name in implies:
+        reached, waiting = {name}, [name]
+        while waiting:
+            fresh = set(implies.get(waiting.pop(), ())) - reached
+            reached |= fresh
+            waiting.extend(fresh)
+        found[name] = frozenset(reached)
+    return found

@@ -1,0 +1,86 @@
+"""Who is calling: proved by a token, standing for this machine, or at an address nobody vouches for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from defserve.auth.urls import is_loopback
+from defserve.errors import UsageError
+
+Kind = Literal["token", "local", "anonymous"]
+
+LOCAL_ID = "local"
+ANONYMOUS_PREFIX = "anonymous:"
+LONGEST_ID = 256
+
+# RFC 6749 §3.3: scope-token = 1*( %x21 / %x23-5B / %x5D-7E )
+_SCOPE = re.compile(r"[!#-\[\]-~]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """One caller. Sessions, streams, state and rates are kept by its `id`.
+
+    `claims` is what the token said of it, read-only, and left out of the `repr` so that logs do not hold it.
+    Raises UsageError for an id that cannot be one (`is_token_id`).
+    """
+
+    id: str
+    scopes: frozenset[str] = frozenset()
+    claims: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, hash=False)
+    kind: Kind = "token"
+
+    def __post_init__(self) -> None:
+        if self.kind == "token" and not is_token_id(self.id):
+            raise UsageError(
+                f"a token's principal cannot be called {self.id[:LONGEST_ID]!r}",
+                fix=f"use 1 to {LONGEST_ID} printable characters; {LOCAL_ID!r} and {ANONYMOUS_PREFIX!r}… are reserved",
+            )
+        object.__setattr__(self, "scopes", frozenset(checked_scopes(self.scopes)))
+        object.__setattr__(self, "claims", MappingProxyType(dict(self.claims)))
+
+    @property
+    def is_crowd(self) -> bool:
+        """Whether everybody on this machine looks like this: what one of them does must not shut out the others."""
+        return self.kind == "anonymous" and is_loopback(self.id.removeprefix(ANONYMOUS_PREFIX))
+
+    def missing(self, required: Iterable[str]) -> frozenset[str]:
+        """Those of `required` it does not hold. Local principals hold everything: launching is granting."""
+        return frozenset() if self.kind == "local" else frozenset(required) - self.scopes
+
+
+def is_token_id(text: str) -> bool:
+    """Whether a token may name its principal so.
+
+    A token must not pass for the local user or for an address, nor bring line breaks or lone surrogates into logs.
+    """
+    reserved = text == LOCAL_ID or text.startswith(ANONYMOUS_PREFIX)
+    return 0 < len(text) <= LONGEST_ID and text.isprintable() and not text.isspace() and not reserved
+
+
+def checked_scopes(value: str | Iterable[str]) -> tuple[str, ...]:
+    """Scopes as authors write them: a list, or a string with spaces. Raises UsageError for one that cannot travel."""
+    found = tuple(value.split()) if isinstance(value, str) else tuple(value)
+    for scope in found:
+        if not is_scope(scope):
+            raise UsageError(
+                f"{scope!r} is not a scope",
+                fix='use printable ASCII without spaces, quotes or backslashes: "files:read"',
+            )
+    return found
+
+
+def is_scope(value: object) -> bool:
+    return isinstance(value, str) and _SCOPE.fullmatch(value) is not None
+
+
+LOCAL = Principal(LOCAL_ID, kind="local")
+
+
+def anonymous(address: str) -> Principal:
+    """The caller at a network address who showed no token."""
+    return Principal(f"{ANONYMOUS_PREFIX}{address}", kind="anonymous")

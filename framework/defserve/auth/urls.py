@@ -1,0 +1,41 @@
+"""Which addresses may be trusted with keys and identities: https anywhere, http only on this machine."""
+
+from __future__ import annotations
+
+from urllib.parse import SplitResult, urlsplit
+
+from defserve.errors import UsageError
+
+
+def checked_url(url: str, what: str, *, query: bool = False) -> SplitResult:
+    """The parts of an absolute URL that is safe and plain. Raises UsageError, which calls the URL `what`."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise _refusal(url, what, str(error)) from None
+    if not host or not url.isascii() or not url.isprintable() or " " in url:
+        raise _refusal(url, what, "it is not an absolute URL in ASCII")
+    if parts.username is not None or parts.password is not None:
+        raise UsageError(f"{what} holds a user name or password", fix="leave them out of the URL")
+    if "#" in url or ("?" in url and not query):
+        raise _refusal(url, what, "it has a query or a fragment")
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
+        raise _refusal(url, what, "only https is safe, except on this machine")
+    return parts
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name means this machine, without asking a resolver."""
+    from ipaddress import ip_address
+
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _refusal(url: str, what: str, reason: str) -> UsageError:
+    return UsageError(f"{what} cannot be {url!r}: {reason}", fix="give a URL such as https://example.com/mcp")

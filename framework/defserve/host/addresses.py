@@ -1,0 +1,55 @@
+"""Servers elsewhere, by address: http(s):// or ws(s)://. Light until one is connected to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from defserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from defserve.host.client import Client
+    from defserve.host.links import Link
+
+HTTP: Final = ("http", "https")
+WEBSOCKET: Final = ("ws", "wss")
+
+
+def is_address(target: str) -> bool:
+    """Whether `target` names a server elsewhere, rather than code to load."""
+    return "://" in target
+
+
+async def connect_url(url: str, *, headers: Mapping[str, str] | None = None, token: str | None = None) -> Link:
+    """A link to the server at `url`, for `Client`. `token` is sent as a bearer token, `headers` as they are.
+
+    Raises UsageError for an address of another kind, PeerError or PeerGone when a WebSocket cannot be opened; HTTP
+    is first spoken with the first message.
+    """
+    scheme = url.partition("://")[0].lower()
+    if scheme in HTTP:
+        from defserve.host.http import HttpLink
+
+        return HttpLink(url, headers=headers, token=token)
+    if scheme in WEBSOCKET:
+        from defserve.host.websocket import WebSocketLink
+
+        return await WebSocketLink.connect(url, headers=headers, token=token)
+    raise UsageError(f"{url!r} is not an address this client knows", fix="use http://, https://, ws:// or wss://")
+
+
+class Remote:
+    """A server at an address, connected to as one in this process is: `async with Remote(url).connect() as client`."""
+
+    def __init__(self, url: str, *, headers: Mapping[str, str] | None = None, token: str | None = None) -> None:
+        self.url, self._headers, self._token = url, headers, token
+
+    @asynccontextmanager
+    async def connect(self, version: str | None = None, **options: Any) -> AsyncGenerator[Client, None]:
+        """A connected client; `version` and `options` are those of `Client`."""
+        from defserve.host.client import Client
+
+        link = await connect_url(self.url, headers=self._headers, token=self._token)
+        async with Client(link, version=version, **options) as client:
+            yield client

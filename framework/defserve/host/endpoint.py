@@ -1,0 +1,164 @@
+"""One HTTP address and how it is spoken to: connections, redirects, sizes, refusals. No protocol but HTTP and the shape
+of an error."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import from_json
+
+from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.host.conversation import object_of, peer_error
+from defserve.version import VERSION
+
+if TYPE_CHECKING:
+    import httpx2
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
+
+LONGEST_MESSAGE = 64 * 1024 * 1024
+LONGEST_REFUSAL = 64 * 1024
+LONGEST_QUOTE = 200
+MOST_REDIRECTS = 3
+CONNECT_SECONDS = 10.0
+WRITE_SECONDS = 30.0
+# Below the five seconds after which common servers hang up: a connection must not close as it is used again.
+IDLE_SECONDS = 4.0
+
+
+class Endpoint:
+    """Where a server is. Connections are kept and used again. Raises UsageError without httpx2.
+
+    `Broken` is what its verbs raise when the connection fails; `unreachable` puts it into words.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        httpx = _httpx()
+        self.Broken: type[Exception] = httpx.HTTPError
+        try:
+            self._url: httpx2.URL = httpx.URL(url)
+        except httpx.InvalidURL:
+            raise _no_address(url) from None
+        if self._url.scheme not in ("http", "https") or not self._url.host:
+            raise _no_address(url)
+        self._http: httpx2.AsyncClient = httpx.AsyncClient(
+            headers={"user-agent": f"defserve/{VERSION}", **headers},
+            # Who asks waits for room elsewhere; an answer to the server must never wait behind a request.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE_SECONDS),
+            # How long an answer may take is the caller's to say.
+            timeout=httpx.Timeout(CONNECT_SECONDS, read=None, write=WRITE_SECONDS),
+            trust_env=self._url.host not in LOOPBACK,
+            # Plain HTTP never meets a certificate (redirects stay within the origin), and reading them all takes long.
+            verify=self._url.scheme == "https",
+        )
+
+    def __str__(self) -> str:
+        return _shown(self._url)
+
+    @asynccontextmanager
+    async def response(
+        self, method: str, headers: Mapping[str, str], content: bytes | None = None
+    ) -> AsyncGenerator[httpx2.Response, None]:
+        """The answer to one request, its body still to come. Leaving the block early closes the connection.
+
+        Raises PeerError for a redirect that is not followed.
+        """
+        whole = {"accept": f"{JSON}, {EVENTS}", **({"content-type": JSON} if content else {}), **headers}
+        for _ in range(MOST_REDIRECTS + 1):
+            async with self._http.stream(method, self._url, headers=whole, content=content) as response:
+                if not self._moved(response):
+                    yield response
+                    return
+        raise PeerError(f"{self} redirects in circles")
+
+    def _moved(self, response: httpx2.Response) -> bool:
+        """Whether the server said where else to send the same: followed within the origin the credentials are for."""
+        if not response.has_redirect_location:
+            return False
+        there = self._url.join(response.headers["location"])
+        same = (there.scheme, there.host, there.port) == (self._url.scheme, self._url.host, self._url.port)
+        if not same or response.status_code not in (307, 308):
+            raise PeerError(f"{self} redirects to {_shown(there)}; if that is the server, use that address")
+        self._url = there
+        return True
+
+    async def refusal(self, response: httpx2.Response) -> PeerError | None:
+        """What an error status means, in the server's words; None when it is no error.
+
+        `data` has the `status` of what is HTTP's own, and the `challenge` of credentials that were refused.
+        """
+        status = response.status_code
+        if status < 400:
+            return None
+        body = await _start_of(response)
+        challenge = response.headers.get("www-authenticate")
+        if status in (401, 403) and challenge:
+            text = f"{self} refuses these credentials (HTTP {status}): {challenge}"
+            return PeerError(text, data={"status": status, "challenge": challenge})
+        if media_type(response) == JSON and (error := _error_of(body)):
+            return peer_error(error)
+        words = " ".join(body.decode(errors="replace").split())[:LONGEST_QUOTE]
+        text = f"{self} answered HTTP {status} {response.reason_phrase}".rstrip()
+        return PeerError(f"{text}: {words}" if words else text, data={"status": status})
+
+    def unreachable(self, error: Exception) -> PeerGone:
+        return PeerGone(f"{self} cannot be reached: {error or type(error).__name__}")
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+
+def media_type(response: httpx2.Response) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def body_of(response: httpx2.Response) -> bytes:
+    """The whole body. Raises PeerError when it is too long to be a message."""
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > LONGEST_MESSAGE:
+            raise PeerError(f"the server sent an answer of more than {LONGEST_MESSAGE} bytes")
+    return bytes(body)
+
+
+async def _start_of(response: httpx2.Response) -> bytes:
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > LONGEST_REFUSAL:
+            break
+    return bytes(body[:LONGEST_REFUSAL])
+
+
+def _error_of(body: bytes) -> dict[str, Any]:
+    """The error object of a JSON-RPC reply, whatever request it names: it came as the answer to ours."""
+    try:
+        return object_of(object_of(from_json(body)).get("error"))
+    except ValueError:
+        return {}
+
+
+def _shown(url: httpx2.URL) -> str:
+    """An address without what may be secret: user, password and query."""
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    return f"{url.scheme}://{host}{f':{url.port}' if url.port else ''}{url.path}"
+
+
+def _no_address(url: str) -> UsageError:
+    return UsageError(f"{url!r} is no http(s) address", fix="write it whole: http://127.0.0.1:8000/mcp")
+
+
+def _httpx() -> Any:
+    try:
+        import httpx2
+    except ImportError:
+        raise UsageError(
+            "a server at an http address is reached with httpx2, which is not installed",
+            fix='pip install "defserve[client]"',
+        ) from None
+    return httpx2

@@ -1,0 +1,59 @@
+"""The address grammar: one text that says where a server is reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from defserve.errors import UsageError
+
+SCHEMES = {
+    "stdio": "stdio:",
+    "http": "http://host:port/path",
+    "https": "https://host:port/path",
+    "ws": "ws://host:port/path",
+    "wss": "wss://host:port/path",
+    "unix": "unix:/path/to/socket",
+}
+PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+SECURE = frozenset({"https", "wss"})
+
+# A socket's path leaves no room for the endpoint's.
+UNIX_ENDPOINT = "/mcp"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A parsed address. `host` is a path for unix sockets, where the endpoint is `/mcp`."""
+
+    scheme: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Raises UsageError that lists the forms there are."""
+        scheme, _, rest = text.partition(":")
+        if scheme == "stdio" and not rest:
+            return cls("stdio")
+        if scheme == "unix" and rest.startswith("/"):
+            return cls("unix", rest, path=UNIX_ENDPOINT)
+        if scheme in PORTS and rest.startswith("//"):
+            return cls._network(scheme, rest[2:], text)
+        raise UsageError(f"cannot serve on {text!r}", fix=f"use one of: {', '.join(SCHEMES.values())}")
+
+    @classmethod
+    def _network(cls, scheme: str, rest: str, text: str) -> Address:
+        authority, slash, path = rest.partition("/")
+        host, colon, port = authority.rpartition(":") if not authority.endswith("]") else (authority, "", "")
+        if not colon:
+            host, port = authority, str(PORTS[scheme])
+        if not host or not port.isdecimal() or int(port) > 65535 or "@" in authority:
+            raise UsageError(f"cannot serve on {text!r}", fix=f"write it as {SCHEMES[scheme]}")
+        return cls(scheme, host.strip("[]"), int(port), slash + path)
+
+    def __str__(self) -> str:
+        if self.scheme in PORTS:
+            host = f"[{self.host}]" if ":" in self.host else self.host
+            return f"{self.scheme}://{host}:{self.port}{self.path}"
+        return f"{self.scheme}:{self.host}"

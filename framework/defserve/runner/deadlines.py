@@ -1,0 +1,146 @@
+"""What uvicorn leaves open: a deadline for request headers, a bound on them, and an end for peers that stop reading."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import Any, cast
+
+from defserve.limits import Limits
+
+HEAD_BYTES = 32 * 1024
+STALL = 30.0
+# A slower reader holds more memory than its answer is worth.
+SLOWEST = 1024
+
+TIMEOUT = b"408 Request Timeout"
+TOO_LARGE = b"431 Request Header Fields Too Large"
+UNAVAILABLE = b"503 Service Unavailable"
+
+
+class Paced(asyncio.Protocol):
+    """A protocol, mixed in before uvicorn's, whose peer has to read what it is sent."""
+
+    transport: asyncio.Transport
+    _stall: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._let_be()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._let_be()
+        super().connection_lost(exc)
+
+    def _watch_reader(self, waiting: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._stall = loop.call_later(STALL, self._judge_reader, waiting)
+
+    def _judge_reader(self, before: int) -> None:
+        waiting = self.transport.get_write_buffer_size()
+        if before - waiting < SLOWEST * STALL:
+            self.transport.abort()  # closing would wait for the reader
+        else:
+            self._watch_reader(waiting)
+
+    def _let_be(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+
+class Timely(Paced):
+    """HTTP/1.1 in which the headers of a request have to be complete in time; httptools and h11 alike.
+
+    Between requests uvicorn's own keep-alive timeout counts, which the first byte of the next one ends.
+    """
+
+    limits: Limits
+    cycle: Any
+    connections: set[Any]
+    _deadline: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    _upgraded = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._awaits_head:
+            self._head_bytes = 0
+            self._head_is_there()
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > HEAD_BYTES:
+            self.turn_away(TOO_LARGE)
+        elif self._deadline is None:
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_there()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, *request: Any) -> None:
+        """From here on another protocol has the connection."""
+        self._upgraded = True
+        if len(self.connections) > self.limits.connections:
+            self.turn_away(UNAVAILABLE)
+        else:
+            cast(Any, super()).handle_websocket_upgrade(*request)
+
+    @property
+    def _awaits_head(self) -> bool:
+        is_between = self.cycle is None or self.cycle.response_complete
+        return is_between and not self._upgraded and not self.transport.is_closing()
+
+    def _await_head(self) -> None:
+        self._deadline = asyncio.get_running_loop().call_later(self.limits.header, self._too_late)
+
+    def _head_is_there(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_late(self) -> None:
+        self._deadline = None
+        if self._awaits_head:
+            self.turn_away(TIMEOUT)
+
+    def turn_away(self, status: bytes) -> None:
+        """Say no without having read a request, and hang up."""
+        self._head_is_there()
+        self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
+        self.transport.close()
+
+
+class Lasting(Paced):
+    """A WebSocket that a stopping server leaves to the app, which closes it when its calls are answered."""
+
+    handshake_complete: bool
+    close_sent: bool
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        await cast(Any, super()).send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            # Refused is answered: without this uvicorn logs an error for every stranger.
+            self.handshake_complete = True
+
+    def shutdown(self) -> None:
+        if not self.handshake_complete or self.close_sent:
+            cast(Any, super()).shutdown()
+
+
+def with_deadlines(protocol: Any, limits: Limits) -> type[asyncio.Protocol]:
+    """uvicorn's class for one HTTP parser, made to hurry its peers."""
+    return type(f"Timely{protocol.__name__}", (Timely, protocol), {"limits": limits})
+
+
+def lasting(protocol: Any) -> type[asyncio.Protocol]:
+    """uvicorn's class for WebSockets, made to outlive the signal to stop."""
+    return type(f"Lasting{protocol.__name__}", (Lasting, protocol), {})

@@ -1,0 +1,147 @@
+"""An ASGI app on a socket, from the first connection to the exit code (uvicorn; httptools and uvloop where there)."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from defserve.errors import UsageError
+from defserve.limits import Limits
+from defserve.runner.address import SECURE, Address
+from defserve.runner.sockets import BACKLOG, bound
+
+if TYPE_CHECKING:
+    import uvicorn
+
+INTERRUPTED = 130
+FAILED = 1
+
+KEEP_ALIVE = 75
+PING = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkOptions:
+    """How to listen. `parser` is `auto`, `httptools` or `h11`."""
+
+    parser: str = "auto"
+    certfile: str | None = None
+    keyfile: str | None = None
+    trusted_proxy: bool = False
+
+
+class Listening(Protocol):
+    """What becomes of a listener: its exit code, once it has run."""
+
+    code: int
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None: ...
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None: ...
+
+
+def listen(app: Any, address: Address, options: NetworkOptions, limits: Limits, drain: Callable[[], None]) -> int:
+    """Serve until a signal ends it; the exit code. `drain` is called when no new work should be begun."""
+    listener = make_listener(app, address, options, limits, drain)
+    with bound(address) as sockets:
+        try:
+            listener.run(sockets)
+        except SystemExit:  # a lifespan failed; uvicorn has said why
+            return FAILED
+    return listener.code
+
+
+def make_listener(
+    app: Any, address: Address, options: NetworkOptions, limits: Limits, drain: Callable[[], None]
+) -> Listening:
+    """A `uvicorn.Server` that hurries its peers and ends with our exit codes. Raises UsageError without uvicorn."""
+    try:
+        import uvicorn
+    except ImportError:
+        raise _missing(f"serving on {address.scheme}: needs an HTTP server") from None
+    from defserve.runner.deadlines import lasting, with_deadlines
+
+    class Listener(uvicorn.Server):
+        """uvicorn's own raises the signal again when all is done."""
+
+        code = 0
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started and sockets:
+                print(f"serving on {_actual(address, sockets[0])}", file=sys.stderr, flush=True)
+
+        @contextmanager
+        def capture_signals(self) -> Generator[None, None, None]:
+            previous = {number: signal.signal(number, self._asked) for number in (signal.SIGINT, signal.SIGTERM)}
+            try:
+                yield
+            finally:
+                for number, action in previous.items():
+                    signal.signal(number, action)
+
+        def _asked(self, number: int, frame: Any) -> None:
+            self.code = INTERRUPTED if number == signal.SIGINT else 0
+            # A second signal of either kind ends at once.
+            self.force_exit, self.should_exit = self.should_exit, True
+            drain()
+
+    config = uvicorn.Config(app, **_settings(address, options, limits))
+    _load(config, options)
+    config.http_protocol_class = with_deadlines(config.http_protocol_class, limits)
+    if config.ws_protocol_class is not None:
+        config.ws_protocol_class = lasting(config.ws_protocol_class)
+    elif address.scheme in ("ws", "wss"):
+        raise _missing(f"serving on {address.scheme}: needs websockets")
+    return Listener(config)
+
+
+def _missing(text: str) -> UsageError:
+    return UsageError(text, fix='pip install "defserve[http]"')
+
+
+def _load(config: uvicorn.Config, options: NetworkOptions) -> None:
+    try:
+        config.load()
+    except ImportError:
+        raise _missing(f"the HTTP parser {options.parser} is not installed") from None
+    except OSError as error:
+        # Only the certificate is read from a file.
+        text = f"cannot use the certificate {options.certfile}: {error.strerror or error}"
+        raise UsageError(text, fix="give the PEM files of a certificate chain and its key") from None
+
+
+def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "http": options.parser,
+        "lifespan": "on",
+        "access_log": False,
+        "log_level": "warning",
+        "server_header": False,
+        "date_header": False,
+        # Whoever may say where a request comes from may say who it is.
+        "proxy_headers": options.trusted_proxy,
+        "backlog": BACKLOG,
+        "timeout_keep_alive": KEEP_ALIVE,
+        "timeout_graceful_shutdown": int(limits.drain) or 1,
+        # uvicorn counts the connection that asks.
+        "limit_concurrency": limits.connections + 1,
+        "ws_max_size": limits.message,
+        "ws_ping_interval": PING,
+        "ws_ping_timeout": PING,
+        "ws_per_message_deflate": False,
+    }
+    if address.scheme not in SECURE:
+        return settings
+    if options.certfile is None:
+        raise UsageError(f"{address.scheme}:// needs a certificate", fix="give certfile= (and keyfile=)")
+    return settings | {"ssl_certfile": options.certfile, "ssl_keyfile": options.keyfile}
+
+
+def _actual(address: Address, bound_socket: socket.socket) -> Address:
+    """The address with the port the system chose, where it was asked to."""
+    return address if address.port or address.scheme == "unix" else replace(address, port=bound_socket.getsockname()[1])

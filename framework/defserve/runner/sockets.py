@@ -1,0 +1,113 @@
+"""Listening sockets for an address, bound before anything starts, so that a refusal is one clear line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+from defserve.errors import UsageError
+from defserve.runner.address import Address
+
+OWNER_ONLY = 0o177
+BACKLOG = 2048
+
+
+@contextmanager
+def bound(address: Address) -> Generator[list[socket.socket]]:
+    """The sockets of an address, closed at the end; a unix socket's file goes with it.
+
+    Raises UsageError when it cannot be had.
+    """
+    sockets = [_bind_unix(address)] if address.scheme == "unix" else _bind_network(address)
+    made = os.stat(address.host).st_ino if address.scheme == "unix" else None
+    try:
+        yield sockets
+    finally:
+        for one in sockets:
+            one.close()
+        with suppress(OSError):
+            # Another server may have taken the name since.
+            if made is not None and os.stat(address.host).st_ino == made:
+                os.unlink(address.host)
+
+
+def _bind_network(address: Address) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, place in dict.fromkeys(found):
+            one = socket.socket(family, kind, protocol)
+            sockets.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            port = sockets[0].getsockname()[1] if len(sockets) > 1 else address.port
+            try:
+                one.bind((place[0], port, *place[2:]))
+            except OSError as error:
+                # A name that also stands for an address this machine does not have, as localhost may for ::1.
+                if error.errno != errno.EADDRNOTAVAIL or len(found) == 1:
+                    raise
+                sockets.remove(one)
+                one.close()
+        if not sockets:
+            raise OSError(errno.EADDRNOTAVAIL, "this machine has no such address")
+    except OSError as error:
+        for one in sockets:
+            one.close()
+        raise _refusal(address, error) from None
+    return sockets
+
+
+def _bind_unix(address: Address) -> socket.socket:
+    if not hasattr(socket, "AF_UNIX"):
+        raise UsageError(
+            f"cannot listen on {address}: this system has no unix sockets", fix="use http://127.0.0.1:8000/mcp"
+        )
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(address.host)
+        # The file is made with its final mode: there is no moment in which others could connect.
+        before = os.umask(OWNER_ONLY)
+        try:
+            one.bind(address.host)
+        finally:
+            os.umask(before)
+    except OSError as error:
+        one.close()
+        raise _refusal(address, error) from None
+    return one
+
+
+def _remove_stale(path: str) -> None:
+    """Take away the file of a socket nobody listens on. Raises OSError for anything else that is there."""
+    try:
+        kind = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise FileExistsError(errno.EEXIST, "there is a file that is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+        else:
+            raise OSError(errno.EADDRINUSE, "another server listens there")
+
+
+def _refusal(address: Address, error: OSError) -> UsageError:
+    fixes = {
+        errno.EADDRINUSE: "stop what listens there, or choose another address",
+        errno.EACCES: "choose a port above 1023, or a directory you may write in",
+    }
+    reason = error.strerror or str(error)
+    return UsageError(
+        f"cannot listen on {address}: {reason[:1].lower() + reason[1:]}",
+        fix=fixes.get(error.errno or 0, "choose another address"),
+    )

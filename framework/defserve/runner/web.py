@@ -1,0 +1,104 @@
+"""Serving many peers over the network: conversations for a transport that knows HTTP, on the loop it runs in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from defserve.core.composition import Composition
+from defserve.core.extension import Outgoing
+from defserve.core.session import Session
+from defserve.limits import Limits
+from defserve.runner.engine import AsyncioEngine
+from defserve.runner.life import alive
+
+
+class Caller(Protocol):
+    """Who is at the other end, as authentication found out."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+
+
+class WebDesk:
+    """Opens conversations. Starts with the first request where nobody says when to start, as in a mounted app."""
+
+    def __init__(self, composition: Composition) -> None:
+        self.composition = composition
+        self.limits: Limits = composition.limits
+        self._engine: AsyncioEngine | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._over: asyncio.Event | None = None
+        self._ready: asyncio.Future[None] | None = None
+
+    async def start(self, ended: Callable[[], None]) -> None:
+        """Enter the lifespans, once on each loop. `ended` is called there when conversations have to end."""
+        loop = asyncio.get_running_loop()
+        if self._engine is not None and self._engine.loop is loop:
+            return
+        if self._keeper is None or self._keeper.done() or self._keeper.get_loop() is not loop:
+            self._keeper = loop.create_task(self._live(ready := loop.create_future(), ended))
+            self._ready = ready
+        # Whoever asked first may leave; the others wait for the same beginning.
+        assert self._ready is not None
+        await asyncio.shield(self._ready)
+
+    async def _live(self, ready: asyncio.Future[None], ended: Callable[[], None]) -> None:
+        """The lifespans, entered and left by one task of their own, as task groups in them want it.
+
+        Where nobody says when to stop, the loop's end does by cancelling the task.
+        """
+        self._over = over = asyncio.Event()
+        try:
+            async with alive(self.composition) as engine:
+                self._engine = engine
+                ready.set_result(None)
+                try:
+                    await over.wait()
+                finally:
+                    self._engine = None
+                    await self._end_calls(ended)
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error if isinstance(error, Exception) else RuntimeError("stopped while starting"))
+
+    async def _end_calls(self, ended: Callable[[], None]) -> None:
+        """End the conversations; calls cancelled by that have a moment to clean up, before what they use goes."""
+        sessions = list(self.composition.sessions)
+        ended()
+        calls = [call for session in sessions if session.closed for call in session.in_flight.values()]
+        tasks = [cast("asyncio.Task[object]", call.task) for call in calls if call.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.limits.farewell)
+
+    def drain(self) -> None:
+        """Begin nothing new; calls that would never end are told to."""
+        self.composition.draining = True
+        for session in (*self.composition.sessions, *self.composition.short_sessions):
+            for call in list(session.in_flight.values()):
+                if call.endless:
+                    call.stop()
+
+    async def stop(self) -> None:
+        """End the conversations and leave the lifespans."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None and self._over is not None:
+            self._over.set()
+            await keeper
+
+    def open(self, outlet: Callable[[Outgoing], None], *, principal: Caller, counted: bool) -> Session:
+        """A new conversation. Raises LimitExceeded when there are too many."""
+        assert self._engine is not None
+        return Session(
+            self.composition,
+            self._engine,
+            outlet,
+            principal=principal.id,
+            is_local=principal.kind == "local",
+            identity=principal,
+            counted=counted,
+        )

@@ -1,0 +1,196 @@
+"""The events of one session's streams, kept so that a reader who lost its connection can go on. No I/O, no clock.
+
+An event's place in its stream is in its id, so a reader can go on from an event that is itself no longer kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Literal, Protocol
+
+from defserve.errors import Refused
+
+Kind = Literal["result", "request", "message", "progress"]
+"""`result` and `request` are kept, since somebody waits for them; `message` and `progress` go when room is needed."""
+
+Event = tuple[str, bytes]
+"""An event's id and its data."""
+
+KEPT: frozenset[Kind] = frozenset(("result", "request"))
+
+_ID = re.compile(r"([0-9a-f]+)-([0-9]{1,18})-([0-9]{1,18})")
+
+
+class Gap(Refused):
+    """Events after the one asked for had to go. `left` are those that are still there, in order.
+
+    `stream` is None when nothing of the stream is left, not even its name.
+    """
+
+    error_type = "gap"
+
+    def __init__(self, stream: str | None, left: list[Event]) -> None:
+        self.stream, self.left = stream, left
+        super().__init__("some of the events after this one are no longer kept")
+
+
+class EventStore(Protocol):
+    """What one session has sent, by stream. Ids are unique in the session, name their stream, and mean nothing to
+    another session's store."""
+
+    def append(self, stream: str, data: bytes, *, kind: Kind = "message", key: Hashable = None) -> str:
+        """Keep an event and return its id. A `progress` takes the place of an earlier one with its `key`."""
+        ...
+
+    def mark(self, stream: str) -> str:
+        """The id of the place after everything appended so far, for an event that has no data of its own."""
+        ...
+
+    def after(self, event_id: str) -> tuple[str, list[Event]] | None:
+        """The stream of this id and the events that follow in it; None for an id this store never gave.
+
+        Raises Gap if events that should follow are no longer kept.
+        """
+        ...
+
+    def finish(self, stream: str) -> None:
+        """The stream has been handed to its reader to the end, so it is the first to go when room is needed."""
+        ...
+
+    def forget(self) -> None:
+        """The session is over: let go of everything."""
+        ...
+
+
+class MemoryEvents:
+    """An EventStore in memory.
+
+    Each stream keeps up to `events` messages and progresses, of `size` bytes together; the oldest go first. Results
+    and requests stay as long as their stream. Streams go, oldest first, when more than `finished` are finished, or
+    when the session holds more than `held` bytes: finished ones before others, never the one just appended to.
+    """
+
+    __slots__ = ("events", "size", "finished", "held", "_tag", "_streams", "_names", "_finished", "_made", "_bytes")
+
+    def __init__(
+        self, *, events: int = 256, size: int = 1024 * 1024, finished: int = 64, held: int = 16 * 1024 * 1024
+    ) -> None:
+        self.events, self.size, self.finished, self.held = events, size, finished, held
+        self._tag = os.urandom(6).hex()
+        self._streams: dict[int, _Stream] = {}
+        self._names: dict[str, int] = {}
+        self._finished: OrderedDict[int, None] = OrderedDict()
+        self._made = 0
+        self._bytes = 0
+
+    def append(self, stream: str, data: bytes, *, kind: Kind = "message", key: Hashable = None) -> str:
+        at = self._open(stream)
+        held = at.bytes
+        at.append(data, kind, key if kind == "progress" else None)
+        at.shrink(self.events, self.size)
+        self._bytes += at.bytes - held
+        self._make_room(at.number)
+        return self._id(at.number, at.last)
+
+    def mark(self, stream: str) -> str:
+        at = self._open(stream)
+        return self._id(at.number, at.last)
+
+    def after(self, event_id: str) -> tuple[str, list[Event]] | None:
+        found = _ID.fullmatch(event_id)
+        if found is None or found[1] != self._tag:
+            return None
+        number, place = int(found[2]), int(found[3])
+        if not 0 < number <= self._made:
+            return None
+        stream = self._streams.get(number)
+        if stream is None:
+            raise Gap(None, [])
+        if place > stream.last:
+            return None
+        left = [(self._id(number, at), data) for at, data in stream.kept.items() if at > place]
+        if place < stream.lost:
+            raise Gap(stream.name, left)
+        return stream.name, left
+
+    def finish(self, stream: str) -> None:
+        number = self._names.get(stream)
+        if number is None:
+            return
+        self._finished[number] = None
+        if len(self._finished) > self.finished:
+            self._drop(next(iter(self._finished)))
+
+    def forget(self) -> None:
+        self._streams.clear()
+        self._names.clear()
+        self._finished.clear()
+        self._bytes = 0
+
+    def _open(self, stream: str) -> _Stream:
+        number = self._names.get(stream)
+        if number is not None:
+            # It goes on after all, as the session's own stream does with each new reader.
+            self._finished.pop(number, None)
+            return self._streams[number]
+        self._made += 1
+        self._names[stream] = self._made
+        opened = self._streams[self._made] = _Stream(self._made, stream)
+        return opened
+
+    def _id(self, number: int, place: int) -> str:
+        return f"{self._tag}-{number}-{place}"
+
+    def _make_room(self, busy: int) -> None:
+        while self._bytes > self.held and len(self._streams) > 1:
+            oldest = (number for number in (*self._finished, *self._streams) if number != busy)
+            self._drop(next(oldest))
+
+    def _drop(self, number: int) -> None:
+        gone = self._streams.pop(number)
+        del self._names[gone.name]
+        self._finished.pop(number, None)
+        self._bytes -= gone.bytes
+
+
+class _Stream:
+    """One stream's events by their place, from 1. `lost` is the place of the newest that had to go."""
+
+    __slots__ = ("number", "name", "last", "lost", "kept", "bytes", "_droppable", "_droppable_bytes", "_latest")
+
+    def __init__(self, number: int, name: str) -> None:
+        self.number, self.name = number, name
+        self.last = self.lost = self.bytes = 0
+        self.kept: dict[int, bytes] = {}
+        self._droppable: OrderedDict[int, Hashable] = OrderedDict()
+        self._droppable_bytes = 0
+        self._latest: dict[Hashable, int] = {}
+
+    def append(self, data: bytes, kind: Kind, key: Hashable) -> None:
+        self.last += 1
+        self.kept[self.last] = data
+        self.bytes += len(data)
+        if kind in KEPT:
+            return
+        if key is not None:
+            if (superseded := self._latest.get(key)) is not None:
+                self._remove(superseded)
+            self._latest[key] = self.last
+        self._droppable[self.last] = key
+        self._droppable_bytes += len(data)
+
+    def shrink(self, events: int, size: int) -> None:
+        while len(self._droppable) > events or self._droppable_bytes > size:
+            self.lost = next(iter(self._droppable))
+            self._remove(self.lost)
+
+    def _remove(self, place: int) -> None:
+        key = self._droppable.pop(place)
+        if key is not None:
+            del self._latest[key]
+        length = len(self.kept.pop(place))
+        self.bytes -= length
+        self._droppable_bytes -= length

@@ -1,0 +1,126 @@
+"""One HTTP request on its way to an answer: JSON as long as one message is all there is, else a stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, TypeAlias
+
+from defserve.auth.principals import Principal
+from defserve.transports import sse_format
+from defserve.transports.headers import Headers
+from defserve.transports.outbox import STALL, Outbox, Sent
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+HeaderList: TypeAlias = Iterable[tuple[bytes, bytes]]
+
+JSON = (b"content-type", b"application/json")
+PLAIN = (b"content-type", b"text/plain; charset=utf-8")
+
+
+class Exchange(Outbox):
+    """A request and the response to it. `push` may be called at any time; what is pushed is written in order."""
+
+    __slots__ = ("headers", "principal", "_send", "_receive")
+
+    def __init__(self, headers: Headers, principal: Principal, receive: Receive, send: Send) -> None:
+        super().__init__()
+        self.headers, self.principal = headers, principal
+        self._send, self._receive = send, receive
+
+    # -- what the runner says ----------------------------------------------------------------------------
+
+    def push(self, message: Sent, id: str | None = None) -> None:
+        """A message that belongs to this request; the one that answers it is the last."""
+        if self.finished:
+            return
+        self.keep(message, id)
+        self.finished = message.answers
+        self.rouse()
+
+    def drop(self) -> None:
+        """End the response without an answer; what follows is for whoever resumes it."""
+        self.finished = True
+        self.rouse()
+
+    # -- what the client says ----------------------------------------------------------------------------
+
+    async def body(self, limit: int) -> bytes | None:
+        """The request's body, or None when it is larger than `limit` or its client left half-way."""
+        length = self.headers.get("content-length")
+        if length is not None and length.isdecimal() and int(length) > limit:
+            return None
+        chunks: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.gone = True
+                return None
+            chunks.append(message.get("body", b""))
+            size, more = size + len(chunks[-1]), message.get("more_body", False)
+            if size > limit:
+                return None
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    async def watch(self, left: Callable[[], None]) -> None:
+        """Wait for the client to go away, then say so."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.leave(left)
+
+    def leave(self, left: Callable[[], None]) -> None:
+        if not self.gone:
+            self.gone = True
+            self.rouse()
+            left()
+
+    # -- what the client gets ----------------------------------------------------------------------------
+
+    async def respond(self, status: int, body: bytes = b"", headers: HeaderList = (), *, plain: bool = False) -> None:
+        """One complete response."""
+        kind = (PLAIN if plain else JSON,) if body else ()
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*kind, (b"content-length", b"%d" % len(body)), *headers],
+            }
+        )
+        await self._send({"type": "http.response.body", "body": body})
+
+    @property
+    def only(self) -> Sent | None:
+        """The answer, if nothing has to go before it."""
+        alone = self.unread[0].message if self.finished and len(self.unread) == 1 else None
+        return alone if alone is not None and alone.answers else None
+
+    async def start_events(self, first: bytes = b"") -> None:
+        """From here on the response is a stream of events."""
+        await self._send({"type": "http.response.start", "status": 200, "headers": list(sse_format.HEADERS)})
+        await self._send({"type": "http.response.body", "body": first, "more_body": True})
+
+    async def stream(self, keep_alive: float, left: Callable[[], None]) -> None:
+        """Write events until the request is answered or dropped, its client is gone, or it stops reading."""
+        while not self.gone:
+            if not await self.wait(keep_alive):
+                await self._write(sse_format.KEEP_ALIVE, left)
+                continue
+            events = b"".join(sse_format.event(item.message.data, id=item.id) for item in self.take())
+            await self._write(events, left)
+            if self.finished and not self.unread:
+                break
+        # Nothing more can be written to one who does not read, not even the end.
+        if not self.gone:
+            await self._send({"type": "http.response.body", "body": b""})
+
+    async def _write(self, data: bytes, left: Callable[[], None]) -> None:
+        if not data or self.gone:
+            return
+        try:
+            async with asyncio.timeout(STALL):
+                await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        except (TimeoutError, OSError):  # ASGI servers may raise OSError once the client has gone
+            self.leave(left)

@@ -1,0 +1,180 @@
+"""Who may speak to us, by Host, Origin and Sec-Fetch-Site: keeps pages of other sites out (DNS rebinding). No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from defserve.errors import UsageError
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+DEFAULT_PORTS = {"http": "80", "https": "443"}
+
+_NAME = r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\]"
+_SCHEME = r"[a-z][a-z0-9+.-]*"
+_AUTHORITY = re.compile(rf"({_NAME})(?::([0-9]{{1,5}}))?")
+_ORIGIN = re.compile(rf"({_SCHEME})://({_NAME})(?::([0-9]{{1,5}}))?")
+_HOST_RULE = re.compile(rf"((?:\*\.)?(?:{_NAME}))(?::([0-9]{{1,5}}|\*))?")
+_ORIGIN_RULE = re.compile(rf"({_SCHEME})://((?:\*\.)?(?:{_NAME}))(?::([0-9]{{1,5}}|\*))?")
+_LOOPBACK_BIND = re.compile(r"localhost|127\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}|::1|\[::1\]", re.IGNORECASE)
+
+# Longer than any name with its scheme and port.
+_LONGEST = 300
+_REMEMBERED = 256
+
+
+class Refusal(NamedTuple):
+    """The answer to a request that may not come in: an HTTP status and a text for whoever reads it."""
+
+    status: int
+    text: str
+
+
+class Rule(NamedTuple):
+    """A name (or the `.suffix` of any name below it) and the ports it goes with; None stands for every port."""
+
+    name: str
+    ports: frozenset[str] | None
+
+    def matches(self, name: str, port: str) -> bool:
+        below = self.name.startswith(".") and name.endswith(self.name)
+        return (below or name == self.name) and (self.ports is None or port in self.ports)
+
+
+class Gate:
+    """Judges requests for one endpoint.
+
+    `allowed_hosts`: `example.com` (with no port, 80, 443 or our own), `example.com:8443`, `example.com:*`,
+    `*.example.com` (any name below it, not itself). `allowed_origins`: the same with a scheme in front, where no port
+    is the scheme's own; `*` is every origin. On a loopback `bind` the loopback names are always allowed, with any port.
+    `trusted_proxy`: a proxy before us checks Host, so that without `allowed_hosts` every well-formed one passes.
+
+    Raises UsageError for a rule that cannot be read, and for a `bind` the network can reach with neither
+    `allowed_hosts` nor `trusted_proxy`.
+    """
+
+    def __init__(
+        self,
+        allowed_hosts: Sequence[str] = (),
+        allowed_origins: Sequence[str] = (),
+        trusted_proxy: bool = False,
+        bind: str = "127.0.0.1",
+        port: int | None = None,
+    ) -> None:
+        _check_lists(allowed_hosts=allowed_hosts, allowed_origins=allowed_origins)
+        local = _LOOPBACK_BIND.fullmatch(bind) is not None
+        if not (local or allowed_hosts or trusted_proxy):
+            raise UsageError(
+                f"serving on {bind or 'every address'} without knowing by which names it may be reached",
+                fix='give allowed_hosts=["tools.example.com"], or trusted_proxy=True if a proxy in front checks Host',
+            )
+        loopback = [Rule(name, None) for name in dict.fromkeys((*LOOPBACK, bind.lower()))] if local else []
+        self._hosts = loopback + [_host_rule(text, port) for text in allowed_hosts]
+        self._origins = [(scheme, rule) for rule in loopback for scheme in DEFAULT_PORTS]
+        self._origins += [_origin_rule(text) for text in allowed_origins if text != "*"]
+        self._every_host = trusted_proxy and not allowed_hosts
+        self._every_origin = "*" in allowed_origins
+        self._passed: set[tuple[str | None, str | None, str | None]] = set()
+
+    def check(self, host: str | None, origin: str | None, fetch_site: str | None) -> Refusal | None:
+        """Why a request with these header values may not come in, or None. A missing header is None.
+
+        A header that came twice is to be handed in joined, and so is refused.
+        """
+        values = (host, origin, fetch_site)
+        if values in self._passed:
+            return None
+        refusal = self._judge_host(host) or self._judge_origin(host or "", origin)
+        if refusal is None and origin is None and fetch_site is not None and fetch_site.lower() == "cross-site":
+            # With an Origin, the list of origins has decided already.
+            refusal = Refusal(403, "a page of another site may not call this server (Sec-Fetch-Site: cross-site)")
+        if refusal is None:
+            self._remember(values)
+        return refusal
+
+    def _judge_host(self, host: str | None) -> Refusal | None:
+        if host is None:
+            return Refusal(400, "the Host header is missing")
+        authority = _read(_AUTHORITY, host)
+        if authority is None:
+            return Refusal(400, "the Host header is malformed")
+        name, port = authority
+        if self._every_host or any(rule.matches(name, port) for rule in self._hosts):
+            return None
+        return Refusal(421, f"this server does not answer for {host}; its allowed_hosts setting can add it")
+
+    def _judge_origin(self, host: str, origin: str | None) -> Refusal | None:
+        if origin is None:
+            return None
+        parts = _read(_ORIGIN, origin)
+        if parts is None:
+            return Refusal(403, "requests from this Origin are refused; the allowed_origins setting lists who may call")
+        scheme, name, port = parts
+        port = port or DEFAULT_PORTS.get(scheme, "")
+        if self._every_origin or self._is_same(scheme, name, port, host):
+            return None
+        if any(scheme == allowed and rule.matches(name, port) for allowed, rule in self._origins):
+            return None
+        return Refusal(403, f"requests from {origin} are refused; the allowed_origins setting can add it")
+
+    def _is_same(self, scheme: str, name: str, port: str, host: str) -> bool:
+        """Whether the page came from here. That counts only for a Host we know: a rebound name has both alike."""
+        default = DEFAULT_PORTS.get(scheme)
+        if self._every_host or default is None or (authority := _read(_AUTHORITY, host)) is None:
+            return False
+        return authority[0] == name and (authority[1] or default) == port
+
+    def _remember(self, values: tuple[str | None, str | None, str | None]) -> None:
+        if len(self._passed) >= _REMEMBERED:
+            self._passed.clear()
+        self._passed.add(values)
+
+
+def _read(pattern: re.Pattern[str], text: str) -> tuple[str, ...] | None:
+    """The groups of a header's value in lower case, a missing port as ""; None if it is malformed."""
+    found = pattern.fullmatch(text.lower()) if len(text) <= _LONGEST and text.isascii() else None
+    return None if found is None else tuple(group or "" for group in found.groups())
+
+
+def _check_lists(**lists: Sequence[str]) -> None:
+    for setting, texts in lists.items():
+        if isinstance(texts, str):
+            raise UsageError(f"{setting}={texts!r} is one text", fix=f"write a list: {setting}=[{texts!r}]")
+
+
+def _host_rule(text: str, own_port: int | None) -> Rule:
+    if text == "*":
+        raise UsageError(
+            'allowed_hosts=["*"] would let every name in',
+            fix="name the hosts, or set trusted_proxy=True if a proxy in front checks Host",
+        )
+    found = _read(_HOST_RULE, text)
+    if found is None:
+        raise UsageError(
+            f"allowed_hosts has {text!r}, which is no host",
+            fix="write a name without scheme or path, such as example.com, *.example.com, example.com:8443 "
+            "or example.com:* (international names as xn--…)",
+        )
+    name, port = found
+    defaults = set(DEFAULT_PORTS.values())
+    if not port:
+        return _rule(name, {"", *defaults} | ({str(own_port)} if own_port else set()))
+    # Clients leave out the port that is their scheme's own, and Host does not say which scheme that was.
+    return _rule(name, {port, ""} if port in defaults else {port})
+
+
+def _origin_rule(text: str) -> tuple[str, Rule]:
+    found = _read(_ORIGIN_RULE, text)
+    if found is None:
+        raise UsageError(
+            f"allowed_origins has {text!r}, which is no origin",
+            fix="write scheme and host without a path, such as https://example.com, https://*.example.com "
+            "or http://example.com:*",
+        )
+    scheme, name, port = found
+    return scheme, _rule(name, {port or DEFAULT_PORTS.get(scheme, "")})
+
+
+def _rule(name: str, ports: set[str]) -> Rule:
+    return Rule(name.removeprefix("*"), None if "*" in ports else frozenset(ports))

@@ -1,0 +1,102 @@
+"""Messages that wait to be written to one client, in order and bounded. What somebody waits for is never dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+UNREAD = 256
+UNREAD_BYTES = 1024 * 1024
+STALL = 30.0
+
+
+class Sent(Protocol):
+    """A message for the peer, as the runner hands it over. An empty one ends its request without an answer."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def answers(self) -> bool: ...
+    @property
+    def asks(self) -> bool: ...
+    @property
+    def code(self) -> int | None: ...
+    @property
+    def replaces(self) -> Hashable: ...
+
+
+class Unread:
+    """A message that is not written yet, and its event id, if it has one."""
+
+    __slots__ = ("message", "id")
+
+    def __init__(self, message: Sent, id: str | None) -> None:
+        self.message, self.id = message, id
+
+    @property
+    def droppable(self) -> bool:
+        return not (self.message.answers or self.message.asks)
+
+
+class Outbox:
+    """`finished`: nothing will follow what is unread. `gone`: nobody reads any more."""
+
+    __slots__ = ("finished", "gone", "unread", "_wake")
+
+    def __init__(self) -> None:
+        self.finished = self.gone = False
+        self.unread: deque[Unread] = deque()
+        self._wake: asyncio.Future[None] | None = None
+
+    def keep(self, message: Sent, id: str | None = None) -> None:
+        """Put a message at the end. The newest of its kind replaces the older; when it is full, the rest makes room."""
+        if message.replaces is not None:
+            self._drop_first(lambda item: item.message.replaces == message.replaces)
+        if not message.data:
+            return
+        # The reader is slow or gone: what somebody waits for stays, the rest makes room.
+        while self.unread and self._has_no_room(len(message.data)):
+            if not self._drop_first(lambda item: item.droppable):
+                break
+        self.unread.append(Unread(message, id))
+
+    def take(self) -> list[Unread]:
+        """Everything there is to write, which is then unread no more."""
+        taken = list(self.unread)
+        self.unread.clear()
+        return taken
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits that its reader should not be asked for more."""
+        return self._has_no_room(0)
+
+    def _has_no_room(self, size: int) -> bool:
+        return len(self.unread) >= UNREAD or sum(len(item.message.data) for item in self.unread) + size > UNREAD_BYTES
+
+    def rouse(self) -> None:
+        """Let whoever waits look again."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def wait(self, seconds: float | None = None) -> bool:
+        """Until there is something to write or nothing will follow; False when `seconds` passed first."""
+        if self.unread or self.finished or self.gone:
+            return True
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake
+        except TimeoutError:
+            return False
+        finally:
+            self._wake = None
+        return True
+
+    def _drop_first(self, pointless: Callable[[Unread], bool]) -> bool:
+        found = next((item for item in self.unread if pointless(item)), None)
+        if found is not None:
+            self.unread.remove(found)
+        return found is not None

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.auth.bearer import LONGEST_TOKEN, MALFORMED, STATUS, Malformed, bearer, challenge, quoted
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([], None),
+        ([b""], None),
+        ([b"Basic YTpi"], None),
+        ([b"Bearerabc"], None),
+        ([b"DPoP abc"], None),
+        ([b"Bearer abc.def-_~+/=="], "abc.def-_~+/=="),
+        ([b"bearer abc"], "abc"),
+        ([b"BEARER abc"], "abc"),
+        ([b" Bearer  abc "], "abc"),
+        ([b"Bearer"], MALFORMED),
+        ([b"Bearer "], MALFORMED),
+        ([b"Bearer a b"], MALFORMED),
+        ([b"Bearer a,b"], MALFORMED),
+        ([b'Bearer token="a"'], MALFORMED),
+        ([b"Bearer =="], MALFORMED),
+        ([b"Bearer a=b"], MALFORMED),
+        ([b"Bearer a\n"], MALFORMED),
+        ([b"Bearer \xc3\xa9"], MALFORMED),
+        ([b"Bearer a\x00"], MALFORMED),
+        ([b"Bearer " + b"a" * LONGEST_TOKEN], "a" * LONGEST_TOKEN),
+        ([b"Bearer " + b"a" * (LONGEST_TOKEN + 1)], MALFORMED),
+        ([b"Bearer a", b"Bearer a"], MALFORMED),
+        ([b"Basic YTpi", b"Bearer a"], MALFORMED),
+    ],
+)
+def test_a_token_is_read_from_the_authorization_header(values: list[bytes], found: str | Malformed | None) -> None:
+    assert bearer(values) == found
+
+
+@given(st.lists(st.binary(max_size=40), max_size=2))
+def test_any_header_is_a_token_or_none_or_malformed(values: list[bytes]) -> None:
+    found = bearer(values)
+    assert found is None or found is MALFORMED or found.isascii()
+
+
+def test_a_caller_without_a_token_is_told_no_error() -> None:
+    said = challenge(scopes=["read", "write"], metadata_url="https://h.example/.well-known/x")
+    assert said == 'Bearer scope="read write", resource_metadata="https://h.example/.well-known/x"'
+    assert STATUS[None] == 401
+
+
+def test_a_caller_with_a_bad_token_is_told_so() -> None:
+    assert (
+        challenge("invalid_token", description="expired") == 'Bearer error="invalid_token", error_description="expired"'
+    )
+    assert STATUS["invalid_token"] == 401
+
+
+def test_a_caller_without_the_scope_is_told_all_it_needs() -> None:
+    said = challenge("insufficient_scope", scopes=["read"], metadata_url="https://h.example/m")
+    assert said == 'Bearer error="insufficient_scope", scope="read", resource_metadata="https://h.example/m"'
+    assert STATUS["insufficient_scope"] == 403
+
+
+def test_a_challenge_with_nothing_to_say_is_the_scheme() -> None:
+    assert challenge() == "Bearer"
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("plain", '"plain"'),
+        ('a"b', r'"a\"b"'),
+        ("a\\", r'"a\\"'),
+        ("a\r\nSet-Cookie: x", '"a??Set-Cookie: x"'),
+        ("é\u2028", '"??"'),
+        ("\x7f", '"?"'),
+    ],
+)
+def test_a_value_is_quoted(text: str, safe: str) -> None:
+    assert quoted(text) == safe
+
+
+@given(st.text())
+def test_no_text_escapes_its_quotes(text: str) -> None:
+    assert re.fullmatch(r'"(?:[ !#-\[\]-~]|\\["\\])*"', quoted(text))

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from defserve.auth.options import Auth, Denied, as_auth
+from defserve.auth.principals import Principal
+from defserve.auth.verifiers import JWT, StaticTokens
+from defserve.errors import UsageError
+from tests.auth.issuer import AUDIENCE, ISSUER, pem, private_key, signed
+
+TOKENS = StaticTokens({"t-alice": {"principal": "alice", "scopes": ["read"]}, "t-bob": "bob"})
+METADATA = 'resource_metadata="https://tools.example/.well-known/oauth-protected-resource/mcp"'
+AUTH = Auth(TOKENS, resource=AUDIENCE, authorization_servers=[ISSUER], scopes=["read"])
+
+
+def tried(auth: Auth, *authorization: bytes) -> Principal | Denied:
+    return asyncio.run(auth.authenticate(authorization))
+
+
+def test_a_good_token_lets_its_principal_in() -> None:
+    assert tried(AUTH, b"Bearer t-alice") == Principal("alice", frozenset({"read"}))
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status", "said"),
+    [
+        ((), 401, f'Bearer scope="read", {METADATA}'),
+        ((b"Basic YTpi",), 401, f'Bearer scope="read", {METADATA}'),
+        ((b"Bearer",), 400, f'Bearer error="invalid_request", scope="read", {METADATA}'),
+        ((b"Bearer t-alice", b"Bearer t-bob"), 400, f'Bearer error="invalid_request", scope="read", {METADATA}'),
+        ((b"Bearer nobody",), 401, f'Bearer error="invalid_token", scope="read", {METADATA}'),
+        ((b"Bearer t-bob",), 403, f'Bearer error="insufficient_scope", scope="read", {METADATA}'),
+    ],
+)
+def test_anybody_else_is_told_what_is_missing(authorization: tuple[bytes, ...], status: int, said: str) -> None:
+    assert tried(AUTH, *authorization) == Denied(status, said)
+
+
+def test_what_an_operation_needs_is_asked_for_with_what_all_need() -> None:
+    denied = AUTH.denied("insufficient_scope", needs=["read", "write"])
+    assert denied == Denied(403, f'Bearer error="insufficient_scope", scope="read write", {METADATA}')
+
+
+def test_without_authorization_servers_there_is_no_metadata_to_point_to() -> None:
+    auth = Auth(TOKENS, resource=AUDIENCE)
+    assert auth.resource is None
+    assert tried(auth) == Denied(401, "Bearer")
+
+
+def test_a_scope_includes_what_it_implies_through_any_number_of_steps() -> None:
+    tokens = StaticTokens({"t": {"principal": "root", "scopes": ["admin"]}})
+    auth = Auth(tokens, scopes=["read"], implies={"admin": ["write", "admin"], "write": ["read", "admin"]})
+    root = tried(auth, b"Bearer t")
+    assert isinstance(root, Principal) and root.scopes == {"admin", "write", "read"}
+
+
+def test_a_verifier_alone_will_do() -> None:
+    auth = as_auth(TOKENS)
+    assert isinstance(tried(auth, b"Bearer t-bob"), Principal)
+    assert as_auth(auth) is auth
+
+
+def test_a_jwt_verifier_says_the_resource_and_the_issuer_itself() -> None:
+    auth = as_auth(JWT(key=pem(private_key()), audience=["api://tools", AUDIENCE], issuer=ISSUER))
+    assert auth.resource is not None
+    assert auth.resource.document()["resource"] == AUDIENCE
+    assert auth.resource.document()["authorization_servers"] == [ISSUER]
+    assert isinstance(tried(auth, b"Bearer " + signed().encode()), Principal)
+
+
+def test_a_jwt_verifier_of_names_that_are_no_urls_publishes_nothing() -> None:
+    assert as_auth(JWT(key=pem(private_key()), audience="tools", issuer="login")).resource is None
+
+
+class SyncVerifier:
+    def verify(self, token: str) -> Principal | None:
+        return None
+
+
+@pytest.mark.parametrize("value", [None, "token", {"token": "alice"}, StaticTokens, SyncVerifier(), object()])
+def test_what_cannot_verify_tokens_is_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match="cannot verify tokens"):
+        as_auth(value)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"authorization_servers": [ISSUER]}, "without a resource"),
+        ({"resource": "http://tools.example/mcp"}, "only https"),
+        ({"resource": AUDIENCE + "/", "authorization_servers": [ISSUER]}, "slash"),
+        ({"scopes": ['re"ad']}, "is not a scope"),
+        ({"implies": {"admin": ["re ad"]}}, "is not a scope"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        Auth(TOKENS, **options)
+
+
+def test_the_package_offers_its_names_when_they_are_used() -> None:
+    import defserve.auth
+
+    assert [getattr(defserve.auth, name).__name__ for name in defserve.auth.__all__] == defserve.auth.__all__
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = defserve.auth.nothing

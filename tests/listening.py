@@ -1,0 +1,103 @@
+"""A server on a real socket of this process, with the deadlines and caps that `run` gives it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from defserve import Server, web
+from defserve.runner.address import Address
+from defserve.runner.network import NetworkOptions, make_listener
+from defserve.runner.sockets import bound
+from defserve.transports.http import HttpApp
+
+PARSERS = ("httptools", "h11")
+parsers = pytest.mark.parametrize("parser", PARSERS)
+
+
+class Listening:
+    """Where the server is, and the app it is made of."""
+
+    def __init__(self, app: HttpApp, address: Address, listener: Any) -> None:
+        self.app, self.address, self.listener = app, address, listener
+
+    @property
+    def connections(self) -> int:
+        return len(self.listener.server_state.connections)
+
+    @property
+    def authority(self) -> str:
+        return f"{self.address.host}:{self.address.port}"
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection on which nothing is said yet."""
+        if self.address.scheme == "unix":
+            return await asyncio.open_unix_connection(self.address.host)
+        return await asyncio.open_connection(self.address.host, self.address.port)
+
+    async def ask(self, *lines: str, body: bytes = b"", verb: str = "POST", path: str = "/mcp") -> bytes:
+        """The whole response to one request, on a connection of its own; `lines` are its headers."""
+        reader, writer = await self.connect()
+        writer.write(request(*lines, "connection: close", body=body, verb=verb, path=path))
+        try:
+            return await reader.read()
+        finally:
+            writer.close()
+
+
+def request(*lines: str, body: bytes = b"", verb: str = "POST", path: str = "/mcp") -> bytes:
+    """The bytes of a request; one with a body says its length and that it is JSON."""
+    about = (f"content-length: {len(body)}", "content-type: application/json") if body else ()
+    named = () if any(line.startswith("host:") for line in lines) else ("host: localhost",)
+    return "\r\n".join([f"{verb} {path} HTTP/1.1", *named, *about, *lines, "", ""]).encode() + body
+
+
+@asynccontextmanager
+async def listening(server: Server, on: str = "http://127.0.0.1:0/mcp", **options: Any) -> AsyncIterator[Listening]:
+    """Serve for as long as the block runs; who is still connected at its end is cut off."""
+    address = Address.parse(on)
+    app = web.app(server.composition, server.mcp, server.auth, options, address)
+    network = NetworkOptions(
+        options.get("parser", "auto"),
+        options.get("certfile"),
+        options.get("keyfile"),
+        options.get("trusted_proxy", False),
+    )
+    listener: Any = make_listener(app, address, network, server.limits, app.drain)
+    with bound(address) as sockets:
+        if address.scheme != "unix":
+            address = replace(address, port=sockets[0].getsockname()[1])
+        servers = [await _accept(listener, one) for one in sockets]
+        try:
+            yield Listening(app, address, listener)
+        finally:
+            await _end(listener, servers)
+            await app.desk.stop()
+
+
+async def _accept(listener: Any, one: socket.socket) -> asyncio.Server:
+    # uvicorn's own loop looks for the end ten times a second, which is long for a test.
+    config, loop = listener.config, asyncio.get_running_loop()
+
+    def protocol() -> Any:
+        return config.http_protocol_class(config=config, server_state=listener.server_state, app_state={})
+
+    return await loop.create_server(protocol, sock=one, ssl=config.ssl)
+
+
+async def _end(listener: Any, servers: list[asyncio.Server]) -> None:
+    for one in servers:
+        one.close()
+    for connection in list(listener.server_state.connections):
+        connection.transport.abort()
+    tasks = list(listener.server_state.tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)
