@@ -52,10 +52,13 @@ class Listening:
 
 
 def request(*lines: str, body: bytes = b"", verb: str = "POST", path: str = "/mcp") -> bytes:
-    """The bytes of a request; one with a body says its length and that it is JSON."""
-    about = (f"content-length: {len(body)}", "content-type: application/json") if body else ()
-    named = () if any(line.startswith("host:") for line in lines) else ("host: localhost",)
-    return "\r\n".join([f"{verb} {path} HTTP/1.1", *named, *about, *lines, "", ""]).encode() + body
+    """The bytes of a request; what it has to say and does not is filled in."""
+    usual = {"host": "localhost"}
+    if body:
+        usual |= {"content-length": str(len(body)), "content-type": "application/json"}
+    said = {line.partition(":")[0] for line in lines}
+    about = [f"{name}: {value}" for name, value in usual.items() if name not in said]
+    return "\r\n".join([f"{verb} {path} HTTP/1.1", *about, *lines, "", ""]).encode() + body
 
 
 @asynccontextmanager

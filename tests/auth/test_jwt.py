@@ -110,13 +110,15 @@ def test_a_truly_signed_token_with_wrong_claims_is_nobody_s(changed: dict[str, A
     "changed",
     [
         {"aud": ["https://other.example", AUDIENCE]},
-        {"exp": NOW - 20},
-        {"nbf": NOW + 20},
-        {"exp": NOW + 60.5},
+        {"exp": -20},
+        {"nbf": 20},
+        {"exp": 60.5},
         {"sub": "Ægir"},
     ],
 )
 def test_unusual_claims_that_are_right_are_accepted(changed: dict[str, Any]) -> None:
+    now = int(time.time())  # not when the module was loaded: a slow run must not outlive the token
+    changed = {name: now + value if name in ("exp", "nbf") else value for name, value in changed.items()}
     assert verified(signed(claims(**changed))) is not None
 
 

@@ -8,19 +8,26 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Container, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from . import environment, report
 from .catalogue import write_catalogue
-from .contenders import CONTENDERS, SERVERS, Contender
-from .measure import CATALOGUES, FULL, QUICK, SECTIONS, Plan, Run
+from .contenders import CONTENDERS, HTTP_CONTENDERS, SERVERS, Contender, HttpContender
+from .http_measure import HTTP, try_http
+from .measure import CATALOGUES, FULL, QUICK, STDIO, Plan, Run
 from .processes import Launch, ServerFailed, ServerProcess
 from .profile import profile
 from .results import Results
 from .targets import SUBJECT, judge
 
 OUTPUT = environment.ROOT / "bench-results"
+SECTIONS = STDIO | HTTP
+GROUPS = {"stdio": STDIO, "http": HTTP}
+ALL_NAMES = list(dict.fromkeys(each.name for each in (CONTENDERS[0], *HTTP_CONTENDERS, *CONTENDERS)))
+T = TypeVar("T", Contender, HttpContender)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,23 +37,24 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "profile":
             return profile(options.contender, options.tool, options.window, launch)
         plan = QUICK if options.quick else FULL
-        chosen = [each for each in CONTENDERS if each.name in (options.contenders or _names(CONTENDERS))]
-        return _bench(options, plan, chosen, launch)
+        return _bench(options, plan, launch)
 
 
-def _bench(options: argparse.Namespace, plan: Plan, chosen: list[Contender], launch: Launch) -> int:
+def _bench(options: argparse.Namespace, plan: Plan, launch: Launch) -> int:
     began = datetime.now(UTC)
     failed: dict[str, str] = {}
-    able = [contender for contender in chosen if _starts(contender, launch, failed)]
+    sections = _sections(options.only)
+    able = [each for each in _chosen(options, CONTENDERS, sections, STDIO) if _starts(each, launch, failed)]
+    http = [each for each in _chosen(options, HTTP_CONTENDERS, sections, HTTP) if _serves(each, launch, failed)]
     results = Results()
-    run = Run(able, launch, plan, results, _say)
-    for name in _sections(options.only):
+    run = Run(able, http, launch, plan, results, _say)
+    for name in sections:
         SECTIONS[name](run)
     _say("")
     verdicts = judge(results)
     facts = _facts(began, plan, launch)
     facts.update({f"{name} did not run": reason for name, reason in failed.items()})
-    text = report.as_markdown(results, verdicts, facts, _names(able))
+    text = report.as_markdown(results, verdicts, facts, ALL_NAMES)
     print(text)
     _write(options.markdown, text)
     _write(options.json, json.dumps(report.as_json(results, verdicts, facts), indent=2) + "\n")
@@ -57,25 +65,30 @@ def _bench(options: argparse.Namespace, plan: Plan, chosen: list[Contender], lau
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few short rounds: a glance, not a figure to quote")
-    parser.add_argument("--only", action="append", choices=["stdio", *SECTIONS], help="a section; repeatable")
-    parser.add_argument("--contenders", nargs="+", choices=_names(CONTENDERS), help="default: all")
-    parser.add_argument("--json", type=Path, default=OUTPUT / "stdio.json", metavar="FILE")
-    parser.add_argument("--markdown", type=Path, default=OUTPUT / "stdio.md", metavar="FILE")
+    parser.add_argument("--only", action="append", choices=[*GROUPS, *SECTIONS], help="a section; repeatable")
+    parser.add_argument("--contenders", nargs="+", choices=ALL_NAMES, help="default: all")
+    parser.add_argument("--json", type=Path, default=OUTPUT / "bench.json", metavar="FILE")
+    parser.add_argument("--markdown", type=Path, default=OUTPUT / "bench.md", metavar="FILE")
     parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
     commands = parser.add_subparsers(dest="command")
     profiling = commands.add_parser("profile", help="show where one server's time goes")
-    profiling.add_argument("contender", choices=_names(CONTENDERS), nargs="?", default=SUBJECT)
+    profiling.add_argument("contender", choices=[each.name for each in CONTENDERS], nargs="?", default=SUBJECT)
     profiling.add_argument("tool", nargs="?", default="add")
     profiling.add_argument("--window", type=int, default=1)
     return parser
 
 
-def _names(contenders: tuple[Contender, ...] | list[Contender]) -> list[str]:
-    return [contender.name for contender in contenders]
-
-
 def _sections(only: list[str] | None) -> list[str]:
-    return list(SECTIONS) if not only or "stdio" in only else [name for name in SECTIONS if name in only]
+    wanted = {name for choice in only or GROUPS for name in GROUPS.get(choice, (choice,))}
+    return [name for name in SECTIONS if name in wanted]
+
+
+def _chosen(
+    options: argparse.Namespace, contenders: Sequence[T], sections: Sequence[str], group: Container[str]
+) -> list[T]:
+    """Those that were asked for, if any section of their group is to run."""
+    runs = any(name in group for name in sections)
+    return [each for each in contenders if runs and each.name in (options.contenders or ALL_NAMES)]
 
 
 def _prepare(generated: Path) -> Launch:
@@ -100,6 +113,16 @@ def _starts(contender: Contender, launch: Launch, failed: dict[str, str]) -> boo
     return True
 
 
+def _serves(contender: HttpContender, launch: Launch, failed: dict[str, str]) -> bool:
+    """The same over HTTP."""
+    try:
+        try_http(contender, launch)
+    except (ServerFailed, OSError) as error:
+        failed[f"{contender.name} over HTTP"] = str(error).strip().splitlines()[0]
+        return False
+    return True
+
+
 def _facts(began: datetime, plan: Plan, launch: Launch) -> dict[str, str]:
     took = (datetime.now(UTC) - began).total_seconds()
     return {
@@ -107,7 +130,7 @@ def _facts(began: datetime, plan: Plan, launch: Launch) -> dict[str, str]:
         "machine": f"{os.cpu_count()} cores, {os.uname().sysname} {os.uname().machine}, load {os.getloadavg()[0]:.1f}",
         "versions": ", ".join(f"{name} {version}" for name, version in environment.versions(launch.python).items()),
         "rounds": f"{plan.start_rounds} of {plan.start_tries} starts, {plan.list_rounds} of lists, "
-        f"{plan.call_rounds} of {plan.burst:g} s of calls",
+        f"{plan.call_rounds} of {plan.burst:g} s of calls, {plan.http_rounds} of {plan.http_burst:g} s over HTTP",
     }
 
 

@@ -17,10 +17,26 @@ class Contender(NamedTuple):
     handshake_only: bool = False
 
 
+class HttpContender(NamedTuple):
+    """One server script over HTTP, given its port and then `arguments`."""
+
+    name: str
+    script: Path
+    arguments: tuple[str, ...] = ()
+
+
 FLOOR = Contender("floor", SERVERS / "floor_server.py", ("async", "sync", "inline"), handshake_only=True)
 SDK = Contender("sdk", SERVERS / "sdk_server.py", ("async", "sync"))
 FASTMCP = Contender("fastmcp", SERVERS / "fastmcp_server.py", ("async", "sync", "inline"))
 DEFSERVE = Contender("defserve", SERVERS / "defserve_server.py", ("async", "sync", "inline"))
 
 CONTENDERS = (FLOOR, SDK, FASTMCP, DEFSERVE)
+HTTP_CONTENDERS = (
+    HttpContender("bare", SERVERS / "bare_http.py"),
+    HttpContender("sdk", SERVERS / "sdk_http.py"),
+    HttpContender("sdk json", SERVERS / "sdk_http.py", ("json",)),
+    HttpContender("fastmcp", SERVERS / "fastmcp_http.py"),
+    HttpContender("fastmcp json", SERVERS / "fastmcp_http.py", ("json",)),
+    HttpContender("defserve", SERVERS / "defserve_http.py"),
+)
 TYPEADAPTER = SERVERS / "typeadapter_process.py"

@@ -13,6 +13,7 @@ from .contenders import SERVERS
 ROOT = Path(__file__).parents[2]
 VENV = ROOT / ".bench-venv"
 PEERS = ("fastmcp>=4.1,<5", "mcp>=2.3,<3")
+HTTP_SERVER = ("uvicorn>=0.30", "httptools>=0.6", "uvloop>=0.19")
 VARIABLE = "DEFSERVE_BENCH_PYTHON"
 
 
@@ -31,7 +32,7 @@ def server_environment(generated: Path) -> dict[str, str]:
 
 def versions(python: Path) -> dict[str, str]:
     """What was compared: the interpreter and the distributions that matter, as installed."""
-    names = ("pydantic", "pydantic-core", "anyio", "mcp", "fastmcp")
+    names = ("pydantic", "pydantic-core", "anyio", "mcp", "fastmcp", "uvicorn", "httptools", "uvloop")
     code = (
         "import sys, importlib.metadata as m\n"
         "print('python', sys.version.split()[0])\n"
@@ -44,7 +45,7 @@ def versions(python: Path) -> dict[str, str]:
 def _venv_python() -> Path:
     python = VENV / "bin" / "python"
     stamp = VENV / "requirements.txt"
-    wanted = "\n".join([*_dependencies(), *PEERS]) + "\n"
+    wanted = "\n".join([*_dependencies(), *PEERS, *HTTP_SERVER]) + "\n"
     if python.exists() and stamp.exists() and stamp.read_text() == wanted:
         return python
     print(f"setting up {VENV.name} …", file=sys.stderr)

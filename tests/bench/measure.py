@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
-from .contenders import TYPEADAPTER, Contender
+from .contenders import TYPEADAPTER, Contender, HttpContender
 from .processes import Launch, ServerProcess
 from .results import Results
 from .traffic import Request, Timing, drive
@@ -53,16 +53,19 @@ class Plan(NamedTuple):
     list_rounds: int
     call_rounds: int
     burst: float
+    http_rounds: int
+    http_burst: float
 
 
-FULL = Plan(start_rounds=6, start_tries=3, list_rounds=3, call_rounds=8, burst=0.25)
-QUICK = Plan(start_rounds=3, start_tries=1, list_rounds=1, call_rounds=3, burst=0.1)
+FULL = Plan(start_rounds=6, start_tries=3, list_rounds=3, call_rounds=8, burst=0.25, http_rounds=8, http_burst=0.5)
+QUICK = Plan(start_rounds=3, start_tries=1, list_rounds=1, call_rounds=3, burst=0.1, http_rounds=3, http_burst=0.25)
 
 
 class Run(NamedTuple):
     """What every measurement is given: who takes part, how to start them, how long, and where values go."""
 
     contenders: Sequence[Contender]
+    http_contenders: Sequence[HttpContender]
     launch: Launch
     plan: Plan
     results: Results
@@ -137,7 +140,7 @@ def measure_stateless(run: Run) -> None:
             _one_round(run, in_turn(servers, turn), "add (stateless)", request)
 
 
-SECTIONS: dict[str, Callable[[Run], None]] = {
+STDIO: dict[str, Callable[[Run], None]] = {
     "start": measure_start,
     "calls": measure_calls,
     "stateless": measure_stateless,

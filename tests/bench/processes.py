@@ -119,9 +119,14 @@ class ServerProcess:
 
     def memory(self) -> tuple[float, float]:
         """Resident memory now and at its peak, in MiB."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        fields = dict(line.split(":", 1) for line in status.splitlines())
-        return _mebibytes(fields["VmRSS"]), _mebibytes(fields["VmHWM"])
+        return memory_of(self._process.pid)
+
+
+def memory_of(process: int) -> tuple[float, float]:
+    """Resident memory of a process, now and at its peak, in MiB."""
+    status = Path(f"/proc/{process}/status").read_text()
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    return _mebibytes(fields["VmRSS"]), _mebibytes(fields["VmHWM"])
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -15,7 +15,7 @@ NONE = "–"
 def as_markdown(results: Results, verdicts: Sequence[Verdict], facts: dict[str, str], names: Sequence[str]) -> str:
     """The whole report; `facts` are the circumstances, `names` the contenders in column order."""
     parts = [
-        "# stdio benchmark",
+        "# Benchmark",
         "\n".join(f"- {name}: {value}" for name, value in facts.items()),
         "## Targets\n\nRatios are medians of the ratios within each round.",
         table(["defserve's", "wanted", "got", ""], [_target_row(verdict) for verdict in verdicts]),
@@ -29,7 +29,7 @@ def as_markdown(results: Results, verdicts: Sequence[Verdict], facts: dict[str, 
 
 def as_json(results: Results, verdicts: Sequence[Verdict], facts: dict[str, str]) -> dict[str, Any]:
     targets = [
-        {"claim": verdict.target.claim, "wanted": verdict.target.wanted, "ratio": verdict.ratio, "met": verdict.met}
+        {"claim": verdict.target.claim, "wanted": verdict.target.wanted, "got": verdict.got, "met": verdict.met}
         for verdict in verdicts
     ]
     return {"facts": facts, "targets": targets, "measures": results.as_json()}
@@ -52,14 +52,14 @@ def _padded(line: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def _target_row(verdict: Verdict) -> list[str]:
-    got = NONE if verdict.ratio is None else f"{verdict.ratio:.3g} ×"
+    got = NONE if verdict.got is None else f"{_rounded(verdict.got)} {verdict.target.unit}"
     return [verdict.target.claim, verdict.target.wanted, got, MARKS[verdict.met]]
 
 
 def _figures(results: Results, measures: Sequence[str], names: Sequence[str], show: Callable[[Figure], str]) -> str:
     """A row a measure: every contender's figure, then defserve's as a ratio of each other's."""
-    others = [name for name in names if name != SUBJECT and SUBJECT in names]
-    columns = [*names, *(["process"] if any(results.figure(measure, "process") for measure in measures) else [])]
+    columns = [name for name in (*names, "process") if any(results.figure(measure, name) for measure in measures)]
+    others = [name for name in columns if name not in (SUBJECT, "process") and SUBJECT in columns]
     head = ["", *columns, *(f"{SUBJECT} / {name}" for name in others)]
     rows: list[list[str]] = []
     for measure in measures:
@@ -101,4 +101,8 @@ SECTIONS: tuple[tuple[str, str, Callable[[Figure], str]], ...] = (
     ("Resident memory, in MiB", "memory", _with_range),
     ("First tools/list of many tools, from spawn, in ms: median (least–most)", "list", _with_range),
     ("The same tools/list again, per second", "relist", _median_only),
+    ("HTTP, 32 connections, calls of add per second: median (least–most)", "http", _with_range),
+    ("HTTP latency, p50, in µs", "http-p50", _median_only),
+    ("HTTP latency, p99, in µs", "http-p99", _median_only),
+    ("HTTP, resident memory of a session, of 10,000 that idle, in bytes", "http-memory", _with_range),
 )

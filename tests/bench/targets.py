@@ -1,4 +1,4 @@
-"""The yardsticks: ratios of defserve to another, in one run, that every release is held to."""
+"""The yardsticks that every release is held to: ratios of defserve to another in one run, and a few plain sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SUBJECT = "defserve"
 
 
 class Target(NamedTuple):
-    """defserve's `measure` over the base's must be at least, or at most, `bound`."""
+    """defserve's `measure` over the base's must be at least, or at most, `bound`; without a base, the figure itself."""
 
     claim: str
     measure: str
@@ -18,17 +18,18 @@ class Target(NamedTuple):
     base: str
     at_least: bool
     bound: float
+    unit: str = "×"
 
     @property
     def wanted(self) -> str:
-        return f"{'≥' if self.at_least else '≤'} {self.bound:g} ×"
+        return f"{'≥' if self.at_least else '≤'} {self.bound:g} {self.unit}"
 
 
 class Verdict(NamedTuple):
     """A target as it came out; `met` is None if one side was not measured."""
 
     target: Target
-    ratio: float | None
+    got: float | None
     met: bool | None
 
 
@@ -53,6 +54,11 @@ TARGETS = (
     Target("first list of 1,000 tools, to that of 3", "list/1000", "list/3", SUBJECT, False, 3),
     _at_most("memory after start, to the SDK", "memory/start", "sdk", 0.55),
     _at_most("memory after the calls, to the SDK", "memory/calls", "sdk", 0.55),
+    _at_least("HTTP calls in a session, to a bare ASGI app", "http/session", "bare", 0.7),
+    _at_least("HTTP calls, stateless, to a bare ASGI app", "http/stateless", "bare", 0.7),
+    _at_least("HTTP calls in a session, to FastMCP", "http/session", "fastmcp", 20),
+    _at_least("HTTP calls, stateless, to FastMCP", "http/stateless", "fastmcp", 20),
+    Target("memory of an idle HTTP session, of 10,000", "http-memory/idle session", "", "", False, 4096, "bytes"),
 )
 
 
@@ -61,7 +67,14 @@ def judge(results: Results, targets: tuple[Target, ...] = TARGETS) -> list[Verdi
 
 
 def _verdict(results: Results, target: Target) -> Verdict:
-    ratio = results.ratio(target.measure, SUBJECT, target.base_measure, target.base)
-    if ratio is None:
+    got = _got(results, target)
+    if got is None:
         return Verdict(target, None, None)
-    return Verdict(target, ratio, ratio >= target.bound if target.at_least else ratio <= target.bound)
+    return Verdict(target, got, got >= target.bound if target.at_least else got <= target.bound)
+
+
+def _got(results: Results, target: Target) -> float | None:
+    if target.base:
+        return results.ratio(target.measure, SUBJECT, target.base_measure, target.base)
+    figure = results.figure(target.measure, SUBJECT)
+    return figure.median if figure is not None else None

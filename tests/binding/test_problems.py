@@ -163,8 +163,12 @@ def test_many_problems_are_counted_not_listed() -> None:
 
 
 def test_so_many_problems_that_telling_them_takes_long_are_only_counted() -> None:
-    lines = told(list[int], ["x"] * 10_001)
-    assert lines == ["10001 problems: the arguments do not have the shape of the schema"]
+    wide = create_model("Wide", **{f"f{n}": (int, ...) for n in range(11)})  # type: ignore[call-overload]
+    assert told(list[wide], [{}] * 1000) == ["11000 problems: the arguments do not have the shape of the schema"]
+
+
+def test_of_large_arguments_the_first_problem_is_told() -> None:
+    assert told(list[int], [1, "x"] * 1001) == ['x[1]: expected integer, got "x"', "and perhaps more"]
 
 
 class Login(BaseModel):

@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib import import_module, reload
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from defserve.host import Client, Link, ProcessLink
+from defserve.host import Client, Link, ProcessLink, connect_url
 from defserve.runner.memory import serving
+from tests.serving import at_address, fresh
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VERSIONS = ("2025-11-25", "2026-07-28")
@@ -25,9 +25,7 @@ ConnectTo = Callable[..., AbstractAsyncContextManager[Client]]
 
 @asynccontextmanager
 async def over_memory(example: str) -> AsyncGenerator[Link]:
-    # Loaded afresh, as a process would: an example may keep something while it runs.
-    module = reload(import_module(f"examples.{example}"))
-    async with serving(module.server.composition) as link:
+    async with serving(fresh(example).composition) as link:
         yield link
 
 
@@ -36,9 +34,23 @@ async def over_stdio(example: str) -> AsyncGenerator[Link]:
     yield await ProcessLink.spawn(sys.executable, [str(EXAMPLES / f"{example}.py")])
 
 
+@asynccontextmanager
+async def over_http(example: str) -> AsyncGenerator[Link]:
+    async with at_address(fresh(example), "http") as url:
+        yield await connect_url(url)
+
+
+@asynccontextmanager
+async def over_websocket(example: str) -> AsyncGenerator[Link]:
+    async with at_address(fresh(example), "ws") as url:
+        yield await connect_url(url)
+
+
 TRANSPORTS: dict[str, Callable[[str], AbstractAsyncContextManager[Link]]] = {
     "memory": over_memory,
     "stdio": over_stdio,
+    "http": over_http,
+    "websocket": over_websocket,
 }
 
 

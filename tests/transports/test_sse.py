@@ -196,8 +196,7 @@ async def test_bodies_are_checked_as_on_the_endpoint():
     async with listening(shop(Limits(message=100)), legacy_sse=True) as where, stream_of(where) as stream:
         assert status(await stream.post(b"x" * 101)) == 413
         assert status(await stream.post(b"{")) == 400
-        plain = ("content-length: 2", "content-type: text/plain", "", "{}")
-        assert status(await where.ask(*plain, path=stream.target)) == 415
+        assert status(await stream.post(b"{}", "content-type: text/plain")) == 415
 
 
 async def test_a_stream_too_many_is_refused_until_another_ends():

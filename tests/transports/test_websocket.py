@@ -157,7 +157,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int]] = {
 @parsers
 @pytest.mark.parametrize("who", REFUSED)
 async def test_who_may_not_come_in_is_refused_before_the_socket_opens(
-    who: str, parser: str, caplog: pytest.LogCaptureFixture
+    who: str, parser: str, capsys: pytest.CaptureFixture[str]
 ):
     options, status = REFUSED[who]
     async with listening(shop(), parser=parser) as where:
@@ -166,7 +166,7 @@ async def test_who_may_not_come_in_is_refused_before_the_socket_opens(
                 pass
         assert refused.value.response.status_code == status
         assert not where.app.sockets.open
-    assert "ASGI callable" not in caplog.text
+    assert "ASGI callable" not in capsys.readouterr().err
 
 
 async def test_our_own_pages_may_come_in():

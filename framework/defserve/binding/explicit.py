@@ -6,7 +6,9 @@ quadratic `uniqueItems`, no pattern that can backtrack for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from defserve.binding.compact import walk
@@ -124,7 +126,36 @@ def _checked(schema: Any, wrong: _Wrong) -> Any:
     for node in walk(schema):
         _lint(node, wrong)
         _resolve(node, resolver, wrong)
-    return kind(schema, registry=registry)
+    return _bounded(kind)(schema, registry=registry)
+
+
+@cache
+def _bounded(kind: Any) -> Any:
+    """A validator whose unions look at a few errors of each branch: jsonschema would keep them all."""
+    import jsonschema
+
+    validators: Any = jsonschema.validators
+
+    def failed(validator: Any, options: Any, value: Any) -> Iterator[list[Any]]:
+        for position, option in enumerate(options):
+            yield list(islice(validator.descend(value, option, schema_path=position), MOST_PROBLEMS))
+
+    def any_of(validator: Any, options: Any, value: Any, _: Any) -> Iterator[Any]:
+        errors: list[Any] = []
+        for branch in failed(validator, options, value):
+            if not branch:
+                return
+            errors += branch
+        yield jsonschema.ValidationError("fits no form", context=errors)
+
+    def one_of(validator: Any, options: Any, value: Any, _: Any) -> Iterator[Any]:
+        branches = list(failed(validator, options, value))
+        fitting = branches.count([])
+        if fitting != 1:
+            context = [] if fitting else [error for branch in branches for error in branch]
+            yield jsonschema.ValidationError("fits more than one form" if fitting else "fits no form", context=context)
+
+    return validators.extend(kind, {"anyOf": any_of, "oneOf": one_of})
 
 
 def _registry(schema: JsonSchema) -> tuple[Any, Any]:

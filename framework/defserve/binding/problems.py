@@ -14,6 +14,7 @@ from defserve.jsonvalue import JsonSchema, is_array, is_object
 
 MOST = 20
 MANY = 10_000
+MORE = Problem("", "and perhaps more")
 _ABSENT: Any = object()
 
 

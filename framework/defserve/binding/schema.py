@@ -12,8 +12,10 @@ from pydantic_core import SchemaSerializer, SchemaValidator, ValidationError, co
 from pydantic_core.core_schema import CoreSchema
 
 from defserve.binding import scalars
-from defserve.binding.annotations import accepts_none, spelled
+from defserve.binding.annotations import accepts_none, kind_of, spelled
 from defserve.binding.compact import compacted, object_schema
+from defserve.binding.extent import excess, holds_more_than
+from defserve.binding.fail_fast import fail_fast, fail_fast_validator
 from defserve.errors import BadArguments, Problem, UsageError
 from defserve.jsonvalue import JsonSchema, as_list, is_object
 
@@ -23,7 +25,12 @@ if TYPE_CHECKING:
     from defserve.binding.signature import Parameter, Signature
 
 _SCALARS = (str, int, bool, NoneType)
+_JSON_TYPES: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _CONTAINERS = {"array", "object"}
+# JSON text in a string is held to what a message is by default.
+_DEPTH, _KEYS = 64, 10_000
+# Arguments with more values than this have their first problem told, not all of them.
+_FULLY_TOLD = 2_000
 
 
 class Fragment:
@@ -33,7 +40,17 @@ class Fragment:
     made once: many functions share a model, and compacting its schema for each is what a long list would wait for.
     """
 
-    __slots__ = ("core", "_adapter", "_json", "_output", "_compact", "_compact_output", "_validator", "_serializer")
+    __slots__ = (
+        "core",
+        "_adapter",
+        "_json",
+        "_output",
+        "_compact",
+        "_compact_output",
+        "_validator",
+        "_serializer",
+        "_stopping",
+    )
 
     def __init__(self, core: CoreSchema, json: JsonSchema | None, adapter: TypeAdapter[Any] | None = None) -> None:
         self.core = core
@@ -42,6 +59,7 @@ class Fragment:
         self._output = json
         self._compact: JsonSchema | None = None
         self._compact_output: JsonSchema | None = None
+        self._stopping: CoreSchema | None = None
         self._validator: Any = adapter.validator if adapter else None
         self._serializer: Any = adapter.serializer if adapter else None
 
@@ -72,6 +90,14 @@ class Fragment:
         if self._compact_output is None:
             self._compact_output = compacted(self.output)
         return self._compact_output
+
+    @property
+    def stopping(self) -> CoreSchema:
+        """As `core`, but sequences and mappings stop at their first bad item."""
+        if self._stopping is None:
+            made = self._adapter
+            self._stopping = fail_fast(self.core) if made is None else _called(fail_fast_validator(made))
+        return self._stopping
 
     def _described(self, mode: Any) -> JsonSchema:
         from defserve.binding.models import json_schema
@@ -128,8 +154,11 @@ def _made(annotation: Any) -> Fragment:
     made = adapter(_concrete(annotation))
     # The adapter's own validator is called rather than its schema copied: definitions shared by two
     # parameters would clash in one schema ("Duplicate ref"), and each would be built again for every tool.
-    core = core_schema.no_info_plain_validator_function(made.validator.validate_python)
-    return Fragment(core, None, made)
+    return Fragment(_called(made.validator), None, made)
+
+
+def _called(validator: Any) -> CoreSchema:
+    return core_schema.no_info_plain_validator_function(validator.validate_python)
 
 
 _cached = lru_cache(maxsize=4096)(_made)
@@ -142,16 +171,21 @@ def _concrete(annotation: Any) -> Any:
     return annotation
 
 
+_Validate = abc.Callable[[Any], dict[str, Any]]
+
+
 class Arguments:
     """The arguments of one function: their JSON Schema, and their validation."""
 
-    __slots__ = ("_parameters", "_fragments", "_schema", "_validate")
+    __slots__ = ("_parameters", "_fragments", "_schema", "_validate", "_validate_all")
 
     def __init__(self, parameters: tuple[Parameter, ...], fragments: tuple[Fragment, ...]) -> None:
         self._parameters = parameters
         self._fragments = fragments
         self._schema: JsonSchema | None = None
-        self._validate: abc.Callable[[Any], dict[str, Any]] | None = None
+        # Stops early; the other one, made when first needed, collects every error there is.
+        self._validate: _Validate | None = None
+        self._validate_all: _Validate | None = None
 
     @property
     def may_annotate(self) -> bool:
@@ -192,20 +226,25 @@ class Arguments:
         """
         validate = self._validate or self._build()
         try:
-            return validate({} if given is None else given)
-        except ValidationError as error:
-            return self._second_look(given, error)
+            try:
+                return validate({} if given is None else given)
+            except ValidationError as error:
+                return self._second_look(given, error)
         except (OverflowError, RecursionError, UnicodeError) as error:
             raise BadArguments((Problem("", f"arguments cannot be read: {error}"),)) from None
 
-    def _build(self) -> abc.Callable[[Any], dict[str, Any]]:
-        fields = {
-            parameter.name: _field(parameter, made.core)
-            for parameter, made in zip(self._parameters, self._fragments, strict=True)
-        }
-        validator = SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior="forbid"))
-        self._validate = validator.validate_python
+    def _build(self) -> _Validate:
+        self._validate = self._validator([made.stopping for made in self._fragments])
         return self._validate
+
+    def _validator(self, cores: list[CoreSchema]) -> _Validate:
+        fields = {
+            parameter.name: _field(parameter, core) for parameter, core in zip(self._parameters, cores, strict=True)
+        }
+        # JSON has no infinities, and a string that spells one is none of its numbers.
+        config = core_schema.CoreConfig(allow_inf_nan=False)
+        schema = core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=config)
+        return SchemaValidator(schema).validate_python
 
     def _second_look(self, given: Any, error: ValidationError) -> dict[str, Any]:
         """Try again with containers that came as JSON strings; else say what is wrong."""
@@ -217,19 +256,29 @@ class Arguments:
                 return self._validate(given)
             except ValidationError as second:
                 error = second
-        from defserve.binding.problems import explain
+        from defserve.binding.problems import MORE, explain
 
-        raise BadArguments(explain(error, given, self.schema)) from None
+        if holds_more_than(given, _FULLY_TOLD):
+            raise BadArguments((*explain(error, given, self.schema), MORE)) from None
+        try:
+            self._validate_all = self._validate_all or self._validator([made.core for made in self._fragments])
+            return self._validate_all(given)
+        except ValidationError as full:
+            raise BadArguments(explain(full, given, self.schema)) from None
 
     def _decoded(self, given: dict[str, Any]) -> dict[str, Any] | None:
+        """Raises BadArguments for JSON text that, outside a string, no message could hold."""
         found: dict[str, Any] = {}
         for parameter, made in zip(self._parameters, self._fragments, strict=True):
             value = given.get(parameter.wire_name)
             if isinstance(value, str) and value.strip()[:1] in ("[", "{") and _wants_container(made.json):
                 try:
-                    found[parameter.wire_name] = pydantic_core.from_json(value, allow_inf_nan=False)
+                    decoded = pydantic_core.from_json(value, allow_inf_nan=False)
                 except ValueError:
                     continue
+                if reason := excess(decoded, _DEPTH, _KEYS):
+                    raise BadArguments((Problem(parameter.wire_name, f"the JSON in this string: {reason}"),))
+                found[parameter.wire_name] = decoded
         return {**given, **found} if found else None
 
 
@@ -245,7 +294,27 @@ def _fragment_of(parameter: Parameter, signature: Signature) -> Fragment:
     except Exception as error:
         subject = f"{signature.name}: parameter {parameter.name!r}"
         raise unusable(parameter.annotation, error, where=signature.where, subject=subject) from error
+    if not _fits(parameter.default, made):
+        raise UsageError(
+            f"{signature.name}: parameter {parameter.name!r}: its default {parameter.default!r}"
+            f" is not {spelled(parameter.annotation)}",
+            where=signature.where,
+            fix="change the default, or the annotation",
+        )
     return made
+
+
+def _fits(default: Any, made: Fragment) -> bool:
+    """Whether a caller could give what is the default; only of scalars, as more would cost every start."""
+    kind = _JSON_TYPES.get(kind_of(default))
+    wanted = made.json.get("type")
+    if kind is None or made.by_pydantic or wanted in _CONTAINERS or made.json == {"type": kind}:
+        return True
+    try:
+        made.validator.validate_python(default)
+    except ValidationError:
+        return False
+    return True
 
 
 def _field(parameter: Parameter, core: CoreSchema) -> core_schema.TypedDictField:

@@ -25,6 +25,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 EXPECTED: dict[str, str] = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "integer"),
     **dict.fromkeys(("float_type", "float_parsing", "decimal_type", "decimal_parsing", "complex_type"), "number"),
+    "finite_number": "number",
     **dict.fromkeys(("bool_type", "bool_parsing"), "boolean"),
     **dict.fromkeys(("string_type", "string_sub_type", "string_unicode", "bytes_type"), "string"),
     **dict.fromkeys(
@@ -50,7 +51,6 @@ BROKEN: dict[str, Callable[[_Context], str]] = {
     "less_than_equal": lambda c: f"must be at most {c['le']}",
     "less_than": lambda c: f"must be less than {c['lt']}",
     "multiple_of": lambda c: f"must be a multiple of {c['multiple_of']}",
-    "finite_number": lambda c: "must be a finite number",
     "string_too_short": lambda c: f"must have at least {counted(c['min_length'], 'character')}",
     "string_too_long": lambda c: f"must have at most {counted(c['max_length'], 'character')}",
     "bytes_too_short": lambda c: f"must have at least {counted(c['min_length'], 'byte')}",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.runner.address import SECURE, Address
+from defserve.runner.deadlines import HEAD_BYTES, lasting, with_deadlines
 from defserve.runner.sockets import BACKLOG, bound
 
 if TYPE_CHECKING:
@@ -63,7 +64,6 @@ def make_listener(
         import uvicorn
     except ImportError:
         raise _missing(f"serving on {address.scheme}: needs an HTTP server") from None
-    from defserve.runner.deadlines import lasting, with_deadlines
 
     class Listener(uvicorn.Server):
         """uvicorn's own raises the signal again when all is done."""
@@ -130,6 +130,8 @@ def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict
         "timeout_graceful_shutdown": int(limits.drain) or 1,
         # uvicorn counts the connection that asks.
         "limit_concurrency": limits.connections + 1,
+        # Its own bound gives another answer than the one both parsers have.
+        "h11_max_incomplete_event_size": 2 * HEAD_BYTES,
         "ws_max_size": limits.message,
         "ws_ping_interval": PING,
         "ws_ping_timeout": PING,

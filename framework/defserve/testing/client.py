@@ -14,6 +14,7 @@ from defserve.host.answers import Root
 from defserve.host.client import Client
 from defserve.host.conversation import Progress
 from defserve.host.eras import ERAS, HANDSHAKE_VERSIONS, STATELESS_VERSIONS
+from defserve.testing.roads import connect_over
 from defserve.testing.script import KINDS, Script
 
 # pytest leaves the frames of this module out: a failure points at the line of the test.
@@ -26,12 +27,22 @@ T = TypeVar("T")
 class SyncClient:
     """Connects to `server` with the first verb, and lives until `close`.
 
-    `era` is "handshake", "stateless" or a protocol version. Everything can be asked of this client unless `offers`
-    says otherwise; what the server asks must have been answered beforehand by `will_answer` and its like.
+    The server is an object, "module:attr" or "path/server.py:attr", or the address of one that runs. `era` is
+    "handshake", "stateless" or a protocol version; `over` is "memory", "stdio", "http" or "ws". Everything can be asked
+    of this client unless `offers` says otherwise; what the server asks must have been answered beforehand by
+    `will_answer` and its like.
     """
 
-    def __init__(self, server: Any, era: str | None = None, *, updates_snapshots: bool = False, **options: Any) -> None:
-        self.server, self.era, self.updates_snapshots = server, era, updates_snapshots
+    def __init__(
+        self,
+        server: Any,
+        era: str | None = None,
+        *,
+        over: str = "memory",
+        updates_snapshots: bool = False,
+        **options: Any,
+    ) -> None:
+        self.server, self.era, self.over, self.updates_snapshots = server, era, over, updates_snapshots
         self.logs: list[Json] = []
         """The params of every log notification so far."""
         self.progress: list[tuple[float, float | None, str | None]] = []
@@ -209,15 +220,16 @@ class SyncClient:
         return self._client
 
     def _connection(self) -> Any:
-        options: Json = {"log_level": "debug", **self._options}
-        return self.server.connect(
-            version=version_of(self.era),
-            answers=self._script.answers(),
-            on_log=self.logs.append,
-            on_progress=self._progressed,
-            on_notification=self._heard,
-            **options,
-        )
+        options: Json = {
+            "log_level": "debug",
+            **self._options,
+            "version": version_of(self.era),
+            "answers": self._script.answers(),
+            "on_log": self.logs.append,
+            "on_progress": self._progressed,
+            "on_notification": self._heard,
+        }
+        return connect_over(self.over, self.server, options)
 
     def _progressed(self, progress: float, total: float | None, message: str | None) -> None:
         self.progress.append((progress, total, message))

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from defserve.testing.client import SyncClient
 
 ERAS = ("handshake", "stateless")
+TRANSPORTS = ("memory", "stdio", "http", "ws")
 MARKERS = (
-    'serves(target, **options): the server of the `client` fixture, as an object or as "module:attr" or'
-    ' "path/server.py:attr"; options go to the client',
+    'serves(target, over=..., **options): the server of the `client` fixture, as an object, as "module:attr" or'
+    ' "path/server.py:attr", or by its address; over "memory", "stdio", "http", "ws" or several of them;'
+    " options go to the client",
     'eras(*eras): run only in these eras: "handshake", "stateless", or a protocol version',
 )
 PASSED = pytest.StashKey[bool]()
@@ -22,8 +24,13 @@ PASSED = pytest.StashKey[bool]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     # Not --snapshot-update: pytest refuses to start when two plugins (syrupy has it) add the same option.
-    parser.getgroup("defserve").addoption(
-        "--update-schemas", action="store_true", help="write the files that schema_snapshot compares with"
+    group = parser.getgroup("defserve")
+    group.addoption("--update-schemas", action="store_true", help="write the files that schema_snapshot compares with")
+    group.addoption(
+        "--serve-over",
+        action="append",
+        choices=TRANSPORTS,
+        help="what the `client` fixture reaches servers over, where no mark says otherwise (memory); repeatable",
     )
 
 
@@ -37,6 +44,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "defserve_era" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("eras")
         metafunc.parametrize("defserve_era", mark.args if mark else ERAS, indirect=True)
+    if "defserve_over" in metafunc.fixturenames and (transports := _transports(metafunc)):
+        metafunc.parametrize("defserve_over", transports, indirect=True)
+
+
+def _transports(metafunc: pytest.Metafunc) -> tuple[str, ...]:
+    """What the test runs over, as its mark or else the command line says; nothing if neither does."""
+    mark = metafunc.definition.get_closest_marker("serves")
+    chosen: Any = mark.kwargs.get("over") if mark else None
+    if chosen is None:
+        return tuple(dict.fromkeys(metafunc.config.getoption("--serve-over") or ()))
+    several = (chosen,) if isinstance(chosen, str) else tuple(chosen)
+    for one in several:
+        if one not in TRANSPORTS:
+            raise pytest.UsageError(f"serves(over={one!r}): use some of {', '.join(TRANSPORTS)}")
+    return several
 
 
 @pytest.hookimpl(wrapper=True)
@@ -56,16 +78,22 @@ def defserve_era(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def client(request: pytest.FixtureRequest, defserve_era: str) -> Generator[SyncClient, None, None]:
+def defserve_over(request: pytest.FixtureRequest) -> str:
+    """What the test reaches its server over: memory, unless a mark or the command line says otherwise."""
+    return getattr(request, "param", TRANSPORTS[0])
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest, defserve_era: str, defserve_over: str) -> Generator[SyncClient, None, None]:
     """A connected client of the server under test, without `await`.
 
     The server is the one of `@pytest.mark.serves(...)`, or else the fixture `server`.
     """
     from defserve.testing.client import SyncClient
 
-    server, options = _server_under_test(request)
+    server, options = _server_under_test(request, defserve_over)
     update = bool(request.config.getoption("--update-schemas"))
-    client = SyncClient(server, defserve_era, updates_snapshots=update, **options)
+    client = SyncClient(server, defserve_era, over=defserve_over, updates_snapshots=update, **options)
     try:
         yield client
     finally:
@@ -88,19 +116,29 @@ def schema_snapshot(request: pytest.FixtureRequest, client: SyncClient) -> Calla
     return check
 
 
-def _server_under_test(request: pytest.FixtureRequest) -> tuple[Any, dict[str, Any]]:
+def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, dict[str, Any]]:
     from defserve.errors import UsageError
+    from defserve.host.addresses import is_address
     from defserve.host.targets import is_server, load_server
 
     mark = request.node.get_closest_marker("serves")
     target: Any = mark.args[0] if mark and mark.args else _server_fixture(request)
+    options = {name: value for name, value in mark.kwargs.items() if name != "over"} if mark else {}
+    if isinstance(target, str) and (over == "stdio" or is_address(target)):
+        return target, options
+    if over == "stdio":
+        pytest.fail(
+            "over stdio a server runs in a process of its own, which cannot be given an object\n"
+            '  fix: name it, @pytest.mark.serves("module:server"), or give it another transport: over="memory"',
+            pytrace=False,
+        )
     try:
         server = load_server(target) if isinstance(target, str) else target
     except UsageError as error:
         pytest.fail(f"the server under test cannot be loaded: {error}", pytrace=False)
     if not is_server(server):
         pytest.fail(f"the server under test is {type(server).__name__!r}, not a server", pytrace=False)
-    return server, dict(mark.kwargs) if mark else {}
+    return server, options
 
 
 def _server_fixture(request: pytest.FixtureRequest) -> Any:

@@ -165,8 +165,8 @@ class HttpApp:
         return "" if self.options.path else scope.get("root_path", "").rstrip("/")
 
     def _path(self, scope: Scope) -> str:
-        if not self.options.path and scope.get("endpoint") is self and "path" not in scope.get("path_params", ()):
-            return self.endpoint  # Starlette's Route, unlike its Mount, leaves no rest of a path
+        if not self.options.path and scope.get("endpoint") is self and "app_root_path" not in scope:
+            return self.endpoint  # Starlette's Route, unlike its Mount, has compared the whole path
         return scope["path"].removeprefix(self._root(scope)).rstrip("/")
 
     async def _post(self, exchange: Exchange, scope: Scope) -> None:

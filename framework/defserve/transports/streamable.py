@@ -30,6 +30,7 @@ INVALID_PARAMS, INTERNAL_ERROR, HEADER_MISMATCH = -32602, -32603, -32020
 STATUS = {-32700: 400, -32600: 400, -32601: 404, -32602: 400, -32020: 400, -32021: 400, -32022: 400}
 
 SILENCE = 15.0
+CLIENT_LEFT = 499
 
 
 class Desk(Protocol):
@@ -235,7 +236,10 @@ class Streamable:
             return
         with reading(exchange, left, stream):
             await exchange.wait(SILENCE)
-            if exchange.gone or (exchange.finished and await self._answer_at_once(exchange, statuses, stream)):
+            if exchange.gone:
+                await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware insists on a response
+                return
+            if exchange.finished and await self._answer_at_once(exchange, statuses, stream):
                 return
             await exchange.start_events(stream.start() if stream is not None else b"")
             await exchange.stream(SILENCE, left)

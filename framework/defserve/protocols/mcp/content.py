@@ -27,6 +27,18 @@ def block(part: Part, dialect: Dialect) -> Params:
     return encoded
 
 
+def least_size(parts: Sequence[Part], dialect: Dialect) -> int:
+    """Bytes that blocks of the parts take at the least, found without encoding any of them."""
+    size = 0
+    for part in parts:
+        if isinstance(part, Audio) and "audio" not in dialect.has:
+            continue
+        text: str | None = getattr(part, "text", None)
+        data: bytes | None = getattr(part, "data", None)
+        size += len(text) if text is not None else 4 * len(data or b"") // 3
+    return size
+
+
 def contents(uri: str, part: Part, mime_type: str | None, dialect: Dialect) -> Params:
     """A part as the contents of a resource (resources: resource contents)."""
     found: Params = {"uri": uri}

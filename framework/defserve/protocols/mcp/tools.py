@@ -11,7 +11,7 @@ from defserve.binding.results import Returns
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.core.stages import surround
-from defserve.errors import ProtocolError, UsageError
+from defserve.errors import LimitExceeded, ProtocolError, UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import VENDOR, is_missing_capability, lone, tool_failure
@@ -150,15 +150,12 @@ class Tools:
             return tool_failure(call, error)
 
     async def _run(self, call: Call, tool: Tool, kwargs: dict[str, Any], seconds: float) -> Params:
-        value = await tool.function.run(call, kwargs, seconds)
-        emitted = call.peek(Emitted)
-        if emitted is None:
-            return result(tool.returns.pack(value), dialect_of(call))
-        if tool.function.streams:
-            return result(tool.returns.join(emitted.parts), dialect_of(call))
-        outcome = tool.returns.pack(value)
-        earlier = [part for aside in emitted.parts for part in pack_any(aside.part).parts]
-        return result(Outcome(earlier + outcome.parts, outcome.structured), dialect_of(call))
+        outcome = _outcome(tool, await tool.function.run(call, kwargs, seconds), call.peek(Emitted))
+        dialect, limit = dialect_of(call), call.session.composition.limits.response
+        if content.least_size(outcome.parts, dialect) > limit:
+            # Encoding would copy it, only for the session to refuse it.
+            raise LimitExceeded(f"the result is larger than {limit} bytes", data={"limit": "response"})
+        return result(outcome, dialect)
 
     async def _run_staged(self, call: Call, tool: Tool, arguments: Params | None, seconds: float) -> Params:
         from contextlib import AsyncExitStack
@@ -172,6 +169,17 @@ class Tools:
             async with AsyncExitStack() as holds:
                 await surround(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
                 return await self._run(call, tool, kwargs, seconds)
+
+
+def _outcome(tool: Tool, value: Any, emitted: Emitted | None) -> Outcome:
+    """What was returned, after what was emitted on the way."""
+    if emitted is None:
+        return tool.returns.pack(value)
+    if tool.function.streams:
+        return tool.returns.join(emitted.parts)
+    outcome = tool.returns.pack(value)
+    earlier = [part for aside in emitted.parts for part in pack_any(aside.part).parts]
+    return Outcome(earlier + outcome.parts, outcome.structured)
 
 
 def result(outcome: Outcome, dialect: Dialect) -> Params:

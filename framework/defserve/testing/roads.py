@@ -1,0 +1,85 @@
+"""What a server can be tested over: each road connects a client to it, and needs no set-up of the test."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from defserve.errors import UsageError
+from defserve.host.addresses import Remote, is_address
+from defserve.host.client import Client
+from defserve.host.stdio import ProcessLink
+from defserve.host.targets import load_server
+
+# What only the network has: who the client is, told with every request.
+CREDENTIALS = ("token", "headers")
+
+Options = Mapping[str, Any]
+
+
+def connect_over(over: str, server: Any, options: Options) -> AbstractAsyncContextManager[Client]:
+    """A client of `server`: an object, the name of one, or the address of one that runs already.
+
+    An address is its own road. `options` are those of `Client`, and `token` and `headers` for the network; in memory
+    and over stdio nobody asks for those.
+    """
+    credentials = {name: options[name] for name in CREDENTIALS if name in options}
+    rest = {name: value for name, value in options.items() if name not in CREDENTIALS}
+    if isinstance(server, str) and is_address(server):
+        return Remote(server, **credentials).connect(**rest)
+    if over not in ROADS:
+        raise UsageError(f"a server cannot be tested over {over!r}", fix=f"use one of {', '.join(ROADS)}")
+    return ROADS[over](server, rest, credentials)
+
+
+def _over_memory(server: Any, options: Options, _: Options) -> AbstractAsyncContextManager[Client]:
+    connection: AbstractAsyncContextManager[Client] = _loaded(server).connect(**options)
+    return connection
+
+
+@asynccontextmanager
+async def _over_stdio(server: Any, options: Options, _: Options) -> AsyncGenerator[Client]:
+    if not isinstance(server, str):
+        raise UsageError(
+            "over stdio a server runs in a process of its own, which cannot be given an object",
+            fix='name it: @pytest.mark.serves("module:server")',
+        )
+    command = ["-m", "defserve", "run", server]
+    # The name is looked up where this process would have found it.
+    link = await ProcessLink.spawn(sys.executable, command, env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    async with Client(link, **options) as client:
+        yield client
+
+
+def _over_network(scheme: str) -> Road:
+    @asynccontextmanager
+    async def connect(server: Any, options: Options, credentials: Options) -> AsyncGenerator[Client]:
+        from defserve.runner.loopback import loopback
+
+        server = _loaded(server)
+        app = server.asgi()
+        async with loopback(app, server.limits, scheme=scheme) as url:
+            try:
+                async with Remote(url, **credentials).connect(**options) as client:
+                    yield client
+            finally:
+                await app.desk.stop()
+
+    return connect
+
+
+def _loaded(server: Any) -> Any:
+    return load_server(server) if isinstance(server, str) else server
+
+
+Road = Callable[[Any, Options, Options], AbstractAsyncContextManager[Client]]
+
+ROADS: dict[str, Road] = {
+    "memory": _over_memory,
+    "stdio": _over_stdio,
+    "http": _over_network("http"),
+    "ws": _over_network("ws"),
+}

@@ -1,0 +1,73 @@
+"""A server process on a port of this machine: spawn, wait until it listens, weigh, end."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import tempfile
+import time
+from typing import Self
+
+from .contenders import HttpContender
+from .processes import Launch, ServerFailed, memory_of
+
+PATIENCE = 20.0
+
+
+class HttpServer:
+    """One running server. Use as a context manager: leaving it ends the process."""
+
+    def __init__(self, contender: HttpContender, launch: Launch, through: tuple[str, ...] = ()) -> None:
+        """Spawn it; `through` are interpreter arguments before the script, such as a profiler's."""
+        self.contender = contender
+        self.port = _free_port()
+        self._stderr = tempfile.TemporaryFile()
+        command = [launch.python, *through, contender.script, str(self.port), *contender.arguments]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr, env=launch.environment
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            self._wait()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._stderr.close()
+
+    def interrupt(self) -> None:
+        """Ask it to stop, and wait for it to leave by itself."""
+        self._process.terminate()
+        self._process.wait(timeout=10)
+
+    def failed(self, reason: str) -> ServerFailed:
+        self._stderr.seek(0)
+        tail = self._stderr.read()[-2000:].decode(errors="replace")
+        return ServerFailed(f"{self.contender.name}: {reason}\n{tail}")
+
+    def resident(self) -> float:
+        """Resident memory, in MiB."""
+        return memory_of(self._process.pid)[0]
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise self.failed("the server ended")
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                time.sleep(0.02)
+            else:
+                return
+        raise self.failed("the server does not listen")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return found.getsockname()[1]

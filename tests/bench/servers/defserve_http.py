@@ -1,0 +1,23 @@
+"""defserve over HTTP as its documentation shows it, and a tool that lets idle memory be weighed without garbage."""
+
+import gc
+import sys
+
+from shapes import tools_of
+
+from defserve import Limits, Server
+
+# Room for more sessions than the 10,000 that are weighed, which is also the default.
+server = Server("bench", limits=Limits(sessions=20_000))
+for function, kind in tools_of("calls"):
+    server.tool(inline=kind == "inline")(function)
+
+
+@server.tool(inline=True)
+def collect_garbage() -> int:
+    """Collect garbage."""
+    return gc.collect()
+
+
+if __name__ == "__main__":
+    server.run(on=f"http://127.0.0.1:{sys.argv[1]}/mcp")

@@ -1,0 +1,29 @@
+"""The HTTP server under every contender but defserve, which brings its own: the same parser and loop, no extras.
+
+What defserve turns off (the access log, the date and server headers) is off for all, though none of the others does
+that by default: it is no merit of a framework.
+"""
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def serve(app: Any, port: int) -> None:
+    import uvicorn
+
+    uvicorn.run(
+        app,
+        host="127.0.0.1",
+        port=port,
+        http="httptools",
+        loop="uvloop",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=75,
+    )

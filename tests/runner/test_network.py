@@ -1,0 +1,530 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+
+from defserve import Limits, Server, UsageError
+from defserve.runner import deadlines
+from defserve.runner.address import Address
+from defserve.runner.network import NetworkOptions, make_listener
+from defserve.runner.sockets import bound
+from tests.listening import Listening, listening, parsers, request
+from tests.raw import PREFIX, STATELESS, until
+from tests.runner.processes import FRAMEWORK, ServerProcess
+
+pytestmark = pytest.mark.anyio
+
+ACCEPT = "accept: application/json, text/event-stream"
+
+
+def shop(limits: Limits | None = None) -> Server:
+    server = Server("shop", "1", limits=limits)
+
+    @server.tool
+    async def echo(text: str) -> str:
+        return text
+
+    return server
+
+
+def a_call(tool: str = "echo", **arguments: Any) -> bytes:
+    meta = {PREFIX + "protocolVersion": STATELESS, PREFIX + "clientCapabilities": {}}
+    params = {"name": tool, "arguments": arguments, "_meta": meta}
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+
+
+def headers_for(tool: str = "echo") -> tuple[str, ...]:
+    return ACCEPT, f"mcp-protocol-version: {STATELESS}", "mcp-method: tools/call", f"mcp-name: {tool}"
+
+
+def status(response: bytes) -> int:
+    return int(response.split(b" ", 2)[1])
+
+
+def said(response: bytes) -> str:
+    assert status(response) == 200, response
+    return json.loads(response.partition(b"\r\n\r\n")[2])["result"]["content"][0]["text"]
+
+
+async def works(where: Listening) -> None:
+    assert said(await where.ask(*headers_for(), body=a_call(text="fine"))) == "fine"
+
+
+# -- addresses -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["http://127.0.0.1:80/mcp", "https://h:443/", "ws://[::1]:8000/mcp", "wss://h:1/x", "unix:/s", "stdio:"]
+)
+def test_an_address_is_written_as_it_is_read(text: str):
+    assert str(Address.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["ftp://h/", "ws:h", "ws://", "wss://u@h/", "ws://h:99999/", "unix:relative", "tcp"])
+def test_an_address_that_is_none_is_refused_with_those_there_are(text: str):
+    with pytest.raises(UsageError, match="cannot serve on"):
+        Address.parse(text)
+
+
+# -- unix sockets ----------------------------------------------------------------------------------------
+
+
+@parsers
+async def test_a_unix_socket_is_served_for_its_owner_alone(tmp_path: Path, parser: str):
+    path = tmp_path / "s"
+    async with listening(shop(), f"unix:{path}", parser=parser) as where:
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        await works(where)
+    assert not path.exists()
+
+
+async def test_websockets_work_over_a_unix_socket(tmp_path: Path):
+    async with listening(shop(), f"unix:{tmp_path}/s") as where:
+        reader, writer = await where.connect()
+        upgrade = ("connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13")
+        writer.write(request(*upgrade, "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==", verb="GET"))
+        assert (await reader.readline()).startswith(b"HTTP/1.1 101 ")
+        writer.close()
+
+
+def test_the_file_of_a_server_that_died_is_replaced(tmp_path: Path):
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with bound(Address.parse(f"unix:{path}")) as (one,):
+        one.listen()
+        with pytest.raises(UsageError, match="another server listens there"), bound(Address.parse(f"unix:{path}")):
+            pass
+        assert path.exists()
+
+
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path):
+    path = tmp_path / "notes"
+    path.write_text("dear diary")
+    with pytest.raises(UsageError, match="not a socket"), bound(Address.parse(f"unix:{path}")):
+        pass
+    assert path.read_text() == "dear diary"
+
+
+def test_a_name_that_another_server_took_over_stays(tmp_path: Path):
+    path = tmp_path / "s"
+    with bound(Address.parse(f"unix:{path}")):
+        path.rename(tmp_path / "away")
+        other = socket.socket(socket.AF_UNIX)
+        other.bind(str(path))
+    assert path.exists()
+    other.close()
+
+
+# -- TLS -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A self-signed certificate for 127.0.0.1."""
+    import datetime
+    import ipaddress
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    folder, key = tmp_path_factory.mktemp("tls"), ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    forms = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, *forms))
+    return {"certfile": str(folder / "cert.pem"), "keyfile": str(folder / "key.pem")}
+
+
+@parsers
+async def test_https_and_wss_are_served_with_a_certificate(certificate: dict[str, str], parser: str):
+    trusting = ssl.create_default_context(cafile=certificate["certfile"])
+    async with listening(shop(), "https://127.0.0.1:0/mcp", parser=parser, **certificate) as where:
+        reader, writer = await asyncio.open_connection(where.address.host, where.address.port, ssl=trusting)
+        writer.write(request(*headers_for(), "connection: close", body=a_call(text="sealed")))
+        assert said(await reader.read()) == "sealed"
+        writer.close()
+        url = f"wss://{where.authority}/mcp"
+        async with connect(url, ssl=trusting, subprotocols=["mcp"], proxy=None) as over:  # type: ignore[list-item]
+            await over.send(a_call(text="sealed").decode())
+            assert "sealed" in str(await over.recv())
+
+
+@pytest.mark.parametrize("scheme", ["https", "wss"])
+def test_a_secure_address_needs_a_certificate(scheme: str):
+    with pytest.raises(UsageError, match=rf"{scheme}:// needs a certificate.*\n.*certfile"):
+        shop().run(f"{scheme}://127.0.0.1:0/mcp")
+
+
+def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path):
+    broken = tmp_path / "cert.pem"
+    for certfile in (tmp_path / "missing.pem", broken):
+        broken.write_text("nonsense")
+        with pytest.raises(UsageError, match=f"cannot use the certificate {certfile}"):
+            shop().run("https://127.0.0.1:0/mcp", certfile=str(certfile))
+
+
+# -- slow and greedy peers -------------------------------------------------------------------------------
+
+SLOW = Limits(header=0.1, body=0.1)
+
+HEADS = {
+    "nothing": b"",
+    "half a request line": b"POST /mc",
+    "half the headers": b"POST /mcp HTTP/1.1\r\nhost: localhost\r\nx-more: ",
+}
+
+
+async def closed_after(reader: asyncio.StreamReader) -> tuple[bytes, float]:
+    """What comes until the server hangs up, and how long that takes."""
+    began = time.monotonic()
+    async with asyncio.timeout(5):
+        try:
+            response = await reader.read()
+        except ConnectionResetError:  # it was still talking
+            response = b""
+    return response, time.monotonic() - began
+
+
+@parsers
+@pytest.mark.parametrize("head", HEADS)
+async def test_headers_that_do_not_come_are_not_waited_for(head: str, parser: str):
+    async with listening(shop(SLOW), parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(HEADS[head])
+        response, seconds = await closed_after(reader)
+        assert (status(response), 0.05 < seconds < 1) == (408, True)
+        writer.close()
+        await until(lambda: where.connections == 0)
+
+
+@parsers
+async def test_headers_that_trickle_in_gain_no_time(parser: str):
+    async with listening(shop(SLOW), parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(b"GET /mcp HTTP/1.1\r\nx: ")
+
+        async def trickle() -> None:
+            while True:
+                writer.write(b"x")
+                await asyncio.sleep(0.01)
+
+        task = asyncio.create_task(trickle())
+        _, seconds = await closed_after(reader)
+        task.cancel()
+        assert seconds < 1
+        writer.close()
+
+
+@parsers
+async def test_a_connection_that_is_kept_waits_for_its_next_request_but_not_for_half_of_it(parser: str):
+    async with listening(shop(SLOW), parser=parser) as where:
+        reader, writer = await where.connect()
+        for _ in range(2):
+            writer.write(request(*headers_for(), body=a_call(text="again")))
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+            await reader.readuntil(b"again")
+            await asyncio.sleep(0.15)  # longer than headers may take: between requests nobody hurries
+        await reader.read(1000)
+        writer.write(b"POST /mcp HTTP/1.1\r\n")
+        response, seconds = await closed_after(reader)
+        assert (status(response), seconds < 1) == (408, True)
+        writer.close()
+
+
+@parsers
+async def test_blank_lines_do_not_keep_a_connection_for_ever(parser: str):
+    async with listening(shop(SLOW), parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(request(verb="GET", path="/nothing"))
+        await reader.readuntil(b"Not found")
+        writer.write(b"\r\n")
+        assert (await closed_after(reader))[1] < 1
+        writer.close()
+
+
+@parsers
+async def test_a_call_may_take_longer_than_its_headers(parser: str):
+    server = shop(SLOW)
+
+    @server.tool
+    async def ponder() -> str:
+        await asyncio.sleep(0.2)
+        return "42"
+
+    async with listening(server, parser=parser) as where:
+        assert said(await where.ask(*headers_for("ponder"), body=a_call("ponder"))) == "42"
+
+
+@parsers
+async def test_a_socket_that_was_upgraded_has_its_headers_behind_it(parser: str):
+    async with listening(shop(SLOW), parser=parser) as where:
+        async with connect(f"ws://{where.authority}/mcp", proxy=None) as over:
+            await asyncio.sleep(0.15)  # longer than headers may take
+            await over.send(a_call(text="still here").decode())
+            assert "still here" in str(await over.recv())
+
+
+@parsers
+async def test_a_body_that_does_not_come_is_not_waited_for(parser: str):
+    async with listening(shop(SLOW), parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(request(*headers_for(), "content-length: 100", body=b"{"))
+        response, seconds = await closed_after(reader)
+        assert (status(response), seconds < 1) == (408, True)
+        writer.close()
+
+
+@parsers
+async def test_headers_without_end_are_refused(parser: str):
+    async with listening(shop(), parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(b"GET /mcp HTTP/1.1\r\n")
+        for _ in range(2):
+            writer.write((b"x-more: " + b"x" * 1000 + b"\r\n") * 20)
+            await asyncio.sleep(0.01)  # so that it is read in one piece
+        assert status((await closed_after(reader))[0]) == 431
+        writer.close()
+
+
+@parsers
+async def test_a_connection_too_many_is_turned_away_and_one_that_left_makes_room(parser: str):
+    async with listening(shop(Limits(connections=2)), parser=parser) as where:
+        kept = [await where.connect() for _ in range(2)]
+        await until(lambda: where.connections == 2)
+        assert status(await where.ask(*headers_for(), body=a_call(text="x"))) == 503
+        upgrade = ("upgrade: websocket", "sec-websocket-version: 13", "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==")
+        reader, writer = await where.connect()
+        writer.write(request(*upgrade, "connection: upgrade", verb="GET"))
+        assert status(await reader.read()) == 503
+        writer.close()
+        kept.pop()[1].close()
+        await until(lambda: where.connections == 1)
+        await works(where)
+        kept.pop()[1].close()
+
+
+@pytest.mark.parametrize("kind", ["http", "ws"])
+async def test_who_stops_reading_is_cut_off(kind: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deadlines, "STALL", 0.05)
+    server = shop()
+
+    @server.tool
+    async def flood() -> str:
+        return "x" * 7_000_000
+
+    async with listening(server) as where:
+        reader, writer = await asyncio.open_connection(where.address.host, where.address.port, limit=1)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        if kind == "http":
+            writer.write(request(*headers_for("flood"), body=a_call("flood")))
+        else:
+            upgrade = ("upgrade: websocket", "sec-websocket-version: 13", "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==")
+            writer.write(request(*upgrade, "connection: upgrade", verb="GET"))
+            body = a_call("flood")
+            await until(lambda: len(where.app.sockets.open) == 1)
+            # An unmasked key of zeros leaves the text as it is.
+            writer.write(bytes([0x81, 0x80 | 126]) + len(body).to_bytes(2, "big") + bytes(4) + body)
+        await until(lambda: where.connections == 1)
+        await until(lambda: where.connections == 0)
+        writer.transport.abort()
+
+
+async def test_a_reader_that_is_slow_but_reads_is_let_be(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deadlines, "STALL", 0.05)
+    monkeypatch.setattr(deadlines, "SLOWEST", 1)
+    server = shop()
+
+    @server.tool
+    async def flood() -> str:
+        return "x" * 7_000_000
+
+    async with listening(server) as where:
+        reader, writer = await where.connect()
+        writer.write(request(*headers_for("flood"), "connection: close", body=a_call("flood")))
+        size = 0
+        while data := await reader.read(500_000):
+            size += len(data)
+            await asyncio.sleep(0.01)
+        assert size > 7_000_000
+        writer.close()
+
+
+# -- a process, from its start to its exit code ----------------------------------------------------------
+
+SERVED = """
+server = Server("served", "1")
+
+@server.tool
+async def slow() -> str:
+    tell("began")
+    await asyncio.sleep(0.3)
+    return "finished"
+
+@server.tool
+async def stuck() -> str:
+    tell("began")
+    await asyncio.sleep(60)
+
+server.main(["--on", {on!r}, "--http", {parser!r}])
+sys.exit()
+"""
+
+
+class Served(ServerProcess):
+    """A process that serves on the network; `port` is where."""
+
+    def __init__(self, folder: Path, on: str = "http://127.0.0.1:0/mcp", parser: str = "auto") -> None:
+        super().__init__(folder, SERVED.replace("{on!r}", repr(on)).replace("{parser!r}", repr(parser)))
+
+    def port(self) -> int:
+        line = self.line(2)
+        assert line is not None and line.startswith(b"serving on "), line
+        return int(line.rpartition(b":")[2].partition(b"/")[0])
+
+    def begin(self, port: int, tool: str) -> socket.socket:
+        """Call a tool, which says when it runs."""
+        one = socket.create_connection(("127.0.0.1", port))
+        one.settimeout(10)
+        one.sendall(request(*headers_for(tool), body=a_call(tool)))
+        self.wait_for("began")
+        return one
+
+
+def read_all(one: socket.socket) -> bytes:
+    with one, one.makefile("rb") as stream:
+        return stream.read()
+
+
+@parsers
+def test_after_sigterm_what_runs_is_answered_nothing_new_is_taken_and_the_exit_is_clean(tmp_path: Path, parser: str):
+    with Served(tmp_path, parser=parser) as served:
+        port = served.port()
+        running = served.begin(port, "slow")
+        served.signal(signal.SIGTERM)
+        assert said(read_all(running)) == "finished"
+        assert served.exit_code() == 0
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+
+
+def test_after_sigterm_a_socket_gets_its_answer_and_a_farewell(tmp_path: Path):
+    async def converse(port: int) -> tuple[str, int | None]:
+        async with connect(f"ws://127.0.0.1:{port}/mcp", proxy=None) as over:
+            await over.send(a_call("slow").decode())
+            await asyncio.to_thread(served.wait_for, "began")
+            served.signal(signal.SIGTERM)
+            answer = str(await over.recv())
+            await over.wait_closed()
+            return answer, over.close_code
+
+    with Served(tmp_path, "ws://127.0.0.1:0/mcp") as served:
+        answer, code = asyncio.run(converse(served.port()))
+        assert "finished" in answer and code == 1012
+        assert served.exit_code() == 0
+
+
+def test_ctrl_c_ends_with_130(tmp_path: Path):
+    with Served(tmp_path) as served:
+        served.port()
+        served.signal(signal.SIGINT)
+        assert served.exit_code() == 130
+
+
+def test_a_second_signal_does_not_wait_for_what_runs(tmp_path: Path):
+    with Served(tmp_path) as served:
+        running = served.begin(served.port(), "stuck")
+        served.signal(signal.SIGTERM)
+        time.sleep(0.3)  # the first is heard at the next look, ten times a second
+        served.signal(signal.SIGTERM)
+        assert served.seconds_to_exit() < 3
+        assert served.exit_code() == 0
+        running.close()
+
+
+def test_a_unix_socket_goes_with_its_server(tmp_path: Path):
+    path = tmp_path / "s"
+    with Served(tmp_path, f"unix:{path}") as served:
+        assert served.line(2) == f"serving on unix:{path}".encode()
+        served.signal(signal.SIGTERM)
+        assert served.exit_code() == 0
+    assert not path.exists()
+
+
+def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}/mcp"
+        with Served(tmp_path, address) as served:
+            first, second = served.rest(2)
+            assert first == f"error: cannot listen on {address}: address already in use".encode()
+            assert b"fix: stop what listens there, or choose another address" in second
+            assert served.exit_code() == 1
+
+
+def test_a_lifespan_that_fails_ends_the_process_with_1(tmp_path: Path):
+    source = """
+    @asynccontextmanager
+    async def broken(server):
+        raise RuntimeError("no database")
+        yield
+
+    server = Server("served", "1", lifespan=broken)
+    server.run("http://127.0.0.1:0/mcp")
+    """
+    with ServerProcess(tmp_path, textwrap.dedent(source)) as served:
+        assert any(b"no database" in line for line in served.rest(2))
+        assert served.exit_code() == 1
+
+
+@pytest.mark.parametrize(
+    ("missing", "on"), [("uvicorn", "http://127.0.0.1:0/mcp"), ("websockets", "ws://127.0.0.1:0/mcp")]
+)
+def test_what_is_not_installed_is_named_with_the_line_that_installs_it(missing: str, on: str):
+    code = f"""
+        import sys
+        sys.modules[{missing!r}] = None
+        from defserve import Server
+        Server("s", "1").main(["--on", {on!r}])
+    """
+    environment = {**os.environ, "PYTHONPATH": str(FRAMEWORK)}
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=environment, timeout=20
+    )
+    assert ended.returncode == 1
+    assert 'pip install "defserve[http]"' in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_only_a_trusted_proxy_may_say_where_a_request_comes_from():
+    from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+    for trusted in (False, True):
+        app, address = shop().asgi(trusted_proxy=trusted), Address.parse("http://127.0.0.1:0/mcp")
+        listener: Any = make_listener(app, address, NetworkOptions(trusted_proxy=trusted), Limits(), app.drain)
+        assert isinstance(listener.config.loaded_app, ProxyHeadersMiddleware) is trusted

@@ -1,0 +1,24 @@
+"""An example served at an address, by this process and on the loop of the test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib import import_module, reload
+
+from defserve import Server
+from defserve.runner.loopback import loopback
+
+
+def fresh(example: str) -> Server:
+    """The example's server, loaded anew as a process would: an example may keep something while it runs."""
+    return reload(import_module(f"examples.{example}")).server
+
+
+@asynccontextmanager
+async def at_address(server: Server, scheme: str = "http") -> AsyncGenerator[str]:
+    """Where the server is reached, for as long as the block runs."""
+    app = server.asgi()
+    async with loopback(app, server.limits, scheme=scheme) as url:
+        yield url
+        await app.desk.stop()
