@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.tests
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --editable
-# Options for pytest: make test ARGS="-k stdio -n auto"
+# Options for pytest: make test ARGS="-k stdio -n 0"
 ARGS ?=
 
 help:  ## list the targets
@@ -40,7 +40,7 @@ demo: $(RUNS)  ## start an example server and talk to it, as a client of either 
 
 test: $(READY)  ## run the tests
 	@echo "== tests ($$($(BIN)/python --version))"
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto $(ARGS)
 
 test-all:  ## run the tests on every Python 3.11 to 3.14 of this machine
 	@sh tests/every_python.sh $(ARGS)

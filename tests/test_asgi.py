@@ -357,3 +357,28 @@ async def test_sockets_that_close_anywhere_leave_no_descriptor(life: Life, parse
         async with asyncio.timeout(5):
             while len(os.listdir("/proc/self/fd")) > before:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
+
+
+@PARSERS
+async def test_a_socket_that_is_not_read_delays_no_other_of_its_session(parser: str):
+    server = Server("loud", "1")
+
+    @server.tool
+    async def shout(ctx: Context) -> str:
+        for _ in range(200):
+            ctx.log.info("x" * 100_000)
+            await asyncio.sleep(0)
+        return "done"
+
+    async with listening(server.asgi(), parser) as port:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=HEADERS) as web:
+            session = (await web.post("/", json=OPENING)).headers["mcp-session-id"]
+            web.headers["mcp-session-id"] = session
+            body = request("tools/call", {"name": "shout", "arguments": {}}, 2)
+            reader, writer = await raw_post(port, body, {"mcp-session-id": session, "connection": "close"})
+            async with asyncio.timeout(5):
+                for number in range(20):
+                    assert (await web.post("/", json=request("ping", {}, number + 3))).json()["result"] == {}
+            received = await asyncio.wait_for(reader.read(), 10)
+            writer.close()
+    assert b'"text":"done"' in received

@@ -1,8 +1,9 @@
-"""The kinds of a decoded JSON value, as type guards. Open to every layer, since JSON comes in everywhere."""
+"""The kinds and bounds of decoded JSON values. Open to every layer, since JSON comes in everywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, TypeGuard
 
 JsonSchema = dict[str, Any]
@@ -24,3 +25,22 @@ def is_array(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:
 def as_list(value: Any) -> list[Any]:
     """A keyword that may hold one thing or a list of them."""
     return list(value) if is_array(value) else [value]
+
+
+def excess(value: Any, depth: int, keys: int) -> str | None:
+    """Why a decoded array or object is none that a message may hold: too deep, too wide, or with an infinity."""
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    for _ in range(depth):
+        below: list[Any] = []
+        for container in level:
+            if is_object(container) and len(container) > keys:
+                return f"an object has more than {keys} members"
+            for item in container.values() if is_object(container) else container:
+                if isinstance(item, dict | list):
+                    below.append(item)
+                elif type(item) is float and not isfinite(item):
+                    return "a number is too large"
+        if not below:
+            return None
+        level = below
+    return f"nested deeper than {depth} levels"

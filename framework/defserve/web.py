@@ -18,6 +18,9 @@ from defserve.transports.streamable import Rules
 PRIMED_VERSIONS = frozenset({"2025-11-25"})
 BATCH_VERSIONS = frozenset({"2025-03-26"})
 
+# The address of a unix socket has no room for it.
+UNIX_PATH = "/mcp"
+
 
 def app(
     composition: Composition, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None = None
@@ -36,7 +39,7 @@ def app(
         scopes=mcp.tools.scopes,
     )
     http = HttpOptions(
-        path=address.path if address is not None else "",
+        path=_path(address),
         bind=address.host if address is not None and address.scheme != "unix" else "127.0.0.1",
         port=address.port if address is not None else None,
         allowed_hosts=tuple(options.get("allowed_hosts", ())),
@@ -47,6 +50,12 @@ def app(
         auth=auth,
     )
     return HttpApp(WebDesk(composition), rules, http)
+
+
+def _path(address: Address | None) -> str:
+    if address is None:
+        return ""
+    return UNIX_PATH if address.scheme == "unix" else address.path
 
 
 def run(composition: Composition, mcp: MCP, auth: Auth | None, address: Address, options: WebFields) -> int:

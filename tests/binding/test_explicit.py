@@ -167,3 +167,30 @@ def test_a_value_too_deep_to_check_is_refused() -> None:
         value = {"a": value}
     with pytest.raises(BadArguments, match="cannot be checked"):
         recursive.validate(value)
+
+
+@pytest.mark.parametrize("union", ["anyOf", "oneOf"])
+def test_a_union_looks_at_a_few_errors_of_each_branch(union: str) -> None:
+    asked = 0
+
+    class Counted(dict[str, Any]):
+        def __contains__(self, name: object) -> bool:
+            nonlocal asked
+            asked += 1
+            return super().__contains__(name)
+
+    items = {"type": "array", "items": {"type": "object", "required": ["a"]}}
+    made = ExplicitArguments(
+        {"type": "object", "properties": {"x": {union: [items, {"type": "null"}]}}},
+    )
+    with pytest.raises(BadArguments, match=r"x\[0\].a: missing"):
+        made.validate({"x": [Counted() for _ in range(10_000)]})
+    assert 0 < asked < 200
+
+
+def test_a_value_of_two_forms_is_refused_where_one_is_wanted() -> None:
+    made = ExplicitArguments({"type": "object", "properties": {"x": {"oneOf": [{"type": "integer"}, {"minimum": 3}]}}})
+    assert made.validate({"x": 1}) == {"x": 1}
+    assert made.validate({"x": 3.5}) == {"x": 3.5}
+    with pytest.raises(BadArguments, match="x: does not fit oneOf, got 3"):
+        made.validate({"x": 3})

@@ -6,7 +6,7 @@ import datetime
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr, field_validator
+from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr, create_model, field_validator
 
 from defserve.binding.schema import Arguments
 from defserve.binding.signature import read

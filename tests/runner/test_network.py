@@ -29,6 +29,12 @@ from tests.runner.processes import FRAMEWORK, ServerProcess
 pytestmark = pytest.mark.anyio
 
 ACCEPT = "accept: application/json, text/event-stream"
+UPGRADE = (
+    "connection: upgrade",
+    "upgrade: websocket",
+    "sec-websocket-version: 13",
+    "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==",
+)
 
 
 def shop(limits: Limits | None = None) -> Server:
@@ -95,8 +101,7 @@ async def test_a_unix_socket_is_served_for_its_owner_alone(tmp_path: Path, parse
 async def test_websockets_work_over_a_unix_socket(tmp_path: Path):
     async with listening(shop(), f"unix:{tmp_path}/s") as where:
         reader, writer = await where.connect()
-        upgrade = ("connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13")
-        writer.write(request(*upgrade, "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==", verb="GET"))
+        writer.write(request(*UPGRADE, verb="GET"))
         assert (await reader.readline()).startswith(b"HTTP/1.1 101 ")
         writer.close()
 
@@ -220,7 +225,7 @@ async def test_headers_that_do_not_come_are_not_waited_for(head: str, parser: st
         reader, writer = await where.connect()
         writer.write(HEADS[head])
         response, seconds = await closed_after(reader)
-        assert (status(response), 0.05 < seconds < 1) == (408, True)
+        assert (status(response), 0.05 < seconds < 3) == (408, True)
         writer.close()
         await until(lambda: where.connections == 0)
 
@@ -239,7 +244,7 @@ async def test_headers_that_trickle_in_gain_no_time(parser: str):
         task = asyncio.create_task(trickle())
         _, seconds = await closed_after(reader)
         task.cancel()
-        assert seconds < 1
+        assert seconds < 3
         writer.close()
 
 
@@ -255,7 +260,7 @@ async def test_a_connection_that_is_kept_waits_for_its_next_request_but_not_for_
         await reader.read(1000)
         writer.write(b"POST /mcp HTTP/1.1\r\n")
         response, seconds = await closed_after(reader)
-        assert (status(response), seconds < 1) == (408, True)
+        assert (status(response), seconds < 3) == (408, True)
         writer.close()
 
 
@@ -266,7 +271,7 @@ async def test_blank_lines_do_not_keep_a_connection_for_ever(parser: str):
         writer.write(request(verb="GET", path="/nothing"))
         await reader.readuntil(b"Not found")
         writer.write(b"\r\n")
-        assert (await closed_after(reader))[1] < 1
+        assert (await closed_after(reader))[1] < 3
         writer.close()
 
 
@@ -298,7 +303,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(parser: str):
         reader, writer = await where.connect()
         writer.write(request(*headers_for(), "content-length: 100", body=b"{"))
         response, seconds = await closed_after(reader)
-        assert (status(response), seconds < 1) == (408, True)
+        assert (status(response), seconds < 3) == (408, True)
         writer.close()
 
 
@@ -320,9 +325,8 @@ async def test_a_connection_too_many_is_turned_away_and_one_that_left_makes_room
         kept = [await where.connect() for _ in range(2)]
         await until(lambda: where.connections == 2)
         assert status(await where.ask(*headers_for(), body=a_call(text="x"))) == 503
-        upgrade = ("upgrade: websocket", "sec-websocket-version: 13", "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==")
         reader, writer = await where.connect()
-        writer.write(request(*upgrade, "connection: upgrade", verb="GET"))
+        writer.write(request(*UPGRADE, verb="GET"))
         assert status(await reader.read()) == 503
         writer.close()
         kept.pop()[1].close()
@@ -331,48 +335,57 @@ async def test_a_connection_too_many_is_turned_away_and_one_that_left_makes_room
         kept.pop()[1].close()
 
 
-@pytest.mark.parametrize("kind", ["http", "ws"])
-async def test_who_stops_reading_is_cut_off(kind: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(deadlines, "STALL", 0.05)
-    server = shop()
+def flooding() -> tuple[Server, list[bool]]:
+    """A server with a tool that says more than any buffer holds, and whether it was called."""
+    server, called = shop(), list[bool]()
 
     @server.tool
     async def flood() -> str:
+        called.append(True)
         return "x" * 7_000_000
 
+    return server, called
+
+
+async def narrow(where: Listening) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection whose own end holds little."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    one.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(one, (where.address.host, where.address.port))
+    return await asyncio.open_connection(sock=one)
+
+
+@pytest.mark.parametrize("kind", ["http", "ws"])
+async def test_who_stops_reading_is_cut_off(kind: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deadlines, "STALL", 0.05)
+    server, called = flooding()
     async with listening(server) as where:
-        reader, writer = await asyncio.open_connection(where.address.host, where.address.port, limit=1)
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        _, writer = await narrow(where)
+        body = a_call("flood")
         if kind == "http":
-            writer.write(request(*headers_for("flood"), body=a_call("flood")))
+            writer.write(request(*headers_for("flood"), body=body))
         else:
-            upgrade = ("upgrade: websocket", "sec-websocket-version: 13", "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==")
-            writer.write(request(*upgrade, "connection: upgrade", verb="GET"))
-            body = a_call("flood")
+            writer.write(request(*UPGRADE, verb="GET"))
             await until(lambda: len(where.app.sockets.open) == 1)
-            # An unmasked key of zeros leaves the text as it is.
+            # A mask of zeros leaves the text as it is.
             writer.write(bytes([0x81, 0x80 | 126]) + len(body).to_bytes(2, "big") + bytes(4) + body)
-        await until(lambda: where.connections == 1)
+        await until(lambda: bool(called))
         await until(lambda: where.connections == 0)
         writer.transport.abort()
 
 
 async def test_a_reader_that_is_slow_but_reads_is_let_be(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(deadlines, "STALL", 0.05)
+    monkeypatch.setattr(deadlines, "STALL", 0.2)
     monkeypatch.setattr(deadlines, "SLOWEST", 1)
-    server = shop()
-
-    @server.tool
-    async def flood() -> str:
-        return "x" * 7_000_000
-
+    server, _ = flooding()
     async with listening(server) as where:
-        reader, writer = await where.connect()
+        reader, writer = await narrow(where)
         writer.write(request(*headers_for("flood"), "connection: close", body=a_call("flood")))
         size = 0
-        while data := await reader.read(500_000):
+        while data := await reader.read(100_000):
             size += len(data)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.015)  # the whole of it takes longer than a stall may
         assert size > 7_000_000
         writer.close()
 

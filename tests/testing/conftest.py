@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+# Loaded before pytester remembers which modules there are: loaded a second time they would have classes of two kinds.
+import httptools  # noqa: F401
 import pytest
+
+import defserve.web  # noqa: F401
 
 
 @pytest.fixture

@@ -252,3 +252,99 @@ def test_starting_pytest_imports_nothing_of_ours_but_the_plugin():
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert json.loads(printed) == ["defserve", "defserve.testing", "defserve.testing.plugin", "defserve.version"]
+
+
+OVER = """
+import pytest
+
+@pytest.mark.serves("tests.testing.calculator:server"{over})
+def test_add(client):
+    client.will_answer({{"name": "Ann"}})
+    assert client.call("add", a=1) == 3
+    assert client.call("greet") == "hello Ann"
+    assert client.over in {expected}
+"""
+
+
+@pytest.mark.parametrize("over", ["memory", "stdio", "http", "ws"])
+def test_a_mark_says_what_the_server_is_reached_over(suite: pytest.Pytester, over: str):
+    result = run(suite, OVER.format(over=f", over={over!r}", expected=[over]))
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines([f"*test_add?handshake-{over}? PASSED*", f"*test_add?stateless-{over}? PASSED*"])
+
+
+def test_the_command_line_takes_a_whole_suite_to_other_roads(suite: pytest.Pytester):
+    code = OVER.format(over="", expected=["http", "ws"])
+    result = run(suite, code, "--serve-over", "http", "--serve-over=ws")
+    result.assert_outcomes(passed=4)
+
+
+def test_a_mark_is_stronger_than_the_command_line(suite: pytest.Pytester):
+    result = run(suite, OVER.format(over=", over=('memory', 'ws')", expected=["memory", "ws"]), "--serve-over=http")
+    result.assert_outcomes(passed=4)
+
+
+def test_a_road_that_does_not_exist_is_told(suite: pytest.Pytester):
+    result = run(suite, OVER.format(over=", over='carrier pigeon'", expected=[]))
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*carrier pigeon*memory, stdio, http, ws*"])
+
+
+def test_an_object_cannot_be_started_as_a_process(suite: pytest.Pytester):
+    result = run(
+        suite,
+        """
+import pytest
+from tests.testing.calculator import server
+
+@pytest.mark.serves(server, over="stdio")
+def test_add(client):
+    client.call("add", a=1)
+""",
+    )
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*process of its own*", "*fix: name it*"])
+
+
+def test_a_token_is_shown_where_somebody_asks_for_it(suite: pytest.Pytester):
+    result = run(
+        suite,
+        """
+import pytest
+from defserve import Server
+from defserve.auth import StaticTokens
+
+safe = Server("safe", auth=StaticTokens({"sesame": "ann"}))
+
+@safe.tool
+def open() -> str:
+    return "open"
+
+@pytest.mark.serves(safe, over=("memory", "http", "ws"), token="sesame")
+def test_open(client):
+    assert client.call("open") == "open"
+
+@pytest.mark.serves(safe, over=("http", "ws"))
+def test_closed(client):
+    from defserve.errors import PeerError
+    with pytest.raises(PeerError, match="401"):
+        client.call("open")
+""",
+    )
+    result.assert_outcomes(passed=10)
+
+
+def test_a_server_that_runs_is_tested_by_its_address(suite: pytest.Pytester):
+    result = run(
+        suite,
+        """
+import pytest
+from defserve.errors import PeerGone
+
+@pytest.mark.serves("http://127.0.0.1:1/mcp")
+def test_nobody_there(client):
+    with pytest.raises(PeerGone, match="127.0.0.1:1"):
+        client.tools()
+""",
+    )
+    result.assert_outcomes(passed=2)

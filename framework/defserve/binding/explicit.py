@@ -133,8 +133,9 @@ def _checked(schema: Any, wrong: _Wrong) -> Any:
 def _bounded(kind: Any) -> Any:
     """A validator whose unions look at a few errors of each branch: jsonschema would keep them all."""
     import jsonschema
+    from jsonschema import validators
 
-    validators: Any = jsonschema.validators
+    untyped: Any = validators
 
     def failed(validator: Any, options: Any, value: Any) -> Iterator[list[Any]]:
         for position, option in enumerate(options):
@@ -155,7 +156,7 @@ def _bounded(kind: Any) -> Any:
             context = [] if fitting else [error for branch in branches for error in branch]
             yield jsonschema.ValidationError("fits more than one form" if fitting else "fits no form", context=context)
 
-    return validators.extend(kind, {"anyOf": any_of, "oneOf": one_of})
+    return untyped.extend(kind, {"anyOf": any_of, "oneOf": one_of})
 
 
 def _registry(schema: JsonSchema) -> tuple[Any, Any]:

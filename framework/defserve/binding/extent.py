@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import Any
 
 from defserve.jsonvalue import is_array, is_object
@@ -22,22 +21,3 @@ def holds_more_than(value: Any, most: int) -> bool:
             below = list(container.values() if is_object(container) else container)
         ahead += below
     return False
-
-
-def excess(value: Any, depth: int, keys: int) -> str | None:
-    """Why a decoded array or object is none that a message may hold: too deep, too wide, or with an infinity."""
-    level: list[Any] = [value]
-    for _ in range(depth):
-        below: list[Any] = []
-        for container in level:
-            if is_object(container) and len(container) > keys:
-                return f"an object has more than {keys} members"
-            for item in container.values() if is_object(container) else container:
-                if isinstance(item, dict | list):
-                    below.append(item)
-                elif type(item) is float and not isfinite(item):
-                    return "a number is too large"
-        if not below:
-            return None
-        level = below
-    return f"nested deeper than {depth} levels"

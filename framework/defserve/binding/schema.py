@@ -14,10 +14,10 @@ from pydantic_core.core_schema import CoreSchema
 from defserve.binding import scalars
 from defserve.binding.annotations import accepts_none, kind_of, spelled
 from defserve.binding.compact import compacted, object_schema
-from defserve.binding.extent import excess, holds_more_than
+from defserve.binding.extent import holds_more_than
 from defserve.binding.fail_fast import fail_fast, fail_fast_validator
 from defserve.errors import BadArguments, Problem, UsageError
-from defserve.jsonvalue import JsonSchema, as_list, is_object
+from defserve.jsonvalue import JsonSchema, as_list, excess, is_object
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

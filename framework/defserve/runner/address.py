@@ -17,13 +17,10 @@ SCHEMES = {
 PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 SECURE = frozenset({"https", "wss"})
 
-# A socket's path leaves no room for the endpoint's.
-UNIX_ENDPOINT = "/mcp"
-
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A parsed address. `host` is a path for unix sockets, where the endpoint is `/mcp`."""
+    """A parsed address. `host` is a path for unix sockets, which leaves no room for the endpoint's."""
 
     scheme: str
     host: str = ""
@@ -37,7 +34,7 @@ class Address:
         if scheme == "stdio" and not rest:
             return cls("stdio")
         if scheme == "unix" and rest.startswith("/"):
-            return cls("unix", rest, path=UNIX_ENDPOINT)
+            return cls("unix", rest)
         if scheme in PORTS and rest.startswith("//"):
             return cls._network(scheme, rest[2:], text)
         raise UsageError(f"cannot serve on {text!r}", fix=f"use one of: {', '.join(SCHEMES.values())}")

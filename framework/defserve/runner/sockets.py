@@ -65,9 +65,7 @@ def _bind_network(address: Address) -> list[socket.socket]:
 
 def _bind_unix(address: Address) -> socket.socket:
     if not hasattr(socket, "AF_UNIX"):
-        raise UsageError(
-            f"cannot listen on {address}: this system has no unix sockets", fix="use http://127.0.0.1:8000/mcp"
-        )
+        raise UsageError(f"cannot listen on {address}: this system has no unix sockets", fix="use an http:// address")
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_stale(address.host)

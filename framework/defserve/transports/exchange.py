@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
 from defserve.auth.principals import Principal
@@ -47,15 +47,33 @@ class Exchange(Outbox):
 
     # -- what the client says ----------------------------------------------------------------------------
 
-    async def body(self, limit: int) -> bytes | None:
-        """The request's body, or None when it is larger than `limit` or its client left half-way."""
+    async def body(self, limit: int, seconds: float) -> bytes | None:
+        """The request's body, or None when it is larger than `limit` or its client left half-way.
+
+        Raises TimeoutError if it is not there in time.
+        """
         length = self.headers.get("content-length")
         if length is not None and length.isdecimal() and int(length) > limit:
             return None
+        steps = self._receive().__await__()
+        try:
+            waiting_for = next(steps)
+        except StopIteration as done:
+            message = done.value
+            if "body" in message and not message.get("more_body", False):
+                # It came with the headers: nothing to arm a timer for.
+                return message["body"] if len(message["body"]) <= limit else None
+            async with asyncio.timeout(seconds):
+                return await self._read(limit, message)
+        async with asyncio.timeout(seconds):
+            return await self._read(limit, await _Rest(steps, waiting_for))
+
+    async def _read(self, limit: int, message: MutableMapping[str, Any]) -> bytes | None:
         chunks: list[bytes] = []
         size, more = 0, True
         while more:
-            message = await self._receive()
+            if chunks:
+                message = await self._receive()
             if message["type"] == "http.disconnect":
                 self.gone = True
                 return None
@@ -82,14 +100,8 @@ class Exchange(Outbox):
     async def respond(self, status: int, body: bytes = b"", headers: HeaderList = (), *, plain: bool = False) -> None:
         """One complete response."""
         kind = (PLAIN if plain else JSON,) if body else ()
-        await self._send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [*kind, (b"content-length", b"%d" % len(body)), *headers],
-            }
-        )
-        await self._send({"type": "http.response.body", "body": body})
+        headers = [*kind, (b"content-length", b"%d" % len(body)), *headers]
+        await self._begin(status, headers, {"type": "http.response.body", "body": body})
 
     @property
     def only(self) -> Sent | None:
@@ -99,8 +111,15 @@ class Exchange(Outbox):
 
     async def start_events(self, first: bytes = b"") -> None:
         """From here on the response is a stream of events."""
-        await self._send({"type": "http.response.start", "status": 200, "headers": list(sse_format.HEADERS)})
-        await self._send({"type": "http.response.body", "body": first, "more_body": True})
+        body = {"type": "http.response.body", "body": first, "more_body": True}
+        await self._begin(200, list(sse_format.HEADERS), body)
+
+    async def _begin(self, status: int, headers: list[tuple[bytes, bytes]], body: MutableMapping[str, Any]) -> None:
+        try:
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+            await self._send(body)
+        except OSError:  # what ASGI servers may raise once the client has gone, of which `watch` hears as well
+            pass
 
     async def stream(self, keep_alive: float, left: Callable[[], None]) -> None:
         """Write events until the request is answered or dropped, its client is gone, or it stops reading."""
@@ -112,15 +131,36 @@ class Exchange(Outbox):
             await self._write(events, left)
             if self.finished and not self.unread:
                 break
-        # Nothing more can be written to one who does not read, not even the end.
-        if not self.gone:
-            await self._send({"type": "http.response.body", "body": b""})
+        await self._write(b"", left, last=True)
 
-    async def _write(self, data: bytes, left: Callable[[], None]) -> None:
-        if not data or self.gone:
+    async def _write(self, data: bytes, left: Callable[[], None], *, last: bool = False) -> None:
+        # Nothing more can be written to one who does not read, not even the end.
+        if self.gone or not (data or last):
             return
         try:
             async with asyncio.timeout(STALL):
-                await self._send({"type": "http.response.body", "body": data, "more_body": True})
+                await self._send({"type": "http.response.body", "body": data, "more_body": not last})
         except (TimeoutError, OSError):  # ASGI servers may raise OSError once the client has gone
             self.leave(left)
+
+
+class _Rest:
+    """What is left of something awaited that has been stepped once, by hand."""
+
+    __slots__ = ("_steps", "_waiting_for")
+
+    def __init__(self, steps: Generator[Any, Any, MutableMapping[str, Any]], waiting_for: Any) -> None:
+        self._steps, self._waiting_for = steps, waiting_for
+
+    def __await__(self) -> Generator[Any, Any, MutableMapping[str, Any]]:
+        waiting_for = self._waiting_for
+        while True:
+            try:
+                try:
+                    value = yield waiting_for
+                except BaseException as error:
+                    waiting_for = self._steps.throw(error)
+                else:
+                    waiting_for = self._steps.send(value)
+            except StopIteration as done:
+                return done.value

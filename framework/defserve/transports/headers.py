@@ -16,6 +16,8 @@ VERSION = "MCP-Protocol-Version"
 METHOD = "Mcp-Method"
 NAME = "Mcp-Name"
 
+ROUTING = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
+
 # Method → the parameter that Mcp-Name repeats.
 NAMED_BY = {
     "tools/call": "name",
@@ -45,13 +47,26 @@ class Headers:
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         pairs = list(raw)
-        self._values = {name.lower(): value for name, value in pairs}
-        self._repeated = _repeated(pairs) if len(self._values) != len(pairs) else None
+        values = dict(pairs)
+        # ASGI servers write names in lower case; that they did is one look, to do it again would be one for each.
+        if not b"".join(values).islower():
+            values = {name.lower(): value for name, value in pairs}
+        self._values = values
+        self._repeated = _repeated(pairs) if len(values) != len(pairs) else None
 
     def get(self, name: str) -> str | None:
         """The value, or None. A header that came more than once is joined by commas (RFC 9110 §5.3)."""
-        values = self.all(name)
-        return ", ".join(values) if values else None
+        key = _key(name)
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if self._repeated is not None and key in self._repeated:
+            return ", ".join(self._repeated[key])
+        return value.strip(BLANKS).decode("latin-1")
+
+    def pick(self, names: Iterable[bytes]) -> tuple[bytes | None, ...] | None:
+        """The values under these lower-case names as they came, to recognize a judgement by; None if any came twice."""
+        return tuple(map(self._values.get, names)) if self._repeated is None else None
 
     def all(self, name: str) -> list[str]:
         """Every value that came under this name, in order."""
@@ -150,12 +165,21 @@ def mismatch(
 
 def routing_mismatch(headers: Headers, method: str, params: Mapping[str, Any], version: str) -> str | None:
     """The part of `mismatch` that needs no knowledge of the tool: version, method and name."""
+    key = NAMED_BY.get(method)
+    if key is not None and headers.pick(ROUTING) == _routing(version, method, params.get(key)):
+        return None
     for name, expected, what in ((VERSION, version, "the version in params._meta"), (METHOD, method, "the method")):
         found = headers.all(name)
         if found != [expected]:
             return _absent_or_repeated(found, name) or f"{name} header does not match {what}"
-    key = NAMED_BY.get(method)
     return None if key is None else _compared(headers.all(NAME), NAME, params.get(key), f"params.{key}")
+
+
+def _routing(version: str, method: str, name: Any) -> tuple[bytes, ...] | None:
+    """What the headers most often are, byte for byte; None where a name needs the long way round."""
+    if not isinstance(name, str) or not name.isascii() or name.startswith(SENTINEL):
+        return None
+    return version.encode(), method.encode(), name.encode()
 
 
 def param_mismatch(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.options import Auth, Denied
@@ -21,6 +21,13 @@ from defserve.wire.codec import INVALID_REQUEST, encode
 Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None]]]
 
 CLOSE = ((b"connection", b"close"),)
+
+# What a request is let in by, and what a message is taken by: values that passed once are looked at no more.
+LET_IN_BY = (b"host", b"origin", b"sec-fetch-site")
+TAKEN_BY = (b"content-type", b"accept")
+REMEMBERED = 256
+
+_stranger = lru_cache(maxsize=1024)(anonymous)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,8 @@ class HttpApp:
             self.streamable.challenge = self._ask_for_scopes
         self.sockets = WebSockets(desk)
         self.endpoint = options.path.rstrip("/")
+        self._let_in: set[tuple[bytes | None, ...] | None] = set()
+        self._taken: set[tuple[bytes | None, ...] | None] = set()
         base = self.endpoint.rpartition("/")[0]
         self.legacy = LegacySse(desk, base)
         self._routes: dict[str, Methods] = {
@@ -68,17 +77,17 @@ class HttpApp:
             self._routes[base + MESSAGES] = {"POST": self._post_legacy}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif scope["type"] == "http":
+        if scope["type"] == "http":
             await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
         elif scope["type"] == "websocket":
             await self._websocket(scope, receive, send)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope["headers"])
         exchange = Exchange(headers, self._nobody(scope), receive, send)
-        if not await self._passes(exchange):
+        if headers.pick(LET_IN_BY) not in self._let_in and not await self._passes(exchange):
             return
         methods = self._routes.get(self._path(scope))
         if methods is None:
@@ -114,6 +123,7 @@ class HttpApp:
         host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
         refusal = self.gate.check(host, origin, site)
         if refusal is None:
+            _remember(self._let_in, exchange.headers.pick(LET_IN_BY))
             return True
         await exchange.respond(refusal.status, refusal.text.encode(), plain=True)
         return False
@@ -123,7 +133,7 @@ class HttpApp:
         if self.options.is_local:
             return LOCAL
         client = scope.get("client")
-        return anonymous(client[0] if client else "unknown")
+        return _stranger(client[0] if client else "unknown")
 
     async def _authenticate(self, exchange: Exchange, scope: Scope) -> bool:
         assert self.auth is not None
@@ -165,21 +175,30 @@ class HttpApp:
         return "" if self.options.path else scope.get("root_path", "").rstrip("/")
 
     def _path(self, scope: Scope) -> str:
+        if scope["path"] == self.options.path:
+            return self.endpoint
         if not self.options.path and scope.get("endpoint") is self and "app_root_path" not in scope:
             return self.endpoint  # Starlette's Route, unlike its Mount, has compared the whole path
         return scope["path"].removeprefix(self._root(scope)).rstrip("/")
 
     async def _post(self, exchange: Exchange, scope: Scope) -> None:
-        if not await self._is_json(exchange):
-            return
-        accept = exchange.headers.get("accept")
-        if not (accepts(accept, "application/json") and accepts(accept, "text/event-stream")):
-            text = "Not acceptable: accept both application/json and text/event-stream"
-            await refuse(exchange, 406, INVALID_REQUEST, text)
+        if exchange.headers.pick(TAKEN_BY) not in self._taken and not await self._takes(exchange):
             return
         body = await self._body(exchange)
         if body is not None:
             await self.streamable.post(exchange, body)
+
+    async def _takes(self, exchange: Exchange) -> bool:
+        """Whether a message comes, and may be answered, in a form we know."""
+        if not await self._is_json(exchange):
+            return False
+        accept = exchange.headers.get("accept")
+        if accepts(accept, "application/json") and accepts(accept, "text/event-stream"):
+            _remember(self._taken, exchange.headers.pick(TAKEN_BY))
+            return True
+        text = "Not acceptable: accept both application/json and text/event-stream"
+        await refuse(exchange, 406, INVALID_REQUEST, text)
+        return False
 
     async def _post_legacy(self, exchange: Exchange, scope: Scope) -> None:
         if not await self._is_json(exchange):
@@ -198,8 +217,7 @@ class HttpApp:
         """The request's body; None when it was refused, or its client left."""
         limits = self.desk.limits
         try:
-            async with asyncio.timeout(limits.body):
-                body = await exchange.body(limits.message)
+            body = await exchange.body(limits.message, limits.body)
         except TimeoutError:
             text = "Request timeout: the body did not arrive in time"
             await refuse(exchange, 408, INVALID_REQUEST, text, headers=CLOSE)
@@ -234,3 +252,11 @@ class HttpApp:
                 await self.desk.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+def _remember(known: set[tuple[bytes | None, ...] | None], values: tuple[bytes | None, ...] | None) -> None:
+    if values is None:
+        return
+    if len(known) >= REMEMBERED:
+        known.clear()
+    known.add(values)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Protocol
 
 UNREAD = 256
+SLOW = 16
 UNREAD_BYTES = 1024 * 1024
 STALL = 30.0
 
@@ -51,8 +52,9 @@ class Outbox:
         self._wake: asyncio.Future[None] | None = None
 
     def keep(self, message: Sent, id: str | None = None) -> None:
-        """Put a message at the end. The newest of its kind replaces the older; when it is full, the rest makes room."""
-        if message.replaces is not None:
+        """Put a message at the end. For a slow reader the newest of a kind replaces the oldest; when it is full, what
+        nobody waits for makes room."""
+        if message.replaces is not None and len(self.unread) >= SLOW:
             self._drop_first(lambda item: item.message.replaces == message.replaces)
         if not message.data:
             return

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from defserve.jsonvalue import is_array, is_object
+from defserve.jsonvalue import excess, is_array, is_object
 from defserve.wire.messages import Encoded, Id, Malformed, Message, Notification, Reply, Request
 
 PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS = -32700, -32600, -32602
@@ -23,9 +23,9 @@ def decode(data: bytes, *, depth: int = 64, keys: int = 10_000) -> Message | lis
         return Malformed(PARSE_ERROR, f"Parse error: {error}")
     # Only a message that could be too deep or too wide is walked; a short one cannot be either.
     if len(data) > 2 * depth and (data.count(b"{") + data.count(b"[") > depth or data.count(b":") > keys):
-        excess = _excess(value, depth, keys)
-        if excess:
-            return Malformed(INVALID_REQUEST, f"Invalid request: {excess}", _readable_id(value))
+        problem = excess(value, depth, keys)
+        if problem is not None:
+            return Malformed(INVALID_REQUEST, f"Invalid request: {problem}", _readable_id(value))
     if is_array(value):
         return _batch(value)
     return message(value)
@@ -117,23 +117,6 @@ def _readable_id(value: Any) -> Id | None:
 def _null_id_notification(id: Any, method: str, params: Any, raw: dict[str, Any]) -> Notification | None:
     # Some clients write notifications with `"id": null`; whoever knows the method's kind may take it as one.
     return Notification(method, params, raw) if id is None and is_object(params) else None
-
-
-def _excess(value: Any, depth: int, keys: int) -> str | None:
-    level: list[dict[str, Any] | list[Any]] = [value] if isinstance(value, dict | list) else []
-    for _ in range(depth):
-        below: list[Any] = []
-        for container in level:
-            if isinstance(container, list):
-                below += [item for item in container if isinstance(item, dict | list)]
-                continue
-            if len(container) > keys:
-                return f"an object has more than {keys} members"
-            below += [item for item in container.values() if isinstance(item, dict | list)]
-        if not below:
-            return None
-        level = below
-    return f"nested deeper than {depth} levels"
 
 
 def _without_surrogates(value: Any) -> Any:

@@ -12,7 +12,8 @@ from typing import Any, Literal, TypedDict
 import pytest
 from pydantic import BaseModel
 
-from defserve import Audio, Embedded, File, Image, Link, Server, Text, ToolError
+from defserve import Audio, Embedded, File, Image, Limits, Link, Server, Text, ToolError
+from defserve.protocols.mcp import content
 from tests.raw import STATELESS, VERSIONS, Json, raw, text_of
 
 pytestmark = pytest.mark.anyio
@@ -176,3 +177,43 @@ async def test_a_value_that_breaks_its_own_promise_is_masked():
     async with raw(serving(Row(returns(int, "three"), []))) as peer:
         result = await peer.call("give")
         assert result["isError"] and text_of(result).startswith("internal error (id ")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [Text("x" * 1001)],
+        [Image(b"x" * 751, format="png")],
+        [Embedded("x://y", data=b"x" * 751)],
+        [Embedded("x://y", text="x" * 1001)],
+        [Text("x" * 501), Image(b"x" * 380, format="png")],
+    ],
+    ids=["text", "image", "blob", "embedded text", "together"],
+)
+async def test_a_result_past_the_limit_is_refused_before_it_is_encoded(
+    parts: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server("s", "1", limits=Limits(response=1000))
+
+    @server.tool
+    def many() -> Any:
+        return parts
+
+    monkeypatch.setattr(content, "blocks", lambda parts, dialect: pytest.fail("encoded"))
+    async with raw(server, STATELESS) as peer:
+        result = await peer.call("many")
+    assert result["isError"] is True and text_of(result) == "the result is larger than 1000 bytes"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_audio_that_a_version_does_not_carry_counts_for_nothing(version: str) -> None:
+    server = Server("s", "1", limits=Limits(response=1000))
+
+    @server.tool
+    def song() -> Audio:
+        return Audio(b"x" * 2000, format="wav")
+
+    async with raw(server, version) as peer:
+        text = text_of(await peer.call("song"))
+    refused = "the result is larger than 1000 bytes"
+    assert text == ("[audio, audio/wav, 2000 bytes]" if version == "2024-11-05" else refused)
