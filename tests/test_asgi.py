@@ -94,6 +94,14 @@ async def test_calls_are_over_before_the_lifespan_is_left(life: Life):
     await exchange.ended()
 
 
+async def test_a_server_that_was_drained_can_be_served_again(life: Life):
+    for _ in range(2):
+        async with living(life.server.asgi()) as app:
+            assert await Peer(app, STATELESS).call("add", {"a": 1, "b": 2}) == "3"
+            app.drain()
+            assert "shutting down" in await Peer(app, STATELESS).call("add", {"a": 1, "b": 2})
+
+
 async def test_a_lifespan_that_fails_is_reported(life: Life):
     @asynccontextmanager
     async def broken(server: Server) -> AsyncGenerator[None]:

@@ -249,8 +249,9 @@ class Server:
     def run(self, on: str = "stdio:", **web: Unpack[WebFields]) -> None:
         """Serve on an address until the peer leaves or a signal ends it. Never reads the command line.
 
-        `stdio:`, `http://host:port/path`, `https://…` and `unix:/path` are addresses; the options are for all but
-        the first. Ends with SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of input.
+        `stdio:`, `http://host:port/path`, `https://…`, `ws://…`, `wss://…` and `unix:/path` are addresses; the
+        options are for all but the first. Ends with SystemExit(130) after Ctrl-C; returns after SIGTERM and at the
+        end of input.
         """
         if not on.startswith("stdio:"):
             self._finish(self._run_on_network(on, web))
@@ -291,8 +292,7 @@ class Server:
         from defserve.runner.arguments import parse
 
         try:
-            on, options = parse(arguments, self.name, lambda: self.version)
-            self.run(on, **options)
+            self.run(**parse(arguments, self.name, lambda: self.version))
         except UsageError as error:
             raise SystemExit(f"error: {error}") from None
 

@@ -86,6 +86,19 @@ def test_an_address_that_is_none_is_refused_with_those_there_are(text: str):
         Address.parse(text)
 
 
+def test_a_name_with_several_addresses_has_one_port():
+    with bound(Address.parse("http://localhost:0/mcp")) as sockets:
+        assert len({one.getsockname()[1] for one in sockets}) == 1
+
+
+def test_an_address_of_another_machine_is_refused():
+    with (
+        pytest.raises(UsageError, match="cannot listen on http://192.0.2.1:1/: "),
+        bound(Address.parse("http://192.0.2.1:1/")),
+    ):
+        pass
+
+
 # -- unix sockets ----------------------------------------------------------------------------------------
 
 
@@ -377,7 +390,6 @@ async def test_who_stops_reading_is_cut_off(kind: str, monkeypatch: pytest.Monke
 
 async def test_a_reader_that_is_slow_but_reads_is_let_be(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(deadlines, "STALL", 0.2)
-    monkeypatch.setattr(deadlines, "SLOWEST", 1)
     server, _ = flooding()
     async with listening(server) as where:
         reader, writer = await narrow(where)

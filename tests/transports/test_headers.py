@@ -15,6 +15,7 @@ from defserve.transports.headers import (
     is_json,
     mismatch,
     param_mismatch,
+    prefers_events,
     routing_mismatch,
 )
 
@@ -307,3 +308,18 @@ def test_an_argument_inside_an_object_is_reached_by_its_path():
 
 def test_a_parameter_header_nobody_declared_is_ignored():
     assert mismatch(region("eu"), "tools/call", {"name": "add", "arguments": {"region": "us"}}, VERSION, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("accept", "events"),
+    [
+        ("application/json, text/event-stream", False),
+        ("text/event-stream, application/json", True),
+        ("TEXT/EVENT-STREAM;q=0.9 ,application/json", True),
+        ("text/event-stream", False),
+        ("*/*", False),
+        (None, False),
+    ],
+)
+def test_a_client_that_names_events_first_prefers_them(accept: str | None, events: bool):
+    assert prefers_events(accept) is events

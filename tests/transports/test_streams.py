@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from defserve import Context
-from defserve.transports import outbox, streamable
+from defserve.transports import outbox, sessions, streamable, web_session
 from tests.asgi import Peer, Web, last, living, peer, request, text
 from tests.raw import ERAS, HANDSHAKE, PREFIX, STATELESS, turns
 from tests.transports.web_tools import Tools, is_json, is_stream
@@ -464,27 +464,43 @@ async def test_a_session_that_idles_ends_by_itself():
 
 
 async def test_an_idle_session_is_over_before_anybody_looks(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.transports.sessions.LOOK_LEAST", 60.0)
-    tools = Tools(idle=0.01)
+    clock, tools = Clock(monkeypatch), Tools(idle=100)
     async with peer(tools.server) as client:
-        await asyncio.sleep(0.02)
+        clock.now += 101
         assert (await client.begin_request("ping").ended()).status == 404
         assert not tools.server.composition.sessions
 
 
+class Clock:
+    """Stands in for `time` in the modules that look at the clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000.0
+        for module in (streamable, sessions, web_session):
+            monkeypatch.setattr(module, "time", self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 @pytest.mark.parametrize("busy", ["listen", "call"])
-async def test_a_session_in_use_does_not_idle(busy: str):
-    tools = Tools(idle=0.03)
+async def test_a_session_in_use_does_not_idle(busy: str, monkeypatch: pytest.MonkeyPatch):
+    clock, tools = Clock(monkeypatch), Tools(idle=100)
     async with peer(tools.server) as client:
         exchange = client.listen() if busy == "listen" else client.begin_call("wait")
-        await asyncio.sleep(0.1)
-        assert (await client.begin_request("ping").ended()).status == 200
-        await asyncio.sleep(0.1)
+        await turns()
+        for _ in range(2):
+            clock.now += 1_000
+            assert (await client.begin_request("ping").ended()).status == 200
+        clock.now += 1_000
         tools.go.set()
         exchange.leave()
         await exchange.ended()
         # Its time begins anew when the stream ends.
+        clock.now += 99
         assert (await client.begin_request("ping").ended()).status == 200
+        clock.now += 101
+        assert (await client.begin_request("ping").ended()).status == 404
 
 
 async def test_too_many_sessions_are_told_to_come_back_later():
@@ -500,11 +516,10 @@ async def test_too_many_sessions_are_told_to_come_back_later():
 
 
 async def test_idle_sessions_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.transports.sessions.LOOK_LEAST", 60.0)
-    tools = Tools(sessions=1, idle=0.01)
+    clock, tools = Clock(monkeypatch), Tools(sessions=1, idle=100)
     async with living(tools.server.asgi()) as app:
         await Peer(app).open()
-        await asyncio.sleep(0.02)
+        clock.now += 101
         await Peer(app).open()
 
 

@@ -8,12 +8,14 @@ from typing import Final
 from defserve.cli.parser import Parser
 from defserve.cli.targets import load, load_package
 from defserve.errors import UsageError
+from defserve.runner.arguments import add_serving, serving
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
 EXAMPLES: Final = """  defserve run server.py                 the object `server`, `mcp` or `app` of the file, on stdio
   defserve run shop.tools:catalogue      an object of a module
   defserve run -m shop                   the server of a package
+  defserve run server.py --on http://127.0.0.1:8000/mcp
 """
 
 
@@ -21,7 +23,7 @@ def main(argv: list[str]) -> int:
     parser = Parser("defserve run", "Serve a server until its peer leaves or it is interrupted.", EXAMPLES)
     parser.add_argument("target", nargs="?", help="server.py, server.py:name or module:name")
     parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package whose server it is, instead of TARGET")
-    parser.add_argument("--on", default="stdio:", metavar="ADDRESS", help="where to serve (stdio:)")
+    add_serving(parser)
     parser.add_argument("--log-level", choices=LEVELS, help="write log lines of this level and above to stderr")
     options = parser.parse_args(argv)
     if bool(options.target) == bool(options.module):
@@ -29,7 +31,7 @@ def main(argv: list[str]) -> int:
     if options.log_level:
         log_to_stderr(options.log_level)
     server = load_package(options.module) if options.module else load(options.target)
-    server.run(on=options.on)
+    server.run(**serving(options))
     return 0
 
 

@@ -316,5 +316,5 @@ class Session(Locals):
             call.stop()
         if self._questions is not None:
             self._questions.close()
-        for extension in self.composition.extensions:
-            extension.session_closed(self)
+        for session_closed in self.composition.closers:
+            session_closed(self)

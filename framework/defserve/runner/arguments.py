@@ -1,38 +1,50 @@
-"""The command line of a server's own script: where to serve. Read only when there is one."""
+"""The command line of a server: where to serve, and how it is reached there. Read only when there is one."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+REPEATED = {"action": "append"}
+SWITCH = {"action": "store_const", "const": True}
 
-def parse(arguments: Sequence[str], name: str, version: Callable[[], str]) -> tuple[str, dict[str, Any]]:
-    """The address and options of `python server.py …`; prints and exits for --help, --version and mistakes."""
+# The flag, the option of `Server.run` it sets, what it does.
+OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("--allow-host", "allowed_hosts", {"metavar": "HOST", **REPEATED, "help": "a name clients may use; repeatable"}),
+    ("--allow-origin", "allowed_origins", {"metavar": "ORIGIN", **REPEATED, "help": "a page's origin; repeatable"}),
+    ("--trusted-proxy", "trusted_proxy", {**SWITCH, "help": "a proxy in front checks names and origins"}),
+    ("--certfile", "certfile", {"metavar": "FILE", "help": "certificate for https:// and wss://"}),
+    ("--keyfile", "keyfile", {"metavar": "FILE", "help": "its key, if that is in a file of its own"}),
+    ("--http", "parser", {"choices": ("auto", "httptools", "h11"), "help": "which HTTP parser to use"}),
+    ("--legacy-sse", "legacy_sse", {**SWITCH, "help": "also serve clients of 2024 (HTTP+SSE) at …/sse"}),
+)
+
+
+def add_serving(parser: ArgumentParser) -> None:
+    """Add the address and everything that goes with one on the network."""
+    text = "stdio: (default), http://host:port/path, https://…, ws://…, wss://…, unix:/path"
+    parser.add_argument("--on", metavar="ADDRESS", default="stdio:", help=text)
+    for flag, option, settings in OPTIONS:
+        parser.add_argument(flag, dest=option, **settings)
+
+
+def serving(options: Namespace) -> dict[str, Any]:
+    """Those of the options that were given, as keyword arguments of `Server.run`."""
+    found = {option: getattr(options, option) for _, option, _ in OPTIONS}
+    return {"on": options.on} | {option: value for option, value in found.items() if value is not None}
+
+
+def parse(arguments: Sequence[str], name: str, version: Callable[[], str]) -> dict[str, Any]:
+    """The arguments for `Server.run` of `python server.py …`; prints and exits for --help, --version and mistakes."""
     parser = ArgumentParser(
         description=f"Serve {name}.",
         epilog="Without options it speaks on standard input and output, as clients start it.",
         formatter_class=RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add("--on", metavar="ADDRESS", default="stdio:", help="stdio: (default), http://host:port/path, ws://…, unix:/path")
-    add(
-        "--allow-host", metavar="HOST", action="append", dest="allowed_hosts", help="a name clients may use; repeatable"
-    )
-    add(
-        "--allow-origin",
-        metavar="ORIGIN",
-        action="append",
-        dest="allowed_origins",
-        help="a web page's origin; repeatable",
-    )
-    add("--trusted-proxy", action="store_const", const=True, help="a proxy in front checks names and origins")
-    add("--certfile", metavar="FILE", help="certificate for https://")
-    add("--keyfile", metavar="FILE", help="its key, if it is in a file of its own")
-    add("--http", choices=("auto", "httptools", "h11"), dest="parser", help="which HTTP parser to use")
-    add("--legacy-sse", action="store_const", const=True, help="also serve clients of 2024 (HTTP+SSE) at …/sse")
-    add("--version", action="store_true", help="print the server's version and exit")
-    options = vars(parser.parse_args(list(arguments)))
-    if options.pop("version"):
+    add_serving(parser)
+    parser.add_argument("--version", action="store_true", help="print the server's version and exit")
+    options = parser.parse_args(list(arguments))
+    if options.version:
         parser.exit(0, f"{name} {version()}\n")
-    return options.pop("on"), {key: value for key, value in options.items() if value is not None}
+    return serving(options)

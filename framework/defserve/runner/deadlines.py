@@ -10,8 +10,6 @@ from defserve.limits import Limits
 
 HEAD_BYTES = 32 * 1024
 STALL = 30.0
-# A slower reader holds more memory than its answer is worth.
-SLOWEST = 1024
 
 TIMEOUT = b"408 Request Timeout"
 TOO_LARGE = b"431 Request Header Fields Too Large"
@@ -42,7 +40,7 @@ class Paced(asyncio.Protocol):
 
     def _judge_reader(self, before: int) -> None:
         waiting = self.transport.get_write_buffer_size()
-        if before - waiting < SLOWEST * STALL:
+        if waiting >= before:
             self.transport.abort()  # closing would wait for the reader
         else:
             self._watch_reader(waiting)

@@ -43,6 +43,7 @@ class StdioService:
         self.exit_code = 0
 
     def run(self) -> int:
+        self.composition.draining = False
         before = set(threading.enumerate())
         self.transport.claim()
         previous = _on_signals(self._interrupt_prelude)

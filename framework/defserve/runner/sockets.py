@@ -8,12 +8,19 @@ import socket
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from defserve.errors import UsageError
 from defserve.runner.address import Address
 
 OWNER_ONLY = 0o177
 BACKLOG = 2048
+
+# A name may also stand for an address this machine does not have, as localhost for ::1.
+ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+
+# What the system takes ahead of a slow reader: little, so that it shows whether the reader goes on.
+AHEAD_BYTES = 128 * 1024
 
 
 @contextmanager
@@ -39,21 +46,14 @@ def _bind_network(address: Address) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, place in dict.fromkeys(found):
-            one = socket.socket(family, kind, protocol)
-            sockets.append(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            port = sockets[0].getsockname()[1] if len(sockets) > 1 else address.port
+        for family, _, _, _, place in dict.fromkeys(found):
+            # One port for all, also when the system chooses it.
+            port = sockets[0].getsockname()[1] if sockets else address.port
             try:
-                one.bind((place[0], port, *place[2:]))
+                sockets.append(_bind_one(family, (place[0], port, *place[2:])))
             except OSError as error:
-                # A name that also stands for an address this machine does not have, as localhost may for ::1.
-                if error.errno != errno.EADDRNOTAVAIL or len(found) == 1:
+                if error.errno not in ABSENT or len(found) == 1:
                     raise
-                sockets.remove(one)
-                one.close()
         if not sockets:
             raise OSError(errno.EADDRNOTAVAIL, "this machine has no such address")
     except OSError as error:
@@ -61,6 +61,21 @@ def _bind_network(address: Address) -> list[socket.socket]:
             one.close()
         raise _refusal(address, error) from None
     return sockets
+
+
+def _bind_one(family: int, place: tuple[Any, ...]) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections have it from the socket they came in by
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, AHEAD_BYTES)
+        one.bind(place)
+    except OSError:
+        one.close()
+        raise
+    return one
 
 
 def _bind_unix(address: Address) -> socket.socket:

@@ -88,7 +88,10 @@ class WebDesk:
         keeper, self._keeper = self._keeper, None
         if keeper is not None and self._over is not None:
             self._over.set()
-            await keeper
+            try:
+                await keeper
+            finally:
+                self.composition.draining = False  # it may be served again
 
     def open(self, outlet: Callable[[Outgoing], None], *, principal: Caller, counted: bool) -> Session:
         """A new conversation. Raises LimitExceeded when there are too many."""

@@ -90,6 +90,14 @@ def _repeated(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
 
 
 @lru_cache(maxsize=256)
+def prefers_events(accept: str | None) -> bool:
+    """Whether a client that takes both names a stream of events before JSON."""
+    names = [entry.partition(";")[0].strip() for entry in (accept or "").lower().split(",")]
+    both = "text/event-stream" in names and "application/json" in names
+    return both and names.index("text/event-stream") < names.index("application/json")
+
+
+@lru_cache(maxsize=256)
 def accepts(accept: str | None, media: str) -> bool:
     """Whether an Accept header takes `media` (lower case). The most specific range decides; no header takes all."""
     if accept is None:

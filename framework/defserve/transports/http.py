@@ -77,14 +77,13 @@ class HttpApp:
             self._routes[base + MESSAGES] = {"POST": self._post_legacy}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._http(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif scope["type"] == "websocket":
-            await self._websocket(scope, receive, send)
-
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # HTTP is not a method of its own: every coroutine on the way costs a call that suspends 0.3 µs.
+        if scope["type"] == "lifespan":
+            return await self._lifespan(receive, send)
+        if scope["type"] == "websocket":
+            return await self._websocket(scope, receive, send)
+        if scope["type"] != "http":
+            return
         headers = Headers(scope["headers"])
         exchange = Exchange(headers, self._nobody(scope), receive, send)
         if headers.pick(LET_IN_BY) not in self._let_in and not await self._passes(exchange):

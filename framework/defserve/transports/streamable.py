@@ -18,7 +18,7 @@ from defserve.errors import LimitExceeded
 from defserve.jsonvalue import is_object
 from defserve.limits import Limits
 from defserve.transports.exchange import Exchange, HeaderList
-from defserve.transports.headers import accepts, param_mismatch, routing_mismatch
+from defserve.transports.headers import accepts, param_mismatch, prefers_events, routing_mismatch
 from defserve.transports.sessions import Sessions
 from defserve.transports.web_session import Conversation, Stream, WebSession
 from defserve.wire.codec import INVALID_REQUEST, decode, encode
@@ -84,20 +84,20 @@ class Streamable:
 
     # -- POST --------------------------------------------------------------------------------------------
 
-    async def post(self, exchange: Exchange, body: bytes) -> None:
+    def post(self, exchange: Exchange, body: bytes) -> Awaitable[None]:
+        """Take a message. Not a coroutine itself, but hands over to the one that goes on with it."""
         limits = self.desk.limits
         message = decode(body, depth=limits.depth, keys=limits.keys)
         if isinstance(message, Malformed) and message.notification is not None and _notifies(message.notification):
             message = message.notification
         if isinstance(message, Malformed):
             self._fail_question(exchange, message)
-            await refuse(exchange, 400, message.code, message.message, message.id)
-        elif self.challenge is not None and (scopes := self._missing_scopes(exchange, message)):
-            await self.challenge(exchange, scopes)
-        elif self._is_stateless(exchange, message):
-            await self._post_stateless(exchange, message)
-        else:
-            await self._post_handshake(exchange, message)
+            return refuse(exchange, 400, message.code, message.message, message.id)
+        if self.challenge is not None and (scopes := self._missing_scopes(exchange, message)):
+            return self.challenge(exchange, scopes)
+        if self._is_stateless(exchange, message):
+            return self._post_stateless(exchange, message)
+        return self._post_handshake(exchange, message)
 
     def _missing_scopes(self, exchange: Exchange, message: Message | list[Message]) -> Sequence[str]:
         """All the scopes a call needs, if its caller lacks one of them."""
@@ -152,16 +152,19 @@ class Streamable:
             await refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
 
     def _envelope_problem(self, exchange: Exchange, request: Request) -> tuple[int, str] | None:
-        meta = request.params.get("_meta")
-        for key, kind in ((self.rules.version_key, str), (self.rules.capabilities_key, dict)):
-            if not is_object(meta) or not isinstance(meta.get(key), kind):
-                return INVALID_PARAMS, f"Invalid params: _meta[{key!r}] is required"
-        assert is_object(meta)
-        version, name = meta[self.rules.version_key], request.params.get("name")
-        text = routing_mismatch(exchange.headers, request.method, request.params, version)
+        rules, params = self.rules, request.params
+        meta: Any = params.get("_meta")
+        version: Any = meta.get(rules.version_key) if is_object(meta) else None
+        if not isinstance(version, str):
+            return INVALID_PARAMS, f"Invalid params: _meta[{rules.version_key!r}] is required"
+        if not is_object(meta.get(rules.capabilities_key)):
+            return INVALID_PARAMS, f"Invalid params: _meta[{rules.capabilities_key!r}] is required"
+        text = routing_mismatch(exchange.headers, request.method, params, version)
         # What a version we do not speak says of its arguments is not ours to judge.
-        if version in self.rules.stateless_versions and request.method == "tools/call" and isinstance(name, str):
-            text = text or param_mismatch(exchange.headers, request.params, self.rules.param_headers(name))
+        if text is None and request.method == "tools/call" and version in rules.stateless_versions:
+            name = params.get("name")
+            annotated = rules.param_headers(name) if isinstance(name, str) else None
+            text = param_mismatch(exchange.headers, params, annotated) if annotated else None
         return (HEADER_MISMATCH, text) if text is not None else None
 
     async def _post_handshake(self, exchange: Exchange, message: Message | list[Message]) -> None:
@@ -250,8 +253,8 @@ class Streamable:
 
     async def _answer_at_once(self, exchange: Exchange, statuses: Mapping[int, int], stream: Stream | None) -> bool:
         """A single message is plain JSON; a request that ended without an answer was cancelled."""
-        if stream is not None and stream.name:
-            return False  # its client is sent away to come back for the answer
+        if stream is not None and (stream.name or prefers_events(exchange.headers.get("accept"))):
+            return False  # its client is sent away to come back for the answer, or asked for events
         if not exchange.unread:
             await exchange.respond(202)
             return True

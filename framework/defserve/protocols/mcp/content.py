@@ -31,6 +31,9 @@ def least_size(parts: Sequence[Part], dialect: Dialect) -> int:
     """Bytes that blocks of the parts take at the least, found without encoding any of them."""
     size = 0
     for part in parts:
+        if type(part) is Text:
+            size += len(part.text)
+            continue
         if isinstance(part, Audio) and "audio" not in dialect.has:
             continue
         text: str | None = getattr(part, "text", None)
