@@ -332,7 +332,6 @@ _OPEN = {
         MCPX-6.2w MCPX-6.2r MCPX-6.3 MCPX-6.4 MCPX-6.1v MCPX-7.1 MCPX-8.1 MCPX-8.2 MCPX-9 MCPX-10.1 MCPX-10.2
         MCPX-11.3 MCPX-2.2
     """,
-    ("2026-11-15", "arrives with the HTTP transport"): "MCP-3.3",
     ("2026-11-15", "tasks come last"): "MCP-8",
     ("2026-11-15", "arrives with the security marks: confirmation, and a client that distrusts annotations"): """
         MCP-9.1 MCP-9.2
@@ -342,12 +341,9 @@ _OPEN = {
         GGEN-M2 GGEN-M3 GGEN-EXP-1 GGEN-EXP-2 GGEN-EXP-3 GGEN-ERR-1 GGEN-ERR-2 GGEN-ERR-3 GGEN-ERR-4
         GGEN-TMO-1 GGEN-TMO-2 GGEN-REG-1
     """,
-    ("2026-11-15", "arrives with authentication"): "GGEN-AUTH-1 GGEN-AUTH-2 GGEN-AUTH-3 GGEN-AUTH-4 GGEN-AUTH-5",
+    ("2026-11-15", "arrives with API keys and the registry document's permissions"): "GGEN-AUTH-1 GGEN-AUTH-2 GGEN-AUTH-3 GGEN-AUTH-4 GGEN-AUTH-5",
     ("2026-11-15", "the audit log arrives with the MGP extension, the load tests with HTTP"): "GGEN-P4-3",
-    ("2026-11-15", "test being written"): """
-        MCP-1
-        GGEN-SCH-1
-    """,
+    ("2026-11-15", "untyped parameters are refused, so that none can default to string"): "GGEN-SCH-1",
 }
 
 GAPS = {id: Gap(*why) for why, ids in _OPEN.items() for id in ids.split()}

@@ -98,6 +98,7 @@ def status(response: bytes) -> int:
     return int(response.split(b" ", 2)[1])
 
 
+@pytest.mark.req("MCP-3.3")
 @parsers
 async def test_an_old_client_calls_a_tool(parser: str):
     async with listening(shop(), legacy_sse=True, parser=parser) as where, peer_of(where) as peer:

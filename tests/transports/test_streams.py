@@ -526,6 +526,7 @@ async def test_idle_sessions_make_room_for_new_ones(monkeypatch: pytest.MonkeyPa
 # Many at once.
 
 
+@pytest.mark.req("MCP-1")
 async def test_a_thousand_sessions_never_see_what_is_not_theirs():
     tools = Tools(sessions_per_principal=2_000, in_flight_total=3_000)
 

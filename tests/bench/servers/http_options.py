@@ -1,6 +1,6 @@
 """The HTTP server under every contender but defserve, which brings its own: the same parser and loop, no extras.
 
-What defserve turns off (the access log, the date and server headers) is off for all, though none of the others does
+What defserve turns off (the access log, the date and server headers, a proxy's headers) is off for all, though none of the others does
 that by default: it is no merit of a framework.
 """
 # pyright: basic, reportMissingImports=false
@@ -25,5 +25,6 @@ def serve(app: Any, port: int) -> None:
         log_level="warning",
         server_header=False,
         date_header=False,
+        proxy_headers=False,
         timeout_keep_alive=75,
     )
