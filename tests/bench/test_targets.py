@@ -65,6 +65,14 @@ def test_a_percentile_is_a_latency_that_occurred(percent: int, microseconds: int
     assert round(percentile(Timing(1.0, latencies), percent)) == microseconds
 
 
+@pytest.mark.parametrize(("ours", "met"), [(4096.0, True), (4097.0, False)])
+def test_a_target_without_a_base_bounds_the_figure_itself(ours: float, met: bool) -> None:
+    small = Target("an idle session", "memory/idle", "", "", at_least=False, bound=4096, unit="bytes")
+    (verdict,) = judge(results_of(memory_idle__defserve=ours), (small,))
+    assert (verdict.got, verdict.met) == (ours, met)
+    assert small.wanted == "≤ 4096 bytes"
+
+
 def test_no_two_targets_make_the_same_claim() -> None:
     assert len({target.claim for target in TARGETS}) == len(TARGETS)
 

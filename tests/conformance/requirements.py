@@ -341,7 +341,7 @@ _OPEN = {
         GGEN-M2 GGEN-M3 GGEN-EXP-1 GGEN-EXP-2 GGEN-EXP-3 GGEN-ERR-1 GGEN-ERR-2 GGEN-ERR-3 GGEN-ERR-4
         GGEN-TMO-1 GGEN-TMO-2 GGEN-REG-1
     """,
-    ("2026-11-15", "arrives with API keys and the registry document's permissions"): "GGEN-AUTH-1 GGEN-AUTH-2 GGEN-AUTH-3 GGEN-AUTH-4 GGEN-AUTH-5",
+    ("2026-11-15", "arrives with API keys"): "GGEN-AUTH-1 GGEN-AUTH-2 GGEN-AUTH-3 GGEN-AUTH-4 GGEN-AUTH-5",
     ("2026-11-15", "the audit log arrives with the MGP extension, the load tests with HTTP"): "GGEN-P4-3",
     ("2026-11-15", "untyped parameters are refused, so that none can default to string"): "GGEN-SCH-1",
 }

@@ -15,7 +15,7 @@ from tests.serving import at_address
 pytestmark = pytest.mark.anyio
 
 
-def calculator() -> Server:
+def calculator(waits: asyncio.Event | None = None) -> Server:
     server = Server("calculator")
 
     @server.tool
@@ -24,6 +24,8 @@ def calculator() -> Server:
 
     @server.tool
     async def wait() -> None:
+        assert waits is not None
+        waits.set()
         await asyncio.Event().wait()
 
     return server
@@ -41,14 +43,14 @@ async def test_an_app_is_reached_while_the_block_runs_and_not_after_it(scheme: s
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 async def test_who_is_still_connected_at_the_end_is_cut_off(scheme: str):
-    server, before = calculator(), asyncio.all_tasks()
+    waits, before = asyncio.Event(), asyncio.all_tasks()
+    server = calculator(waits)
     app = server.asgi()
     async with loopback(app, server.limits, scheme=scheme) as url:
         connection = Remote(url).connect(timeout=10)
         client = await connection.__aenter__()
         call = asyncio.ensure_future(client.call("wait"))
-        while not any(s.in_flight for s in (*server.composition.sessions, *server.composition.short_sessions)):
-            await asyncio.sleep(0)
+        await waits.wait()
         await app.desk.stop()
     async with asyncio.timeout(10):
         with pytest.raises(PeerError):

@@ -254,6 +254,12 @@ def test_starting_pytest_imports_nothing_of_ours_but_the_plugin():
     assert json.loads(printed) == ["defserve", "defserve.testing", "defserve.testing.plugin", "defserve.version"]
 
 
+def run_apart(suite: pytest.Pytester, code: str, *args: str) -> pytest.RunResult:
+    """In a process of its own: what the network needs does not bear to be imported twice in one."""
+    suite.makepyfile(test_it=code)
+    return suite.runpytest_subprocess("-v", *args)
+
+
 OVER = """
 import pytest
 
@@ -268,19 +274,20 @@ def test_add(client):
 
 @pytest.mark.parametrize("over", ["memory", "stdio", "http", "ws"])
 def test_a_mark_says_what_the_server_is_reached_over(suite: pytest.Pytester, over: str):
-    result = run(suite, OVER.format(over=f", over={over!r}", expected=[over]))
+    result = run_apart(suite, OVER.format(over=f", over={over!r}", expected=[over]))
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines([f"*test_add?handshake-{over}? PASSED*", f"*test_add?stateless-{over}? PASSED*"])
 
 
 def test_the_command_line_takes_a_whole_suite_to_other_roads(suite: pytest.Pytester):
     code = OVER.format(over="", expected=["http", "ws"])
-    result = run(suite, code, "--serve-over", "http", "--serve-over=ws")
+    result = run_apart(suite, code, "--serve-over", "http", "--serve-over=ws")
     result.assert_outcomes(passed=4)
 
 
 def test_a_mark_is_stronger_than_the_command_line(suite: pytest.Pytester):
-    result = run(suite, OVER.format(over=", over=('memory', 'ws')", expected=["memory", "ws"]), "--serve-over=http")
+    code = OVER.format(over=", over=('memory', 'ws')", expected=["memory", "ws"])
+    result = run_apart(suite, code, "--serve-over=http")
     result.assert_outcomes(passed=4)
 
 
@@ -307,7 +314,7 @@ def test_add(client):
 
 
 def test_a_token_is_shown_where_somebody_asks_for_it(suite: pytest.Pytester):
-    result = run(
+    result = run_apart(
         suite,
         """
 import pytest
@@ -335,7 +342,7 @@ def test_closed(client):
 
 
 def test_a_server_that_runs_is_tested_by_its_address(suite: pytest.Pytester):
-    result = run(
+    result = run_apart(
         suite,
         """
 import pytest

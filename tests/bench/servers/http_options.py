@@ -1,7 +1,7 @@
 """The HTTP server under every contender but defserve, which brings its own: the same parser and loop, no extras.
 
-What defserve turns off (the access log, the date and server headers, a proxy's headers) is off for all, though none of the others does
-that by default: it is no merit of a framework.
+What defserve turns off (the access log, the date and server headers, a proxy's headers) is off for all, though none
+of the others does that by default: it is no merit of a framework.
 """
 # pyright: basic, reportMissingImports=false
 
