@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -55,19 +55,16 @@ class Function:
     def streams(self) -> bool:
         return self.signature.flow in ("generator", "async_generator")
 
-    async def run(self, call: Call, kwargs: dict[str, Any], seconds: float) -> Any:
+    def run(self, call: Call, kwargs: dict[str, Any], seconds: float) -> Awaitable[Any]:
         """Call the function with its arguments; raises TimedOut after `seconds`, whatever the function does."""
         injection = self.injection
-        function = self.signature.function
         if injection is None:
-            if self._begin is _inline:
-                return function(**kwargs)
-            return await call.engine.within(call, seconds, self._begin(call, function, kwargs))
+            return call.engine.within(call, seconds, self._begin(call, self.signature.function, kwargs))
         for name, provider in injection.direct:
             kwargs[name] = provider(call)
         if not injection.has_dependencies:
-            return await call.engine.within(call, seconds, self._begin(call, function, kwargs))
-        return await call.engine.within(call, seconds, self._with_dependencies(call, kwargs))
+            return call.engine.within(call, seconds, self._begin(call, self.signature.function, kwargs))
+        return call.engine.within(call, seconds, self._with_dependencies(call, kwargs))
 
     async def _with_dependencies(self, call: Call, kwargs: dict[str, Any]) -> Any:
         from contextlib import AsyncExitStack
