@@ -158,7 +158,7 @@ class Composition:
         if len(self.sessions) >= self.limits.sessions:
             raise LimitExceeded("too many sessions", data={"limit": "sessions", "retry_after_ms": 1000})
         mine = self._sessions_of.get(session.principal, 0)
-        if mine >= self.limits.sessions_per_principal and not getattr(session.identity, "is_crowd", False):
+        if mine >= self.limits.sessions_per_principal and not session.is_crowd:
             raise LimitExceeded(
                 "too many sessions of this principal",
                 data={"limit": "sessions_per_principal", "retry_after_ms": 1000},

@@ -33,8 +33,8 @@ class Session(Locals):
     """Takes frames with `receive`, gives `Outgoing` to `outlet`. Lives as long as the peer's connection or session.
 
     `principal` names the caller, `identity` is whatever is known of it. `is_local` peers are processes of the same user
-    (stdio, unix socket, memory). One that is not `counted` serves a single request and takes no place among the
-    sessions.
+    (stdio, unix socket, memory); an `is_crowd` principal stands for many, who do not share one limit. A session that is
+    not `counted` serves a single request and takes no place among the others.
     """
 
     __slots__ = (
@@ -44,6 +44,7 @@ class Session(Locals):
         "principal",
         "is_local",
         "identity",
+        "is_crowd",
         "peer",
         "terms",
         "ready",
@@ -62,12 +63,14 @@ class Session(Locals):
         principal: str = "local",
         is_local: bool = True,
         identity: object | None = None,
+        is_crowd: bool = False,
         peer: str = "",
         counted: bool = True,
     ) -> None:
         super().__init__()
         self.composition, self.engine, self.outlet = composition, engine, outlet
-        self.principal, self.is_local, self.identity, self.peer = principal, is_local, identity, peer
+        self.principal, self.identity, self.peer = principal, identity, peer
+        self.is_local, self.is_crowd = is_local, is_crowd
         self.terms: Terms | None = None
         self.ready = self.closed = False
         self.in_flight: dict[Id, Call] = {}

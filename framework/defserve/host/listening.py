@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -54,7 +55,7 @@ class Wanted:
         return any(KINDS[kind][0] == news.method for kind in self.kinds)
 
 
-class Events:
+class Events(ABC):
     """An async context manager and iterator; it ends when the server ends the stream or leaves.
 
     News that nobody reads are kept up to a bound, then the oldest is dropped.
@@ -87,15 +88,15 @@ class Events:
         self._audience.discard(self)
         await self._finish()
 
-    async def _begin(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _begin(self) -> None: ...
 
-    async def _finish(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _finish(self) -> None: ...
 
+    @abstractmethod
     def hear(self, news: News) -> None:
         """Take note of a notification of the server, if it is one of ours."""
-        raise NotImplementedError
 
     def _keep(self, news: News) -> None:
         # Someone who does not read must not fill the memory; of too much news the oldest matters least.

@@ -21,6 +21,8 @@ class Caller(Protocol):
     def id(self) -> str: ...
     @property
     def kind(self) -> str: ...
+    @property
+    def is_crowd(self) -> bool: ...
 
 
 class WebDesk:
@@ -103,5 +105,6 @@ class WebDesk:
             principal=principal.id,
             is_local=principal.kind == "local",
             identity=principal,
+            is_crowd=principal.is_crowd,
             counted=counted,
         )
