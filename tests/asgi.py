@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from defserve import Server
-from tests.raw import HANDSHAKE, PREFIX, STATELESS
+from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns
 
 Json = dict[str, Any]
 
@@ -40,7 +40,7 @@ class Exchange:
         self.complete = False
         self.task: asyncio.Task[None] | None = None
         self._chunks, self._finishes = chunks, finishes
-        self._left, self._reads = asyncio.Event(), asyncio.Event()
+        self._left, self._reads, self._over = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._reads.set()
         self._news = asyncio.Condition()
         self._seen = 0
@@ -52,6 +52,7 @@ class Exchange:
             chunk = self._chunks.pop(0)
             return {"type": "http.request", "body": chunk, "more_body": bool(self._chunks) or not self._finishes}
         await self._left.wait()
+        self._over.set()
         return {"type": "http.disconnect"}
 
     async def send(self, message: Json) -> None:
@@ -65,6 +66,8 @@ class Exchange:
             self.body += message.get("body", b"")
             self.writes.append(message.get("body", b""))
             self.complete = not message.get("more_body", False)
+            if self.complete:
+                self._over.set()
         async with self._news:
             self._news.notify_all()
 
@@ -111,9 +114,17 @@ class Exchange:
         return self.messages[self._seen - 1]
 
     async def ended(self) -> Exchange:
+        """Until the response is over, or the app knows that its client has left: a call may go on after that."""
         assert self.task is not None
-        async with asyncio.timeout(10):
-            await self.task
+        over = asyncio.create_task(self._over.wait())
+        try:
+            async with asyncio.timeout(10):
+                await asyncio.wait((self.task, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
+        await turns()
+        if self.task.done():
+            self.task.result()
         return self
 
 

@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "framework" / "defserve"
 
-OPEN = {"errors", "jsonvalue", "limits", "version"}
+OPEN = {"errors", "jsonvalue", "limits", "redaction", "version"}
 
 PROTOCOLS = {"protocols.mcp", "protocols.mgp", "protocols.mcpl", "protocols.mcpx"}
 UNDER_PROTOCOLS = {"binding", "guard", "sandbox", "net", "stores", "auth", "core", "wire"}
@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "runner": {"transports", "core", "wire"},
     "host": {"transports", "core", "wire"} | PROTOCOLS,
     "gateway": {"protocols.mcpx", "transports", "auth", "wire"},
-    "options": {"protocols.mcp"},
+    "options": {"protocols.mcp", "protocols.mgp"},
     "marks": {"options"},
     "mounting": {"core", "protocols.mcp"},
     "web": UNDER_SERVER | {"options"},

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from defserve.binding.inject import Depends
     from defserve.context import Context
     from defserve.core.extension import Extension
-    from defserve.errors import Declined, Dismissed, NoBackChannel, PeerError, Refused, ToolError, UsageError
+    from defserve.errors import Declined, Dismissed, NoBackChannel, PeerError, Refused, Rejected, ToolError, UsageError
+    from defserve.guard.arguments import Code, PublicUrl, Shell, ShellCommand, Url, Within
+    from defserve.guard.verdict import Verdict
     from defserve.limits import Limits
     from defserve.marks import completion, prompt, resource, tool
     from defserve.protocols.mcp.identity import Icon
@@ -20,19 +22,29 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.resources import Resource, ResourceOptions
     from defserve.protocols.mcp.sampling import Assistant, Message, SampleOptions, User
     from defserve.protocols.mcp.tools import Tool, ToolOptions
+    from defserve.protocols.mgp.access_policy import AccessPolicy, Entry
+    from defserve.protocols.mgp.audit import AuditLogger
+    from defserve.protocols.mgp.security import Security, dangerous, moderate, safe
+    from defserve.protocols.mgp.validators import validator
     from defserve.server import Server
+    from defserve.stores.audit_log import AuditLog
 
 
 # Name to module: a server imports only what it uses.
 _EXPORTS = {
+    "AccessPolicy": "protocols.mgp.access_policy",
     "Assistant": "protocols.mcp.sampling",
     "Audio": "binding.content",
+    "AuditLog": "stores.audit_log",
+    "AuditLogger": "protocols.mgp.audit",
     "Auth": "auth",
+    "Code": "guard.arguments",
     "Context": "context",
     "Declined": "errors",
     "Depends": "binding.inject",
     "Dismissed": "errors",
     "Embedded": "binding.content",
+    "Entry": "protocols.mgp.access_policy",
     "Extension": "core.extension",
     "File": "binding.content",
     "Icon": "protocols.mcp.identity",
@@ -46,34 +58,51 @@ _EXPORTS = {
     "Principal": "auth",
     "Prompt": "protocols.mcp.prompts",
     "PromptOptions": "protocols.mcp.prompts",
+    "PublicUrl": "guard.arguments",
     "Refused": "errors",
+    "Rejected": "errors",
     "Resource": "protocols.mcp.resources",
     "ResourceOptions": "protocols.mcp.resources",
     "SampleOptions": "protocols.mcp.sampling",
+    "Security": "protocols.mgp.security",
     "Server": "server",
+    "Shell": "guard.arguments",
+    "ShellCommand": "guard.arguments",
     "StaticTokens": "auth",
     "Text": "binding.content",
     "TokenVerifier": "auth",
     "Tool": "protocols.mcp.tools",
     "ToolError": "errors",
     "ToolOptions": "protocols.mcp.tools",
+    "Url": "guard.arguments",
     "UsageError": "errors",
     "User": "protocols.mcp.sampling",
+    "Verdict": "guard.verdict",
+    "Within": "guard.arguments",
     "completion": "marks",
+    "dangerous": "protocols.mgp.security",
+    "moderate": "protocols.mgp.security",
     "prompt": "marks",
     "resource": "marks",
+    "safe": "protocols.mgp.security",
     "tool": "marks",
+    "validator": "protocols.mgp.validators",
 }
 
 __all__ = [
+    "AccessPolicy",
     "Assistant",
     "Audio",
+    "AuditLog",
+    "AuditLogger",
     "Auth",
+    "Code",
     "Context",
     "Declined",
     "Depends",
     "Dismissed",
     "Embedded",
+    "Entry",
     "Extension",
     "File",
     "Icon",
@@ -87,24 +116,36 @@ __all__ = [
     "Principal",
     "Prompt",
     "PromptOptions",
+    "PublicUrl",
     "Refused",
+    "Rejected",
     "Resource",
     "ResourceOptions",
     "SampleOptions",
+    "Security",
     "Server",
+    "Shell",
+    "ShellCommand",
     "StaticTokens",
     "Text",
     "TokenVerifier",
     "Tool",
     "ToolError",
     "ToolOptions",
+    "Url",
     "UsageError",
     "User",
+    "Verdict",
+    "Within",
     "__version__",
     "completion",
+    "dangerous",
+    "moderate",
     "prompt",
     "resource",
+    "safe",
     "tool",
+    "validator",
 ]  # fmt: skip
 
 

@@ -24,8 +24,10 @@ from defserve.protocols.mcp.trace import trace_id
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
+    from defserve.net.client import GuardedClient
     from defserve.protocols.mcp.sampling import Message, Sample, SampleOptions
     from defserve.protocols.mcp.talkback import Root
+    from defserve.protocols.mgp.extension import MGP
 
 T = TypeVar("T")
 
@@ -147,8 +149,21 @@ class Context:
             self.progress(count, total)
 
     def emit(self, part: Any) -> None:
-        """Add a part (text, image, …) to the result now; what the function returns comes after it."""
-        self.call.local(Emitted).parts.append(Aside(part))
+        """Add a part (text, image, …) to the result now; what the function returns comes after it.
+
+        To a peer that asked for a stream it is sent at once. For a reader that is slow, a worker thread waits here; on
+        the event loop nothing can, and parts gather, at most `Limits.response` bytes of them. Raises LimitExceeded
+        when the result can only be too large.
+        """
+        self.call.local(Emitted).add(self.call, Aside(part))
+
+    def audit(self, event_type: str, /, **details: Any) -> None:
+        """Put an event of your own on the audit trail: `ctx.audit("com.example.refund", amount=12)`. From any thread.
+
+        Raises ValueError for a type that is neither standard nor in reverse-domain notation.
+        """
+        name = getattr(self.call.subject, "name", None)
+        self._mgp.audit.report(self.call, event_type, tool=name, details=details)
 
     def drop_connection(self) -> None:
         """End the HTTP response of this call, so that its client polls for the rest. From any thread.
@@ -163,6 +178,13 @@ class Context:
                 stream.hang_up()
             else:
                 engine.post(stream.hang_up)
+
+    # -- fetching ----------------------------------------------------------------------------------------
+
+    @property
+    def http(self) -> GuardedClient:
+        """A client for the public internet: resolves once, judges every address, connects to what was judged."""
+        return self._mgp.http
 
     # -- asking ------------------------------------------------------------------------------------------
 
@@ -246,12 +268,26 @@ class Context:
         finally:
             self.call.subject = subject
 
+    @property
+    def _mgp(self) -> MGP:
+        from defserve.protocols.mgp.extension import MGP
+
+        return next(e for e in self.call.session.composition.extensions if isinstance(e, MGP))
+
     # -- knowing -----------------------------------------------------------------------------------------
 
     def can(self, feature: str) -> bool:
-        """Whether this peer can be asked for `feature`: one of ask, ask_url, confirm, choose, sample, roots."""
+        """Whether this peer can be asked for `feature`: one of ask, ask_url, confirm, choose, sample, roots.
+
+        `stream`: whether what is emitted or yielded is sent as it comes. `events`: whether it can be sent events.
+        """
         from defserve.protocols.mcp import talkback
 
+        if feature == "stream":
+            emitted = self.call.peek(Emitted)
+            return emitted is not None and emitted.sink is not None
+        if feature == "events":
+            return self._mgp.pushes_events(self.call)
         if feature not in FEATURES:
             return False
         return talkback.can(self.call, *FEATURES[feature])

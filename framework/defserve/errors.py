@@ -13,6 +13,7 @@
     │   ├── InvalidParams       -32602
     │   └── NotOpen             -32602, a request before the conversation was opened
     ├── Refused                 policy said no
+    │   ├── Rejected            a guard found something in the arguments
     │   ├── LimitExceeded       a size, time or concurrency limit
     │   └── Draining            the server is shutting down and takes no new calls
     └── ToolError               text for the model: what went wrong and what to do
@@ -27,7 +28,7 @@ function cannot swallow it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,6 +124,24 @@ class Refused(DefserveError):
     def __init__(self, message: str, *, data: Mapping[str, Any] | None = None) -> None:
         self.message, self.data = message, dict(data or {})
         super().__init__(message)
+
+
+class Rejected(Refused):
+    """A guard found something in the arguments; `data` is the body of MGP §7.4, by which a model can correct itself.
+
+    `guard` is the validator's name on the wire.
+    """
+
+    error_type = "validation_blocked"
+
+    def __init__(
+        self, reason: str, violations: Iterable[object], hints: Mapping[str, Any] | None = None, *, guard: str
+    ) -> None:
+        self.guard, self.reason, self.violations = guard, reason, tuple(map(str, violations))
+        if guard == "code_safety":
+            self.error_type = "code_safety_violation"
+        body = {"status": "rejected", "reason": reason, "violations": [*self.violations], "hints": dict(hints or {})}
+        super().__init__(f"{reason}: {'; '.join(self.violations)}", data=body)
 
 
 class LimitExceeded(Refused):

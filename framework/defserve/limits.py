@@ -22,6 +22,7 @@ class Limits:
     tool: float = 60.0
     tool_max: float = 3_600.0
     question: float = 600.0
+    callback: float = 60.0
     idle: float = 1_800.0
     header: float = 10.0
     body: float = 30.0

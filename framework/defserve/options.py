@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from defserve.errors import UsageError
+from defserve.protocols.mgp.options import SecurityFields
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.identity import Icon
+    from defserve.protocols.mgp.security import Security
 
 
 class ItemFields(TypedDict, total=False):
@@ -31,6 +33,7 @@ class ToolFields(ItemFields, total=False):
     structured: bool
     schema: Mapping[str, Any]
     tags: Sequence[str]
+    security: Security
 
 
 class ResourceFields(ItemFields, total=False):
@@ -46,7 +49,7 @@ class PromptFields(ItemFields, total=False):
     """See `protocols.mcp.prompts.PromptOptions`."""
 
 
-class ServerFields(TypedDict, total=False):
+class ServerFields(SecurityFields, total=False):
     """What a server says about itself; see `protocols.mcp.identity.Identity`."""
 
     title: str

@@ -22,6 +22,8 @@ from defserve.protocols.mcp.prompts import Prompt, PromptOptions
 from defserve.protocols.mcp.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.sealing import Sealing
 from defserve.protocols.mcp.tools import Tool, ToolOptions
+from defserve.protocols.mgp.extension import MGP
+from defserve.protocols.mgp.options import SecurityOptions
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from defserve.auth import Auth, TokenVerifier
     from defserve.host import Client
     from defserve.options import PromptFields, ResourceFields, ServerFields, ToolFields, WebFields
+    from defserve.protocols.mgp.event_channel import EventChannel
     from defserve.transports.http import HttpApp
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,8 +59,9 @@ class Server:
         **about: Unpack[ServerFields],
     ) -> None:
         caller = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
+        security, described = _apart(about, SecurityOptions.__slots__)
         try:
-            self.identity = Identity(name, version, distribution=caller, **about)
+            self.identity = Identity(name, version, distribution=caller, **described)
         except TypeError:
             from defserve.options import ServerFields, refuse_unknown
 
@@ -70,7 +74,8 @@ class Server:
         self._lifespan, self._mounts = lifespan, list[Mount]()
         self._around: dict[str, list[Wrapper]] = {}
         self.auth = _checked_auth(auth)
-        self._extensions = (self.mcp, Author(self), *_authorization(self.auth, self.limits), *extensions)
+        self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
+        self._extensions = (self.mcp, self.mgp, Author(self), *_authorization(self.auth, self.limits), *extensions)
         self._injectables: dict[Any, Provider] = {k: v for e in self._extensions for k, v in e.injectables().items()}
         self._composition: Composition | None = None
 
@@ -139,6 +144,37 @@ class Server:
 
         return declare
 
+    # used bare: @server.health_check
+    @overload
+    def health_check(self, function: F, /) -> F: ...
+    # used with options: @server.health_check(timeout=1)
+    @overload
+    def health_check(
+        self, /, *, name: str | None = None, timeout: float = 5.0, critical: bool = False
+    ) -> Callable[[F], F]: ...
+    def health_check(
+        self, function: Any = None, /, *, name: str | None = None, timeout: float = 5.0, critical: bool = False
+    ) -> Any:
+        """Ask a function whether something this server needs is there. Returns it unchanged.
+
+        None and True are good news; False, a text that says what is wrong, an exception and no answer within `timeout`
+        seconds are bad. Sync ones run in a thread. One that is `critical` makes the whole server unhealthy.
+        """
+        _no_text(function, "health_check")
+
+        def declare(function: F) -> F:
+            from defserve.protocols.mgp.health import HealthCheck
+
+            check = HealthCheck(function, name or name_of(function), timeout, critical)
+            if check.name in self.mgp.checks:
+                raise UsageError(
+                    f"there are two health checks called {check.name!r}", where=where(function), fix="give one a name="
+                )
+            self.mgp.checks[check.name] = check
+            return function
+
+        return declare(function) if function is not None else declare
+
     def around(self, method: str, /) -> Callable[[W], W]:
         """Wrap a method: `async (call, params, next)`. The first one declared is the outermost."""
 
@@ -156,6 +192,13 @@ class Server:
             return wrapper
 
         return declare
+
+    def event_channel(self, name: str, kind: Any = None, /, *, scopes: str | Sequence[str] = ()) -> EventChannel:
+        """A channel of events: `usage = server.event_channel("model.token_usage", Usage)`, then `await usage.emit(…)`.
+
+        `kind` is the type of what is emitted; peers need all `scopes` to hear of it.
+        """
+        return self.mgp.events.declare(name, kind, scopes=scopes)
 
     def include(self, *targets: Any) -> None:
         """Declare every marked function of modules, objects or functions: `server.include(weather)`."""
@@ -182,6 +225,8 @@ class Server:
         if self._composition is not None:
             raise UsageError("mount comes after serving began", fix="mount servers where the parent is made")
         self._mounts.append(Mount(self.mcp, other, prefix))
+        self.mgp.mounted.append((f"{prefix}_" if prefix else "", other.mgp))
+        self.mgp.events.follow(other.mgp.events)
 
     # -- registries, open while serving ------------------------------------------------------------------
 
@@ -197,6 +242,8 @@ class Server:
         elif tool.owner is None:
             tool.owner = self
         tool.check(self.limits)
+        for extension in self._extensions:
+            extension.declared(tool)
         self.mcp.tools.registry.add(tool.name, tool, where=tool.where, replace=replace)
 
     def remove_tool(self, name: str) -> None:
@@ -218,6 +265,8 @@ class Server:
         elif resource.owner is None:
             resource.owner = self
         resource.check(self.limits)
+        for extension in self._extensions:
+            extension.declared(resource)
         self.mcp.resources.add(resource, replace=replace)
 
     def remove_resource(self, uri: str) -> None:
@@ -238,6 +287,8 @@ class Server:
         elif prompt.owner is None:
             prompt.owner = self
         prompt.check(self.limits)
+        for extension in self._extensions:
+            extension.declared(prompt)
         self.mcp.prompts.registry.add(prompt.name, prompt, where=prompt.where, replace=replace)
 
     def remove_prompt(self, name: str) -> None:
@@ -352,7 +403,14 @@ class Server:
 
     def _refuse_stray(self, child: Server) -> None:
         """Extensions and `around` protect; served here they would be left behind without a word."""
-        strays = [e.name for e in child._extensions if not isinstance(e, MCP | Author) and e not in self._extensions]
+        set_by_child = child.mgp.options.acts
+        if set_by_child:
+            raise UsageError(
+                f"{set_by_child[0]}= of {child.name!r} would not act on {self.name!r}, where {child.name!r} is mounted",
+                fix=f"give it to Server({self.name!r}, …) instead",
+            )
+        everyone = (MCP, MGP, Author)
+        strays = [e.name for e in child._extensions if not isinstance(e, everyone) and e not in self._extensions]
         if strays or child._around:
             what = f"extension {strays[0]!r}" if strays else f"around({next(iter(child._around))!r})"
             raise UsageError(
@@ -397,6 +455,12 @@ def _options(kind: type[Options], given: Mapping[str, Any], function: Any) -> Op
         known = [field.name for field in fields(kind)]
         refuse_unknown(given, known, f"{name_of(function)}: {subject}", where(function))
         raise
+
+
+def _apart(fields: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Those of these names, and the others."""
+    mine = {name: fields[name] for name in names if name in fields}
+    return mine, {name: value for name, value in fields.items() if name not in mine}
 
 
 def _caller() -> str:

@@ -8,6 +8,7 @@ from defserve.errors import UsageError
 from defserve.options import WebFields
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, HANDSHAKE_VERSIONS, STATELESS_VERSIONS, VERSION_KEY
+from defserve.protocols.mgp.extension import MGP
 from defserve.runner.address import Address
 from defserve.runner.network import NetworkOptions, listen
 from defserve.runner.web import WebDesk
@@ -26,7 +27,16 @@ def app(
     composition: Composition, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None = None
 ) -> HttpApp:
     """The ASGI application that serves a composition, at an address of its own or mounted in another."""
+    return _app(WebDesk(composition), mcp, auth, options, address)
+
+
+def _app(desk: WebDesk, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None) -> HttpApp:
     _refuse_scopes_without_auth(mcp, auth)
+
+    async def ready() -> tuple[int, bytes]:
+        await desk.start(served.close)
+        return await _readiness(desk.composition)
+
     rules = Rules(
         handshake_versions=HANDSHAKE_VERSIONS,
         stateless_versions=STATELESS_VERSIONS,
@@ -48,8 +58,11 @@ def app(
         is_local=address is not None and address.scheme == "unix",
         legacy_sse=options.get("legacy_sse", False),
         auth=auth,
+        probes={"/healthz": _liveness, "/readyz": ready},
     )
-    return HttpApp(WebDesk(composition), rules, http)
+    served = HttpApp(desk, rules, http)
+    desk.hang_up = served.drain
+    return served
 
 
 def _path(address: Address | None) -> str:
@@ -59,15 +72,30 @@ def _path(address: Address | None) -> str:
 
 
 def run(composition: Composition, mcp: MCP, auth: Auth | None, address: Address, options: WebFields) -> int:
-    """Serve on the network until a signal ends it; the exit code."""
-    served = app(composition, mcp, auth, options, address)
+    """Serve on the network until a signal or a client ends it; the exit code."""
+    desk = WebDesk(composition)
+    served = _app(desk, mcp, auth, options, address)
     network = NetworkOptions(
         parser=options.get("parser", "auto"),
         certfile=options.get("certfile"),
         keyfile=options.get("keyfile"),
         trusted_proxy=options.get("trusted_proxy", False),
     )
-    return listen(served, address, network, composition.limits, served.drain)
+    return listen(served, address, network, composition.limits, desk)
+
+
+async def _liveness() -> tuple[int, bytes]:
+    """That it answers is the answer; what a check finds is no reason to restart a process."""
+    return 200, b"ok"
+
+
+async def _readiness(composition: Composition) -> tuple[int, bytes]:
+    """Whether calls should come here."""
+    if composition.draining:
+        return 503, b"draining"
+    found = [await e.health.readiness(composition) for e in composition.extensions if isinstance(e, MGP)]
+    word = found[0] if found else "healthy"
+    return 503 if word == "unhealthy" else 200, word.encode()
 
 
 def _refuse_scopes_without_auth(mcp: MCP, auth: Auth | None) -> None:

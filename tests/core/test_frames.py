@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 PACKAGE = str(Path(defserve.__file__).parent)
 AT_MOST = 10
-DISPATCHERS = {"_request", "_settle"}
+DISPATCHERS = {"_request", "settling"}
 
 
 def framework_frames() -> int:

@@ -15,6 +15,7 @@ import pytest
 
 from defserve.host import Client, Link, ProcessLink, connect_url
 from defserve.runner.memory import serving
+from tests.protocols.mgp.callers import offer
 from tests.serving import at_address, fresh
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -67,6 +68,12 @@ def version(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=TRANSPORTS)
 def transport(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture(params=["plain", "mgp"])
+def speaking(request: pytest.FixtureRequest, version: str) -> dict[str, Any]:
+    """The capabilities of a plain MCP client, and of one that speaks MGP."""
+    return offer(version, "security", "code_safety") if request.param == "mgp" else {}
 
 
 @pytest.fixture

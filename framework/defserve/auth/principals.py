@@ -33,6 +33,8 @@ class Principal:
     scopes: frozenset[str] = frozenset()
     claims: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, hash=False)
     kind: Kind = "token"
+    is_crowd: bool = field(default=False, init=False)
+    """Whether everybody on this machine looks like this: what one of them does must not shut out the others."""
 
     def __post_init__(self) -> None:
         if self.kind == "token" and not is_token_id(self.id):
@@ -42,11 +44,8 @@ class Principal:
             )
         object.__setattr__(self, "scopes", frozenset(checked_scopes(self.scopes)))
         object.__setattr__(self, "claims", MappingProxyType(dict(self.claims)))
-
-    @property
-    def is_crowd(self) -> bool:
-        """Whether everybody on this machine looks like this: what one of them does must not shut out the others."""
-        return self.kind == "anonymous" and is_loopback(self.id.removeprefix(ANONYMOUS_PREFIX))
+        if self.kind == "anonymous":
+            object.__setattr__(self, "is_crowd", is_loopback(self.id.removeprefix(ANONYMOUS_PREFIX)))
 
     def missing(self, required: Iterable[str]) -> frozenset[str]:
         """Those of `required` it does not hold. Local principals hold everything: launching is granting."""

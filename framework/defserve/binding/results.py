@@ -18,7 +18,7 @@ from __future__ import annotations
 import collections.abc as abc
 from inspect import Parameter
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Never, NoReturn, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Never, NoReturn, TypeGuard, get_args, get_origin
 
 from defserve.binding.annotations import members, peel
 from defserve.binding.content import Audio, Embedded, File, Image, Link, Part, Text
@@ -98,7 +98,8 @@ class Returns:
         """The outcome of a generator: everything it yielded, and asides between, with adjacent text merged."""
         parts: list[Part] = []
         structured: list[Any] = []
-        mergeable = False
+        # Text is put together when the run of it ends: a part for each word would cost a copy of all words before.
+        run: list[str] = []
         for value in values:
             if isinstance(value, Aside):
                 value = value.part
@@ -107,20 +108,21 @@ class Returns:
                 outcome = self.pack(value)
                 structured.append(outcome.structured)
             is_text = type(value) is str or type(value) is Text
-            for part in outcome.parts:
-                last = parts[-1] if parts else None
-                if is_text and mergeable and isinstance(part, Text) and isinstance(last, Text) and _bare(part, last):
-                    parts[-1] = Text(last.text + part.text)
-                else:
-                    parts.append(part)
-            mergeable = is_text
+            bare = [part.text for part in outcome.parts if is_text and _is_bare(part)]
+            if run and not bare:
+                parts.append(Text("".join(run)))
+                run.clear()
+            run += bare
+            parts += outcome.parts if not bare else ()
+        if run:
+            parts.append(Text("".join(run)))
         if self.schema is None and not (structured and all(item is not NOTHING for item in structured)):
             return Outcome(parts)
         return Outcome(parts, structured)
 
 
-def _bare(*parts: Text) -> bool:
-    return all(part.annotations is None and part.meta is None for part in parts)
+def _is_bare(part: Part) -> TypeGuard[Text]:
+    return isinstance(part, Text) and part.annotations is None and part.meta is None
 
 
 def _scalar_kinds(schema: JsonSchema) -> set[str]:

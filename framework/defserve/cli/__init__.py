@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "run": ("defserve.cli.run", "serve a server"),
     "list": ("defserve.cli.inventory", "show the tools, resources and prompts of a server"),
     "call": ("defserve.cli.call", "call a tool of a server and print its result"),
+    "audit": ("defserve.cli.audit", "check that an audit log is whole, and read it"),
 }
 
 EXAMPLES: Final = """examples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from defserve.core.extension import Outgoing
@@ -28,7 +28,7 @@ class Call(Locals):
     envelope: object | None = None
     subject: Any = None
     suspension: Callable[[], Any] | None = None
-    endless = settled = cancelled = timed_out = False
+    endless = settled = cancelled = timed_out = cut_short = False
     questions = 0
     _children: set[Task] | None = None
 
@@ -73,12 +73,16 @@ class Call(Locals):
             self.session.outlet(message)
 
     async def request(self, method: str, params: Params, *, timeout: float | None = None) -> Any:
-        """Ask the peer within this call. The call's own timeout stands still meanwhile."""
+        """Ask the peer within this call."""
+        return await self.asked(self.session.request(method, params, relates_to=self, timeout=timeout))
+
+    async def asked(self, answer: Awaitable[T]) -> T:
+        """Wait for the peer's answer to whatever it was asked; the call's own timeout stands still meanwhile."""
         self.questions += 1
         if self.timer is not None and self.questions == 1:
             self.timer.pause()
         try:
-            return await self.session.request(method, params, relates_to=self, timeout=timeout)
+            return await answer
         finally:
             self.questions -= 1
             if self.timer is not None and self.questions == 0:
@@ -87,6 +91,12 @@ class Call(Locals):
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Run blocking code in a worker thread."""
         return await self.session.engine.in_thread(lambda: function(*args))
+
+    def cut(self, outcome: Callable[[], Any]) -> None:
+        """End this call, for its peer is content with `outcome()`."""
+        if self.suspension is None:
+            self.cut_short = True
+            self.suspend(outcome)
 
     def suspend(self, outcome: Callable[[], Any]) -> None:
         """End this run for want of an answer: the reply is `outcome()`, whatever the function still does.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,8 @@ from defserve.core.extension import (
     is_coroutine_function,
 )
 from defserve.core.profile import Profile
-from defserve.core.stages import Pipeline
+from defserve.core.service import Service
+from defserve.core.stages import Pipeline, Stages
 from defserve.errors import LimitExceeded, UsageError
 from defserve.jsonvalue import is_mapping
 from defserve.limits import Limits
@@ -30,30 +31,63 @@ if TYPE_CHECKING:
     from defserve.core.session import Session
 
 REMEMBERED_TERMS = 256
+REMEMBERED_PIPELINES = 4_096
 
 
 class Method:
-    """A handler with its wrappers folded in. `immediate` ones need no event loop."""
+    """A handler with its wrappers folded in. `immediate` ones need no loop; `vital` ones are served while draining."""
 
-    __slots__ = ("run", "immediate")
+    __slots__ = ("run", "immediate", "vital")
 
-    def __init__(self, run: Handler, immediate: bool) -> None:
-        self.run, self.immediate = run, immediate
+    def __init__(self, run: Handler, immediate: bool, vital: bool = False) -> None:
+        self.run, self.immediate, self.vital = run, immediate, vital
 
 
-class Terms:
-    """What was agreed with a peer: its offer, each active extension's state, and the tables that follow."""
+class Table:
+    """What follows from a set of active extensions; shared by every peer for whom the same are active."""
 
-    __slots__ = ("offer", "states", "profile", "methods", "listeners")
+    __slots__ = ("active", "methods", "listeners", "_failures", "_stages", "_pipelines")
 
     def __init__(
         self,
-        offer: Offer | None,
-        states: Mapping[str, Any],
+        active: frozenset[str],
+        extensions: Sequence[Extension],
+        stages: Sequence[Stages],
         methods: Mapping[str, Method],
         listeners: Mapping[str, tuple[Listener, ...]],
     ) -> None:
-        self.offer, self.states, self.methods, self.listeners = offer, states, methods, listeners
+        self.active, self.methods, self.listeners = active, methods, listeners
+        self._failures = tuple(e.failure for e in extensions if _overrides(e, "failure"))
+        self._stages = stages
+        self._pipelines: dict[object, Pipeline] = {}
+
+    def pipeline(self, item: Any) -> Pipeline:
+        """The stages that concern an item."""
+        found = self._pipelines.get(item)
+        if found is None:
+            found = Pipeline([s for s in self._stages if s.concerns is None or s.concerns(item, self.active)])
+            if len(self._pipelines) >= REMEMBERED_PIPELINES:  # items that come and go must not stay for ever
+                self._pipelines.clear()
+            self._pipelines[item] = found
+        return found
+
+    def failure(self, call: Call, error: BaseException) -> Params | None:
+        """The error as an active extension words it; None where none has words of its own for it."""
+        for failure in self._failures:
+            body = failure(call, error)
+            if body is not None:
+                return body
+        return None
+
+
+class Terms:
+    """What was agreed with a peer: its offer, each active extension's state, and the table that follows."""
+
+    __slots__ = ("offer", "states", "profile", "table", "methods", "listeners")
+
+    def __init__(self, offer: Offer | None, states: Mapping[str, Any], table: Table) -> None:
+        self.offer, self.states, self.table = offer, states, table
+        self.methods, self.listeners = table.methods, table.listeners
         self.profile = next((state for state in states.values() if isinstance(state, Profile)), Profile())
 
 
@@ -79,17 +113,20 @@ class Composition:
         self.has_lifespan = any(e.lifespan() is not None for e in extensions)
         self._around = dict(around or {})
         self._terms: dict[object, Terms] = {}
-        self._tables: dict[frozenset[str], tuple[Mapping[str, Method], Mapping[str, tuple[Listener, ...]]]] = {}
+        self._tables: dict[frozenset[str], Table] = {}
         self.known_methods = _unique("method", {e.name: tuple(e.methods()) for e in extensions})
         self.known_notifications = frozenset(name for e in extensions for name in e.notifications())
         self.injectables: Mapping[Any, Provider] = {
             kind: provider for e in extensions for kind, provider in e.injectables().items()
         }
         _unique("injectable", {e.name: tuple(e.injectables()) for e in extensions})
-        self.pipeline = Pipeline([stages for e in extensions if (stages := e.stages())])
+        self._stages = [stages for e in extensions if (stages := e.stages())]
         _hide_by_view(extensions)
         self._viewers = tuple(e for e in extensions if _overrides(e, "view") or _overrides(e, "describe"))
         self._visible = tuple(e.visible for e in extensions if _overrides(e, "visible"))
+        self.phase_watchers = tuple(e.phase_changed for e in extensions if _overrides(e, "phase_changed"))
+        self.service = Service(self)
+        self._vital = frozenset(name for e in extensions for name in e.while_draining)
         self.closers = tuple(e.session_closed for e in extensions if _overrides(e, "session_closed"))
         self._offers = tuple(e.offer_in for e in extensions if _overrides(e, "offer_in"))
         self.carrier = _only_carrier(extensions)
@@ -117,8 +154,7 @@ class Composition:
                 return known
             offer = known.offer
         states = {e.name: s for e in self.extensions if (s := e.negotiate(offer)) is not None}
-        methods, listeners = self._table(frozenset(states))
-        terms = Terms(offer, states, methods, listeners)
+        terms = Terms(offer, states, self._table(frozenset(states)))
         if offer.key is not None and known is None:
             if len(self._terms) >= REMEMBERED_TERMS:
                 self._terms.pop(next(iter(self._terms)))
@@ -175,25 +211,30 @@ class Composition:
             if left:
                 self._sessions_of[session.principal] = left
 
+    def calls(self) -> Iterator[Call]:
+        """Every call in flight."""
+        for session in (*self.sessions, *self.short_sessions):
+            yield from tuple(session.in_flight.values())
+
     # -- folding -----------------------------------------------------------------------------------------
 
-    def _table(self, active: frozenset[str]) -> tuple[Mapping[str, Method], Mapping[str, tuple[Listener, ...]]]:
+    def _table(self, active: frozenset[str]) -> Table:
         if active not in self._tables:
             extensions = [e for e in self.extensions if e.name in active]
             methods = {
                 name: self._fold(name, handler, extensions) for e in extensions for name, handler in e.methods().items()
             }
-            self._tables[active] = methods, _listeners(extensions)
+            self._tables[active] = Table(active, extensions, self._stages, methods, _listeners(extensions))
         return self._tables[active]
 
     def _fold(self, name: str, handler: Handler, extensions: Sequence[Extension]) -> Method:
         wrappers = [*self._around.get(name, ()), *(w for e in extensions if (w := e.around().get(name)))]
         if not wrappers:
-            return Method(handler, not is_coroutine_function(handler))
+            return Method(handler, not is_coroutine_function(handler), name in self._vital)
         folded = handler if is_coroutine_function(handler) else _as_coroutine(handler)
         for wrapper in reversed(wrappers):
             folded = _wrap(wrapper, folded)
-        return Method(folded, False)
+        return Method(folded, False, name in self._vital)
 
     def _before_opening(self) -> Terms:
         methods = {
@@ -203,7 +244,8 @@ class Composition:
             if name in e.opens_with
         }
         listeners = _listeners(self.extensions, before_opening=True)
-        return Terms(None, {}, MappingProxyType(methods), MappingProxyType(listeners))
+        table = Table(frozenset(), (), self._stages, MappingProxyType(methods), MappingProxyType(listeners))
+        return Terms(None, {}, table)
 
 
 def _overrides(extension: Extension, contribution: str) -> bool:

@@ -41,6 +41,10 @@ class Engine(Protocol):
         """Run the handler of a call as a task and settle the call with what comes of it."""
         ...
 
+    def settling(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None]:
+        """The same, to be run by a task that somebody else has for the call. It never raises."""
+        ...
+
     def spawn(self, work: Coroutine[Any, Any, Any]) -> Task:
         """Run something that belongs to no call."""
         ...

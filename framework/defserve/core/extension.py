@@ -11,6 +11,8 @@ from defserve.wire.messages import Id, Notification, Params, Request
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
+    from defserve.core.composition import Composition
+    from defserve.core.service import Phase
     from defserve.core.session import Session
 
 Handler: TypeAlias = Callable[["Call", Params], Any]
@@ -85,6 +87,9 @@ class Extension:
     opens_with: frozenset[str] = frozenset()
     """Methods and notifications taken before the conversation is open."""
 
+    while_draining: frozenset[str] = frozenset()
+    """Methods that are served while the server drains and refuses all else."""
+
     def offer_in(self, message: Request | Notification) -> Offer | None:
         """The offer that travels with this very message, for protocols without a handshake."""
         return None
@@ -127,6 +132,16 @@ class Extension:
         """A hashable key: callers with the same key see the same lists in the same words."""
         return None
 
+    def declared(self, item: Any) -> None:
+        """An item is about to be offered. Raises UsageError for one that breaks this protocol's rules.
+
+        What was read of it may be kept in `item.facets`.
+        """
+
+    def failure(self, call: Call, error: BaseException) -> Params | None:
+        """The rest of the reply to a request that raised, or None to leave the wording to others. Where negotiated."""
+        return None
+
     def injectables(self) -> Mapping[Any, Provider]:
         """Annotation to provider, for parameters the peer does not send."""
         return {}
@@ -142,16 +157,20 @@ class Extension:
     def session_closed(self, session: Session) -> None:
         """The conversation ended; let go of what was kept for it."""
 
+    def phase_changed(self, composition: Composition, previous: Phase) -> None:
+        """The server has come to another phase, `composition.service.phase`: it starts, serves, drains or has ended."""
+
 
 class Outgoing:
     """One encoded message for the peer, and the call it belongs to, if it belongs to one.
 
     `answers` is true for the reply that ends that call, `asks` for a request of ours; `envelope` is that of the parcel
     it replies to, and `code` the reply's error code, if it is an error. Of messages with the same `replaces` only the
-    newest matters.
+    newest matters. `taken` is called on the loop when the message has left this process, or was left out: whoever sends
+    much can so wait for its reader. `bulk` ones are never left out, and are overtaken by all that is not of their call.
     """
 
-    __slots__ = ("data", "relates_to", "answers", "envelope", "code", "asks", "replaces")
+    __slots__ = ("data", "relates_to", "answers", "envelope", "code", "asks", "replaces", "taken", "bulk")
 
     def __init__(
         self,
@@ -163,9 +182,12 @@ class Outgoing:
         *,
         asks: bool = False,
         replaces: Hashable = None,
+        taken: Callable[[], None] | None = None,
+        bulk: bool = False,
     ) -> None:
         self.data, self.relates_to, self.answers = data, relates_to, answers
         self.envelope, self.code, self.asks, self.replaces = envelope, code, asks, replaces
+        self.taken, self.bulk = taken, bulk
 
     @property
     def destination(self) -> object | None:

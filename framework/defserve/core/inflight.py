@@ -13,17 +13,17 @@ from defserve.wire.codec import encode, notification
 from defserve.wire.messages import Id, Params, Reply
 
 if TYPE_CHECKING:
-    from defserve.core.composition import Composition
+    from defserve.core.composition import Composition, Method
     from defserve.core.engine import Engine, Pending
 
 
-def admit(call: Call, calls: dict[Id, Call], composition: Composition, *, immediate: bool) -> None:
+def admit(call: Call, calls: dict[Id, Call], composition: Composition, method: Method) -> None:
     """Count a call in, or raise. What is answered at once takes no room: a ping is answered whatever else runs."""
     limits = composition.limits
     if call.id in calls:
         raise InvalidRequest(f"Invalid request: id {call.id!r} is already in flight")
-    if not immediate:
-        if composition.draining:
+    if not method.immediate:
+        if composition.draining and not method.vital:
             raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
         if len(calls) >= limits.in_flight:
             raise _too_many("in_flight", f"{limits.in_flight} a session")

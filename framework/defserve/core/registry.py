@@ -77,6 +77,12 @@ class Registry(Generic[T]):
         later = ((entry.position, entry.item) for entry in entries if entry.position > position)
         return list(islice(later, max(count, 0)))
 
+    def touch(self) -> None:
+        """What is shown of the items has changed, though none of them has: tell the watchers."""
+        with self._lock:
+            self.version += 1
+        self._tell()
+
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` after each change, in the thread that made it. Returns the function that ends it."""
         key = object()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from defserve.core.call import Call
 from defserve.core.extension import Offer, Outgoing, is_coroutine_function
@@ -17,6 +17,9 @@ from defserve.wire.messages import Id, Malformed, Message, Notification, Params,
 if TYPE_CHECKING:
     from defserve.core.composition import Composition, Terms
     from defserve.core.engine import Engine
+
+
+Start: TypeAlias = Callable[[Call, Coroutine[Any, Any, Any]], None]
 
 
 class Batch:
@@ -104,6 +107,16 @@ class Session(Locals):
             return self._receive_batch(message, envelope)
         return self._other(message, envelope)
 
+    def begin(self, request: Request, envelope: object | None = None) -> Coroutine[Any, Any, None] | None:
+        """As `take`, for a transport that has a task of its own for every request: what is left to do, for it to run.
+
+        None when the request has been answered already. The reply goes to the outlet in either case.
+        """
+        self._malformed = 0
+        left: list[Coroutine[Any, Any, None]] = []
+        self._request(request, envelope, start=lambda call, work: left.append(self.engine.settling(call, work)))
+        return left[0] if left else None
+
     def _other(self, message: Message, envelope: object | None) -> bool:
         if isinstance(message, Malformed):
             message = self._meant(message)
@@ -149,7 +162,9 @@ class Session(Locals):
         self._batch_done(batch)
         return True
 
-    def _request(self, request: Request, envelope: object | None, batch: Batch | None = None) -> bool:
+    def _request(
+        self, request: Request, envelope: object | None, batch: Batch | None = None, start: Start | None = None
+    ) -> bool:
         terms = self.terms or self.composition.unopened
         call = Call(self, request.id, request.method, request.params, request.raw, terms)
         call.envelope, call.batch = envelope, batch
@@ -162,7 +177,7 @@ class Session(Locals):
                 raise self._unknown(request.method, terms)
             if not (method.immediate or self.engine.ready):
                 return False
-            admit(call, self.in_flight, self.composition, immediate=method.immediate)
+            admit(call, self.in_flight, self.composition, method)
         except Exception as error:
             self._reply(call, *self._failure(call, error))
             return True
@@ -170,7 +185,7 @@ class Session(Locals):
             if method.immediate:
                 self.settle(call, method.run(call, call.params))
             else:
-                self.engine.start(call, method.run(call, call.params))
+                (start or self.engine.start)(call, method.run(call, call.params))
         except Exception as error:
             self.fail(call, error)
         return True
@@ -238,7 +253,7 @@ class Session(Locals):
         return data, code
 
     def _encoded_failure(self, call: Call, error: BaseException) -> tuple[bytes, int | None]:
-        body = call.terms.profile.failure(call, error)
+        body = call.terms.table.failure(call, error) or call.terms.profile.failure(call, error)
         return encode({"jsonrpc": "2.0", "id": call.id, **body}), body.get("error", {}).get("code")
 
     def _too_large(self) -> LimitExceeded:

@@ -14,6 +14,7 @@ Admit: TypeAlias = Callable[["Call", Any], Awaitable[None] | None]
 Judge: TypeAlias = Callable[["Call", Any, dict[str, Any]], Awaitable[None] | None]
 Hold: TypeAlias = Callable[["Call", Any, dict[str, Any]], AbstractAsyncContextManager[Any] | None]
 Audit: TypeAlias = Callable[["Call", Any], AbstractAsyncContextManager[Any] | None]
+Concerns: TypeAlias = Callable[[Any, frozenset[str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +23,15 @@ class Stages:
 
     `audit` is entered first and sees how everything else ended; `admit` decides before the arguments are
     read; `judge` sees them validated; `hold` surrounds the function and sees whether it succeeded.
-    `admit` and `judge` refuse by raising.
+    `admit` and `judge` refuse by raising. `concerns(item, active)` says whether they apply to an item, given the names
+    of the extensions that are active for the peer. It is asked once; an item that concerns nobody is called directly.
     """
 
     audit: Audit | None = None
     admit: Admit | None = None
     judge: Judge | None = None
     hold: Hold | None = None
+    concerns: Concerns | None = None
 
 
 class Pipeline:

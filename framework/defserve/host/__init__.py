@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from defserve.host.addresses import Remote, connect_url
     from defserve.host.answers import Accept, Answers, Cancel, Decision, Decline
+    from defserve.host.approval import Grant
     from defserve.host.client import Client
     from defserve.host.http import HttpLink
     from defserve.host.links import Link, Lost
+    from defserve.host.mgp import Mgp
+    from defserve.host.mgp_peer import MgpPeer
     from defserve.host.stdio import ProcessLink
     from defserve.host.websocket import WebSocketLink
 
@@ -23,9 +26,12 @@ __all__ = [
     "Client",
     "Decision",
     "Decline",
+    "Grant",
     "HttpLink",
     "Link",
     "Lost",
+    "Mgp",
+    "MgpPeer",
     "ProcessLink",
     "Remote",
     "WebSocketLink",
@@ -39,9 +45,12 @@ _HOMES = {
     "Client": "defserve.host.client",
     "Decision": "defserve.host.answers",
     "Decline": "defserve.host.answers",
+    "Grant": "defserve.host.approval",
     "HttpLink": "defserve.host.http",
     "Link": "defserve.host.links",
     "Lost": "defserve.host.links",
+    "Mgp": "defserve.host.mgp",
+    "MgpPeer": "defserve.host.mgp_peer",
     "ProcessLink": "defserve.host.stdio",
     "Remote": "defserve.host.addresses",
     "WebSocketLink": "defserve.host.websocket",

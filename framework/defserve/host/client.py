@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
 
 from anyio import CancelScope
 
 from defserve.errors import PeerError, PeerGone
+from defserve.host import access
 from defserve.host.answers import Answers, in_rounds, settled
 from defserve.host.conversation import Conversation, Progress, object_of
-from defserve.host.eras import Offer, Opening, open_conversation
+from defserve.host.eras import Offer, Opening, merged, open_conversation
 from defserve.host.links import Link
 from defserve.host.listening import Events, News, SessionEvents, StreamEvents, Wanted
 from defserve.host.values import RETURNS, lone_text, value_of
 from defserve.jsonvalue import is_object
 from defserve.version import VERSION
 from defserve.wire.codec import encode
+
+if TYPE_CHECKING:
+    from defserve.host.mgp import Mgp
+    from defserve.host.mgp_peer import MgpPeer
 
 Json: TypeAlias = dict[str, Any]
 
@@ -32,6 +37,7 @@ class Client:
     answers      who answers the server's questions; what is not given is not offered
     capabilities merged over the capabilities that `answers` amount to
     methods      further requests of the server's that are answered: method to function of its params, sync or async
+    mgp          how the host guards its calls; without it nothing of MGP is offered, and nothing is guarded
     timeout      seconds every request may take unless it says otherwise; None waits for ever
     on_log       called with the params of each log notification; `log_level` (then "info") is asked for
     on_progress  called with progress, total and message of every tool call that names no handler of its own
@@ -49,6 +55,7 @@ class Client:
         info: Mapping[str, Any] = INFO,
         answers: Answers | None = None,
         capabilities: Mapping[str, Any] | None = None,
+        mgp: Mgp | None = None,
         timeout: float | None = TIMEOUT_SECONDS,
         log_level: str | None = None,
         methods: Mapping[str, Callable[[Json], Any]] | None = None,
@@ -58,7 +65,8 @@ class Client:
     ) -> None:
         self.answers = answers or Answers()
         self.timeout = timeout
-        self._offer = Offer(dict(info), _merged(self.answers.capabilities(), capabilities or {}))
+        offered = merged(self.answers.capabilities(), capabilities or {})
+        self._offer = Offer(dict(info), offered, mgp.capabilities(self.answers) if mgp else None)
         self._wanted_version = version
         self._methods = dict(methods or {})
         self._log_level = log_level or ("info" if on_log else None)
@@ -66,15 +74,20 @@ class Client:
         self._conversation = Conversation(
             link, on_request=self._asked, on_notification=self._heard, on_gone=self._bereaved
         )
+        self.mgp: MgpPeer | None = mgp.peer(self._conversation, self, str(info.get("name"))) if mgp else None
+        """What was negotiated with the server, and what it was granted."""
         self._opening: Opening | None = None
         self._audience: set[Events] = set()
         self._watched: dict[str, Events] = {}
-        self._returns: dict[str, Json | None] | None = None
+        self._listed: dict[str, Json] | None = None
 
     async def __aenter__(self) -> Client:
         self._conversation.start()
         try:
-            self._opening = await open_conversation(self._conversation, self._offer, self._wanted_version, self.timeout)
+            prepare = self.mgp.prepare if self.mgp is not None else None
+            self._opening = await open_conversation(
+                self._conversation, self._offer, self._wanted_version, self.timeout, prepare
+            )
             if self._log_level and "logging" in self.capabilities:
                 await self.set_log_level(self._log_level)
         except BaseException:
@@ -123,6 +136,8 @@ class Client:
         Raises ToolError when the tool says that it failed.
         """
         result = await self.call_raw(tool, arguments)
+        if self.mgp is not None:
+            self.mgp.check(result)
         needs_type = not result.get("isError") and lone_text(result) is not None
         return value_of(result, (await self._returns_of(tool)) if needs_type else None)
 
@@ -143,6 +158,15 @@ class Client:
 
     async def tools(self) -> list[Json]:
         return await self._pages("tools/list", "tools")
+
+    async def listed(self, tool: str, *, again: bool = False) -> Json:
+        """A tool as the server lists it, empty for one it does not. Listed once, until the server says it changed.
+
+        `again` lists anew for a tool that was not there before.
+        """
+        if self._listed is None or (again and tool not in self._listed):
+            self._listed = {item["name"]: item for item in await self.tools()}
+        return self._listed.get(tool) or {}
 
     async def resources(self) -> list[Json]:
         return await self._pages("resources/list", "resources")
@@ -234,10 +258,27 @@ class Client:
             dressed = opening.dress(params, self._log_level)
             return await self._conversation.request(method, dressed, within=patience, on_progress=on_progress)
 
-        result = await (in_rounds(ask, params or {}, self.answers) if follow else ask(params or {}))
-        if not is_object(result):
-            raise PeerError(f"the result of {method} is not an object")
-        return result
+        async def result_of(params: Mapping[str, Any]) -> Json:
+            result = await (in_rounds(ask, params, self.answers) if follow else ask(params))
+            if not is_object(result):
+                raise PeerError(f"the result of {method} is not an object")
+            return result
+
+        if self.mgp is not None:
+            return await self.mgp.around(method, params or {}, result_of)
+        return await result_of(params or {})
+
+    async def access_query(self, agent_id: str, tool: str | None = None) -> Json:
+        """Whether an agent may use a tool, or the server (MGP §5.4). Needs `mgp`, and an admin's credentials."""
+        return await access.query(self, agent_id, tool)
+
+    async def access_grant(self, agent_id: str, tool: str | None = None, **entry: Unpack[access.Entry]) -> Json:
+        """Allow, or with `permission="deny"` forbid, an agent a tool or the server. Gives back the entry."""
+        return await access.grant(self, agent_id, tool, **entry)
+
+    async def access_revoke(self, agent_id: str, tool: str | None = None) -> Json:
+        """Take an entry away."""
+        return await access.revoke(self, agent_id, tool)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         await self._conversation.notify(method, params or {})
@@ -263,16 +304,14 @@ class Client:
             seen.add(cursor)
 
     async def _returns_of(self, tool: str) -> Json | None:
-        """The type that `tool` publishes for its text, listing the tools the first time it is asked."""
-        if self._returns is None:
-            try:
-                tools = await self.tools()
-            except PeerError as error:
-                if type(error) is not PeerError:
-                    raise
-                tools = []
-            self._returns = {item["name"]: object_of(item.get("_meta")).get(RETURNS) for item in tools}
-        return self._returns.get(tool)
+        """The type that `tool` publishes for its text; None also where the tools cannot be listed."""
+        try:
+            found = await self.listed(tool)
+        except PeerError as error:
+            if type(error) is not PeerError:
+                raise
+            found, self._listed = {}, self._listed or {}
+        return object_of(found.get("_meta")).get(RETURNS)
 
     async def _asked(self, method: str, params: Json) -> Any:
         handler = self._methods.get(method)
@@ -284,7 +323,9 @@ class Client:
         if method == "notifications/message" and self._on_log:
             self._on_log(params)
         elif method == "notifications/tools/list_changed":
-            self._returns = None
+            self._listed = None
+        if self.mgp is not None:
+            self.mgp.heard(method, params)
         news = News(method, params)
         for events in tuple(self._audience):
             events.hear(news)
@@ -292,16 +333,10 @@ class Client:
             self._on_notification(method, params)
 
     def _bereaved(self, gone: PeerGone) -> None:
+        if self.mgp is not None:
+            self.mgp.closed(gone.message)
         for events in tuple(self._audience):
             events.end(gone)
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
-    both = {**base, **over}
-    for name in base.keys() & over.keys():
-        if isinstance(base[name], dict) and isinstance(over[name], dict):
-            both[name] = _merged(base[name], over[name])
-    return both
 
 
 def _ref(ref: str | Mapping[str, Any]) -> Json:

@@ -129,6 +129,11 @@ class Conversation:
             return None
         return self._spawn(self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason}))
 
+    def occupy(self, key: Id, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`, an answer to the peer: as long as it takes, no deadline of ours passes."""
+        task = self._answering[key] = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._answering.pop(key, None))
+
     async def notify(self, method: str, params: Params) -> None:
         if self._gone:
             raise self._departure()
@@ -168,9 +173,7 @@ class Conversation:
         elif isinstance(message, Notification):
             self._notified(message)
         elif isinstance(message, Request):
-            task = asyncio.create_task(self._answer(message))
-            self._answering[message.id] = task
-            task.add_done_callback(lambda _: self._answering.pop(message.id, None))
+            self.occupy(message.id, self._answer(message))
         else:
             self._malformed(message, data)
 

@@ -6,8 +6,8 @@ The only module of the host that tells protocol versions apart.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 from defserve.errors import PeerError, PeerTimeout, UsageError
 from defserve.host.conversation import Conversation, object_of
@@ -24,12 +24,20 @@ STATELESS_ERRORS: Final = frozenset((-32020, -32021, UNSUPPORTED_VERSION))
 
 
 class Offer:
-    """What the client says about itself."""
+    """What the client says about itself. `by_era` holds capabilities that have another place in each era."""
 
-    __slots__ = ("info", "capabilities")
+    __slots__ = ("info", "capabilities", "by_era")
 
-    def __init__(self, info: dict[str, Any], capabilities: dict[str, Any]) -> None:
-        self.info, self.capabilities = info, capabilities
+    def __init__(
+        self,
+        info: dict[str, Any],
+        capabilities: dict[str, Any],
+        by_era: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.info, self.capabilities, self.by_era = info, capabilities, by_era or {}
+
+    def of_era(self, era: str) -> dict[str, Any]:
+        return merged(self.by_era.get(era, {}), self.capabilities)
 
 
 class Opening:
@@ -54,13 +62,30 @@ class Opening:
         return {**params, "_meta": {**self.envelope, **level, **object_of(params.get("_meta"))}}
 
 
+Prepare: TypeAlias = Callable[[Opening], Awaitable[None]]
+
+
 async def open_conversation(
-    conversation: Conversation, offer: Offer, version: str | None, within: float | None
+    conversation: Conversation,
+    offer: Offer,
+    version: str | None,
+    within: float | None,
+    prepare: Prepare | None = None,
 ) -> Opening:
     """Agree on a version: the one given, or the newest both sides speak when it is None.
 
+    `prepare` is awaited when the server has answered, before it is told that we are ready.
     Raises PeerError when the server speaks none of them.
     """
+    opening = await _agree(conversation, offer, version, within)
+    if prepare is not None:
+        await prepare(opening)
+    if not opening.stateless:
+        await conversation.notify("notifications/initialized", {})
+    return opening
+
+
+async def _agree(conversation: Conversation, offer: Offer, version: str | None, within: float | None) -> Opening:
     if version in STATELESS_VERSIONS:
         return await _discover(conversation, offer, version, within)
     if version in HANDSHAKE_VERSIONS:
@@ -92,7 +117,7 @@ def _invites_handshake(error: PeerError) -> bool:
 async def _discover(conversation: Conversation, offer: Offer, version: str, within: float | None) -> Opening:
     envelope: dict[str, Any] = {
         PREFIX + "protocolVersion": version,
-        PREFIX + "clientCapabilities": offer.capabilities,
+        PREFIX + "clientCapabilities": offer.of_era("stateless"),
         PREFIX + "clientInfo": offer.info,
     }
     # Not called off: a server of the handshake era may take a stray notification before `initialize` badly.
@@ -112,7 +137,7 @@ async def _initialize(conversation: Conversation, offer: Offer, pinned: str | No
     version = pinned or HANDSHAKE_VERSIONS[-1]
     params = {
         "protocolVersion": version,
-        "capabilities": _capabilities_for(version, offer.capabilities),
+        "capabilities": _capabilities_for(version, offer.of_era("handshake")),
         "clientInfo": offer.info,
     }
     # The specification forbids calling `initialize` off.
@@ -121,8 +146,16 @@ async def _initialize(conversation: Conversation, offer: Offer, pinned: str | No
     spoken = agreed.get("protocolVersion")
     if not isinstance(spoken, str) or spoken not in ((pinned,) if pinned else HANDSHAKE_VERSIONS):
         raise PeerError(f"the server wants to speak {spoken!r}, not {pinned or 'a version this client knows'}")
-    await conversation.notify("notifications/initialized", {})
     return Opening(spoken, agreed)
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, objects within objects; where both have a value `over` wins."""
+    both = {**base, **over}
+    for name in base.keys() & over.keys():
+        if isinstance(base[name], dict) and isinstance(over[name], dict):
+            both[name] = merged(base[name], over[name])
+    return both
 
 
 def _capabilities_for(version: str, capabilities: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from defserve.core.extension import Carrier, Outgoing, Parcel
 from defserve.core.profile import INTERNAL_ERROR, error_object
 from defserve.core.session import Session
 from defserve.errors import LimitExceeded
+from defserve.runner.bulk import Bulk
 from defserve.wire.codec import decode, encode
 from defserve.wire.messages import Request
 
@@ -29,7 +30,7 @@ class Transport(Protocol):
         received: Callable[[list[bytes | None]], None],
         ended: Callable[[], None],
     ) -> None: ...
-    def send(self, message: bytes) -> None: ...
+    def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None: ...
     def flush(self) -> None: ...
     def close(self) -> None: ...
 
@@ -43,6 +44,7 @@ class Connection:
         self.sessions: dict[str, Session] = {}
         self.waiting: list[bytes | None] = []
         self._flush_planned = self._receiving = False
+        self._bulk = Bulk()
         self._take = self._unwrap if composition.carrier else self._session("").receive
 
     def attach(self, engine: Engine) -> None:
@@ -62,13 +64,19 @@ class Connection:
                 self.waiting = frames[index:]
                 break
         self._receiving = False
+        if self._bulk.waiting:
+            self._bulk.advance()
         self.transport.flush()
 
     def close(self) -> None:
-        for session in list(self.sessions.values()):
-            session.close()
+        self.forget()
         self.transport.flush()
         self.transport.close()
+
+    def forget(self) -> None:
+        """Let go of every peer without another word to it."""
+        for session in list(self.sessions.values()):
+            session.close()
 
     # -- peers -------------------------------------------------------------------------------------------
 
@@ -105,11 +113,19 @@ class Connection:
             self.transport.send(carrier.wrap(reply, parcel.peer, parcel.envelope))
 
     def _outlet(self, peer: str) -> Callable[[Outgoing], None]:
-        carrier, transport, sessions = self.composition.carrier, self.transport, self.sessions
+        carrier, transport, sessions, bulk = self.composition.carrier, self.transport, self.sessions, self._bulk
+
+        def write(outgoing: Outgoing, taken: Callable[[], None]) -> None:
+            transport.send(carrier.wrap(outgoing.data, peer, outgoing.envelope) if carrier else outgoing.data, taken)
 
         def send(outgoing: Outgoing) -> None:
-            if outgoing.data:
-                transport.send(carrier.wrap(outgoing.data, peer, outgoing.envelope) if carrier else outgoing.data)
+            if outgoing.bulk:
+                bulk.put(outgoing, write)
+            elif outgoing.data:
+                if bulk.waiting:
+                    bulk.let(outgoing)
+                data = carrier.wrap(outgoing.data, peer, outgoing.envelope) if carrier else outgoing.data
+                transport.send(data, outgoing.taken)
             if self._receiving or self._flush_planned:
                 return
             # With the last answer everything leaves at once; a plan would cost every lone call 2 µs.
@@ -121,9 +137,14 @@ class Connection:
         return send
 
     def _plan_flush(self) -> None:
+        if not self.engine.ready:
+            self.transport.flush()
+            return
         self._flush_planned = True
         self.engine.soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_planned = False
+        if self._bulk.waiting:
+            self._bulk.advance()
         self.transport.flush()

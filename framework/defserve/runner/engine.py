@@ -75,11 +75,11 @@ class AsyncioEngine:
     def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
         # The session's table of calls in flight keeps the task alive; a set of ours would cost 3 µs a call.
         if self._eager:
-            asyncio.Task(self._settle(call, work), loop=self.loop, eager_start=True)  # pyright: ignore
+            asyncio.Task(self.settling(call, work), loop=self.loop, eager_start=True)  # pyright: ignore
         else:
-            self.loop.create_task(self._settle(call, work))
+            self.loop.create_task(self.settling(call, work))
 
-    async def _settle(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
+    async def settling(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
         # Known from its first step on: a task cancelled before that would end without a word.
         call.task = asyncio.current_task()
         try:

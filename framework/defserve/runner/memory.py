@@ -8,19 +8,32 @@ from contextlib import asynccontextmanager
 
 from defserve.core.composition import Composition
 from defserve.runner.connection import Connection
-from defserve.runner.life import alive, leave
+from defserve.runner.life import alive, calls_of, drain, leave
 from defserve.transports.memory import Memory, MemoryPeer
 
 
 @asynccontextmanager
 async def serving(composition: Composition) -> AsyncGenerator[MemoryPeer]:
     """Serve one peer in this loop; the link to it."""
+    loop, service = asyncio.get_running_loop(), composition.service
+    transport = Memory(composition.limits.message)
+
+    def stop(seconds: float) -> None:
+        loop.call_soon_threadsafe(lambda: engine.spawn(finish(seconds)))
+
+    async def finish(seconds: float) -> None:
+        await drain(calls_of(connection), seconds)
+        service.end(stop)
+        connection.close()
+
     async with alive(composition) as engine:
-        transport = Memory(composition.limits.message)
         connection = Connection(composition, transport)
         connection.attach(engine)
-        transport.start(asyncio.get_running_loop(), connection.received, connection.close)
+        service.begin(stop)
+        transport.start(loop, connection.received, connection.close)
+        service.ready()
         try:
             yield transport.peer
         finally:
+            service.end(stop)
             await leave(connection, composition.limits.farewell)

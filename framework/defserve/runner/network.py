@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import sys
@@ -36,18 +37,33 @@ class NetworkOptions:
     trusted_proxy: bool = False
 
 
+class Ending(Protocol):
+    """Who sees to an end. `over` is set by whoever listens: it is called when nobody has to be listened to any more."""
+
+    over: Callable[[float], None]
+
+    def ask(self) -> None:
+        """Begin nothing new, finish what runs, then call `over`."""
+        ...
+
+
 class Listening(Protocol):
     """What becomes of a listener: its exit code, once it has run."""
 
     code: int
 
+    def leave(self, seconds: float) -> None:
+        """Listen no more; responses on their way have so many seconds."""
+        ...
+
     def run(self, sockets: list[socket.socket] | None = None) -> None: ...
     async def serve(self, sockets: list[socket.socket] | None = None) -> None: ...
 
 
-def listen(app: Any, address: Address, options: NetworkOptions, limits: Limits, drain: Callable[[], None]) -> int:
-    """Serve until a signal ends it; the exit code. `drain` is called when no new work should be begun."""
-    listener = make_listener(app, address, options, limits, drain)
+def listen(app: Any, address: Address, options: NetworkOptions, limits: Limits, ending: Ending) -> int:
+    """Serve until a signal or a client ends it; the exit code."""
+    listener = make_listener(app, address, options, limits, ending.ask)
+    ending.over = listener.leave
     with bound(address) as sockets:
         try:
             listener.run(sockets)
@@ -57,9 +73,12 @@ def listen(app: Any, address: Address, options: NetworkOptions, limits: Limits, 
 
 
 def make_listener(
-    app: Any, address: Address, options: NetworkOptions, limits: Limits, drain: Callable[[], None]
+    app: Any, address: Address, options: NetworkOptions, limits: Limits, end: Callable[[], None]
 ) -> Listening:
-    """A `uvicorn.Server` that hurries its peers and ends with our exit codes. Raises UsageError without uvicorn."""
+    """A `uvicorn.Server` that hurries its peers and ends with our exit codes. Raises UsageError without uvicorn.
+
+    `end` is called at the first signal, on the loop; it is for whoever hears it to call `leave`.
+    """
     try:
         import uvicorn
     except ImportError:
@@ -69,8 +88,11 @@ def make_listener(
         """uvicorn's own raises the signal again when all is done."""
 
         code = 0
+        _signals = 0
+        _loop: asyncio.AbstractEventLoop | None = None
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            self._loop = asyncio.get_running_loop()
             await super().startup(sockets)
             if self.started and sockets:
                 print(f"serving on {_actual(address, sockets[0])}", file=sys.stderr, flush=True)
@@ -86,9 +108,17 @@ def make_listener(
 
         def _asked(self, number: int, frame: Any) -> None:
             self.code = INTERRUPTED if number == signal.SIGINT else 0
-            # A second signal of either kind ends at once.
-            self.force_exit, self.should_exit = self.should_exit, True
-            drain()
+            self._signals += 1
+            if self._signals == 1 and self._loop is not None:
+                # What it interrupts may be in the middle of what an end has to change.
+                self._loop.call_soon_threadsafe(end)
+            else:
+                # A second signal of either kind ends at once.
+                self.force_exit, self.should_exit = self._signals > 1, True
+
+        def leave(self, seconds: float) -> None:
+            self.config.timeout_graceful_shutdown = max(int(seconds), 1)
+            self.should_exit = True
 
     config = uvicorn.Config(app, **_settings(address, options, limits))
     _load(config, options)

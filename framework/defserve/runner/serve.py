@@ -41,9 +41,12 @@ class StdioService:
         self.transport = Stdio(composition.limits.message)
         self.connection = Connection(composition, self.transport)
         self.exit_code = 0
+        self._stopper: Stopper | None = None
+        self._seconds: float | None = None
+        self._reading = False
 
     def run(self) -> int:
-        self.composition.draining = False
+        self.composition.service.begin(self.stop)
         before = set(threading.enumerate())
         self.transport.claim()
         previous = _on_signals(self._interrupt_prelude)
@@ -51,14 +54,24 @@ class StdioService:
             if self._prelude():
                 self._run_loop()
             else:
+                self.composition.service.end(self.stop)
                 self.connection.close()
         except _Stop as stop:
             self.exit_code = stop.code
+            if not self._reading:  # it may have cut a message in two: nothing can follow that
+                self.connection.forget()
         finally:
+            self.composition.service.end(self.stop)
             _restore_signals(previous)
             self.transport.release()
             _do_not_wait_for(set(threading.enumerate()) - before, self.exit_code)
         return self.exit_code
+
+    def stop(self, seconds: float) -> None:
+        """Answer what runs, for at most so long, and end. From any thread."""
+        self._seconds = seconds
+        if self._stopper is not None:
+            self._stopper.loop.call_soon_threadsafe(self._stopper.drain, seconds)
 
     # -- before the loop ---------------------------------------------------------------------------------
 
@@ -70,8 +83,13 @@ class StdioService:
         if self.composition.has_lifespan:
             return True
         answered = False
+        self.composition.service.ready()
         while not self.connection.waiting:
+            if self._seconds is not None:
+                return False
+            self._reading = True
             frames = self.transport.read_now(PATIENCE if answered else None)
+            self._reading = False
             if frames is None or self.transport.closed:
                 return False
             if frames:
@@ -92,8 +110,10 @@ class StdioService:
         loop = asyncio.new_event_loop()
         try:
             asyncio.set_event_loop(loop)
-            stop = Stopper(loop, self.composition)
+            self._stopper = stop = Stopper(loop, self.composition)
             stop.listen()
+            if self._seconds is not None:
+                stop.drain(self._seconds)
             loop.run_until_complete(self._main(loop, stop))
         except asyncio.CancelledError:
             pass  # a signal cut the lifespan short
@@ -114,12 +134,14 @@ class StdioService:
                 if minder is not None:
                     minder.cancel()
                 stop.serving = True
+                self.composition.service.ready()
                 self.connection.attach(engine)
                 self.transport.start(loop, self.connection.received, stop.over.set)
                 await stop.over.wait()
                 if not stop.interrupted:
-                    seconds = limits.drain if stop.asked_to_drain else limits.farewell
+                    seconds = limits.farewell if stop.seconds is None else stop.seconds
                     await stop.unless_asked_again(self._finish(seconds))
+                self.composition.service.end(self.stop)
                 await leave(self.connection, limits.farewell)
                 # The lifespans' own clean-up has as long as the calls had.
                 stop.serving = False
@@ -139,9 +161,10 @@ class StdioService:
         stop.cut_short(DEAF)
 
     async def _finish(self, seconds: float) -> None:
-        from defserve.runner.life import drain
+        from defserve.runner.life import calls_of, drain
 
-        await drain(self.connection, seconds)
+        await drain(calls_of(self.connection), seconds)
+        self.composition.service.end(self.stop)
         self.transport.flush()
         await self.transport.written(self.composition.limits.farewell)
 
@@ -160,8 +183,9 @@ class Stopper:
         self.loop, self.composition = loop, composition
         self.main: asyncio.Task[Any] | None = None
         self.over = asyncio.Event()
-        self.serving = self.asked_to_drain = self.interrupted = False
-        self.finished = False
+        self.seconds: float | None = None
+        self.serving = self.interrupted = self.finished = False
+        self._signalled = False
         self._sent = self._heard = 0
         self._again: asyncio.Future[None] = loop.create_future()
 
@@ -197,9 +221,19 @@ class Stopper:
         seconds = DEAF if interrupt or self._heard < sent - 1 else self.composition.limits.drain
         _end_unless(lambda: self._heard >= sent or self.finished, seconds, INTERRUPTED if interrupt else 0)
 
+    def drain(self, seconds: float) -> None:
+        """What runs has so many seconds; then it is over. Who comes later adds nothing."""
+        if not self.over.is_set():
+            self.seconds = seconds
+            self.over.set()
+
     def _drain(self) -> None:
-        self._stop()
-        self.asked_to_drain = self.composition.draining = True
+        if self._signalled or not self.serving:
+            self._stop()
+            return
+        self._signalled, self._heard = True, self._sent
+        if not self.over.is_set():
+            self.composition.service.stop(self.composition.limits.drain)
 
     def _interrupt(self) -> None:
         self.interrupted = True

@@ -8,10 +8,11 @@ from typing import Protocol, cast
 
 from defserve.core.composition import Composition
 from defserve.core.extension import Outgoing
+from defserve.core.service import Stop
 from defserve.core.session import Session
 from defserve.limits import Limits
 from defserve.runner.engine import AsyncioEngine
-from defserve.runner.life import alive
+from defserve.runner.life import alive, drain
 
 
 class Caller(Protocol):
@@ -35,6 +36,10 @@ class WebDesk:
         self._keeper: asyncio.Task[None] | None = None
         self._over: asyncio.Event | None = None
         self._ready: asyncio.Future[None] | None = None
+        self.hang_up: Callable[[], None] = _nothing
+        """Ends the streams that belong to no call; the transport's business."""
+        self.over: Callable[[float], None] = _at_leisure
+        """Told when all is answered that will be; what is still on its way to a client may take so many seconds."""
 
     async def start(self, ended: Callable[[], None]) -> None:
         """Enter the lifespans, once on each loop. `ended` is called there when conversations have to end."""
@@ -54,19 +59,41 @@ class WebDesk:
         Where nobody says when to stop, the loop's end does by cancelling the task.
         """
         self._over = over = asyncio.Event()
+        loop, service = asyncio.get_running_loop(), self.composition.service
+
+        def stop(seconds: float) -> None:
+            loop.call_soon_threadsafe(self._begin_to_finish, seconds, stop)
+
+        service.begin(stop)
         try:
             async with alive(self.composition) as engine:
                 self._engine = engine
+                service.ready()
                 ready.set_result(None)
                 try:
                     await over.wait()
                 finally:
                     self._engine = None
+                    service.end(stop)
                     await self._end_calls(ended)
         except BaseException as error:
             if ready.done():
                 raise
             ready.set_exception(error if isinstance(error, Exception) else RuntimeError("stopped while starting"))
+        finally:
+            service.end(stop)
+
+    def _begin_to_finish(self, seconds: float, stop: Stop) -> None:
+        if self._engine is not None:
+            self._engine.spawn(self._finish(self._engine, seconds, stop))
+
+    async def _finish(self, engine: AsyncioEngine, seconds: float, stop: Stop) -> None:
+        """Serve what is under way, then let go of the clients."""
+        until = engine.loop.time() + seconds
+        await drain([call for call in self.composition.calls() if call.engine is engine], seconds)
+        self.composition.service.end(stop)
+        self.hang_up()
+        self.over(until - engine.loop.time())
 
     async def _end_calls(self, ended: Callable[[], None]) -> None:
         """End the conversations; calls cancelled by that have a moment to clean up, before what they use goes."""
@@ -77,23 +104,27 @@ class WebDesk:
         if tasks:
             await asyncio.wait(tasks, timeout=self.limits.farewell)
 
+    def ask(self) -> None:
+        """Somebody who may wants an end: drain for as long as the limits allow."""
+        service = self.composition.service
+        if self._engine is None:
+            self.over(0)
+        elif service.phase == "serving":
+            service.stop(self.limits.drain)
+
     def drain(self) -> None:
         """Begin nothing new; calls that would never end are told to."""
-        self.composition.draining = True
-        for session in (*self.composition.sessions, *self.composition.short_sessions):
-            for call in list(session.in_flight.values()):
-                if call.endless:
-                    call.stop()
+        self.composition.service.drain()
+        for call in self.composition.calls():
+            if call.endless:
+                call.stop()
 
     async def stop(self) -> None:
         """End the conversations and leave the lifespans."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None and self._over is not None:
             self._over.set()
-            try:
-                await keeper
-            finally:
-                self.composition.draining = False  # it may be served again
+            await keeper
 
     def open(self, outlet: Callable[[Outgoing], None], *, principal: Caller, counted: bool) -> Session:
         """A new conversation. Raises LimitExceeded when there are too many."""
@@ -108,3 +139,11 @@ class WebDesk:
             is_crowd=principal.is_crowd,
             counted=counted,
         )
+
+
+def _nothing() -> None:
+    """Nobody listens."""
+
+
+def _at_leisure(seconds: float) -> None:
+    """Somebody else's process: it ends when they say so."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from defserve.errors import PeerError, PeerTimeout, ToolError, UsageError
+from defserve.errors import PeerError, PeerTimeout, Refused, ToolError, UsageError
 from defserve.host.answers import Root
 from defserve.host.client import Client
 from defserve.host.conversation import Progress
 from defserve.host.eras import ERAS, HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.testing.roads import connect_over
 from defserve.testing.script import KINDS, Script
+
+if TYPE_CHECKING:
+    from defserve.host.mgp_peer import MgpPeer
 
 # pytest leaves the frames of this module out: a failure points at the line of the test.
 __tracebackhide__ = True
@@ -105,6 +108,10 @@ class SyncClient:
     @property
     def instructions(self) -> str | None:
         return self._connected().instructions
+
+    @property
+    def mgp(self) -> MgpPeer | None:
+        return self._connected().mgp
 
     def call(self, tool: str, /, **arguments: Any) -> Any:
         return self._do(lambda client: client.call(tool, **arguments))
@@ -204,7 +211,7 @@ class SyncClient:
         assert self._portal is not None
         try:
             return self._portal.call(verb, client)
-        except (ToolError, PeerError) as error:
+        except (ToolError, PeerError, Refused) as error:
             # It came over the wire; how it travelled through this process says nothing.
             raise error.with_traceback(None) from None
         finally:

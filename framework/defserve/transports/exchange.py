@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMapping
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, MutableMapping
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from defserve.auth.principals import Principal
 from defserve.transports import sse_format
@@ -15,6 +15,8 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 HeaderList: TypeAlias = Iterable[tuple[bytes, bytes]]
+
+T = TypeVar("T")
 
 JSON = (b"content-type", b"application/json")
 PLAIN = (b"content-type", b"text/plain; charset=utf-8")
@@ -35,6 +37,8 @@ class Exchange(Outbox):
     def push(self, message: Sent, id: str | None = None) -> None:
         """A message that belongs to this request; the one that answers it is the last."""
         if self.finished:
+            if message.taken is not None:
+                message.taken()
             return
         self.keep(message, id)
         self.finished = message.answers
@@ -66,7 +70,7 @@ class Exchange(Outbox):
             async with asyncio.timeout(seconds):
                 return await self._read(limit, message)
         async with asyncio.timeout(seconds):
-            return await self._read(limit, await _Rest(steps, waiting_for))
+            return await self._read(limit, await Rest(steps, waiting_for))
 
     async def _read(self, limit: int, message: MutableMapping[str, Any]) -> bytes | None:
         chunks: list[bytes] = []
@@ -144,15 +148,15 @@ class Exchange(Outbox):
             self.leave(left)
 
 
-class _Rest:
+class Rest(Generic[T]):
     """What is left of something awaited that has been stepped once, by hand."""
 
     __slots__ = ("_steps", "_waiting_for")
 
-    def __init__(self, steps: Generator[Any, Any, MutableMapping[str, Any]], waiting_for: Any) -> None:
+    def __init__(self, steps: Generator[Any, Any, T] | Coroutine[Any, Any, T], waiting_for: Any) -> None:
         self._steps, self._waiting_for = steps, waiting_for
 
-    def __await__(self) -> Generator[Any, Any, MutableMapping[str, Any]]:
+    def __await__(self) -> Generator[Any, Any, T]:
         waiting_for = self._waiting_for
         while True:
             try:

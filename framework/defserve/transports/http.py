@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from defserve.auth.buckets import FAILED_AUTH, Buckets
@@ -16,6 +16,9 @@ from defserve.transports.sse import MESSAGES, STREAM, LegacySse
 from defserve.transports.streamable import Desk, Rules, Streamable, refuse
 from defserve.transports.websocket import WebSockets, offers_another, refusing
 from defserve.wire.codec import INVALID_REQUEST, encode
+
+# What says in one word how the server is, with an HTTP status.
+Probe = Callable[[], Awaitable[tuple[int, bytes]]]
 
 # Method → what answers it.
 Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None]]]
@@ -32,7 +35,10 @@ _stranger = lru_cache(maxsize=1024)(anonymous)
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """How an endpoint is reached. `path` is empty for an app that is mounted in another."""
+    """How an endpoint is reached. `path` is empty for an app that is mounted in another.
+
+    `probes` are beside the endpoint, as `/healthz`; whoever passes the gate may ask them.
+    """
 
     path: str = ""
     allowed_hosts: tuple[str, ...] = ()
@@ -43,6 +49,7 @@ class HttpOptions:
     is_local: bool = False
     legacy_sse: bool = False
     auth: Auth | None = None
+    probes: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
 
 
 class HttpApp:
@@ -63,6 +70,7 @@ class HttpApp:
         self._taken: set[tuple[bytes | None, ...] | None] = set()
         base = self.endpoint.rpartition("/")[0]
         self.legacy = LegacySse(desk, base)
+        self._probes = {base + path: probe for path, probe in options.probes.items()}
         self._routes: dict[str, Methods] = {
             self.endpoint: {
                 "POST": self._post,
@@ -162,12 +170,23 @@ class HttpApp:
         )
 
     async def _elsewhere(self, exchange: Exchange, scope: Scope) -> None:
-        """Everything that is not the endpoint: the metadata by which clients find out where tokens come from."""
+        """What is not the endpoint: probes, and the metadata by which clients find out where tokens come from."""
+        probe = self._probes.get(self._path(scope))
+        if probe is not None:
+            await self._probe(exchange, scope, probe)
+            return
         resource = self.auth.resource if self.auth is not None else None
         if resource is not None and scope["path"] in resource.paths and scope["method"] == "GET":
             await exchange.respond(200, encode(resource.document()), [(b"access-control-allow-origin", b"*")])
         else:
             await exchange.respond(404, b"Not found", plain=True)
+
+    async def _probe(self, exchange: Exchange, scope: Scope, probe: Probe) -> None:
+        if scope["method"] != "GET":
+            await exchange.respond(405, headers=[(b"allow", b"GET")])
+            return
+        status, word = await probe()
+        await exchange.respond(status, word, [(b"cache-control", b"no-store")], plain=True)
 
     def _root(self, scope: Scope) -> str:
         # A mounted app sees the whole path and, in root_path, the part that led to it.

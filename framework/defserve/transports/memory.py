@@ -27,9 +27,9 @@ class Memory:
         self._received, self._ended = received, ended
         self.peer.attach(loop)
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
         if not self.closed:
-            self.peer.deliver(message)
+            self.peer.deliver(message, taken)
 
     def flush(self) -> None:
         """Nothing is held back."""
@@ -59,7 +59,7 @@ class MemoryPeer:
 
     def __init__(self, server: Memory) -> None:
         self._server = server
-        self._queue: asyncio.Queue[bytes | None] | None = None
+        self._queue: asyncio.Queue[tuple[bytes | None, Callable[[], None] | None]] | None = None
         self._left = False
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -67,9 +67,9 @@ class MemoryPeer:
 
         self._queue = asyncio.Queue()
 
-    def deliver(self, message: bytes | None) -> None:
+    def deliver(self, message: bytes | None, taken: Callable[[], None] | None = None) -> None:
         if self._queue is not None:
-            self._queue.put_nowait(message)
+            self._queue.put_nowait((message, taken))
 
     async def send(self, message: bytes) -> None:
         self._server.take(message)
@@ -78,7 +78,9 @@ class MemoryPeer:
         """The next message, or None when the server has gone."""
         if self._queue is None or self._left:
             return None
-        message = await self._queue.get()
+        message, taken = await self._queue.get()
+        if taken is not None:
+            taken()
         self._left = message is None
         return message
 

@@ -26,6 +26,12 @@ class Sent(Protocol):
     def code(self) -> int | None: ...
     @property
     def replaces(self) -> Hashable: ...
+    @property
+    def taken(self) -> Callable[[], None] | None: ...
+    @property
+    def bulk(self) -> bool: ...
+    @property
+    def relates_to(self) -> object | None: ...
 
 
 class Unread:
@@ -38,7 +44,12 @@ class Unread:
 
     @property
     def droppable(self) -> bool:
-        return not (self.message.answers or self.message.asks)
+        return not (self.message.answers or self.message.asks or self.message.bulk)
+
+    def leave(self) -> None:
+        """It is unread no more."""
+        if self.message.taken is not None:
+            self.message.taken()
 
 
 class Outbox:
@@ -52,22 +63,35 @@ class Outbox:
         self._wake: asyncio.Future[None] | None = None
 
     def keep(self, message: Sent, id: str | None = None) -> None:
-        """Put a message at the end. For a slow reader the newest of a kind replaces the oldest; when it is full, what
-        nobody waits for makes room."""
+        """Put a message at the end, or before the bulk of other calls. For a slow reader the newest of a kind replaces
+        the oldest; when it is full, what nobody waits for makes room."""
         if message.replaces is not None and len(self.unread) >= SLOW:
             self._drop_first(lambda item: item.message.replaces == message.replaces)
         if not message.data:
+            return
+        if message.bulk or not self.unread:  # whoever sends bulk sees to it that there is little
+            self.unread.append(Unread(message, id))
             return
         # The reader is slow or gone: what somebody waits for stays, the rest makes room.
         while self.unread and self._has_no_room(len(message.data)):
             if not self._drop_first(lambda item: item.droppable):
                 break
-        self.unread.append(Unread(message, id))
+        self.unread.insert(self._place(message), Unread(message, id))
+
+    def _place(self, message: Sent) -> int:
+        """Behind all but the bulk of other calls; the answers to a batch, which belong to no single call, behind all."""
+        bulk = next((at for at, item in enumerate(self.unread) if item.message.bulk), None)
+        if bulk is None or (message.answers and message.relates_to is None):
+            return len(self.unread)
+        own = (at for at, item in enumerate(self.unread) if item.message.relates_to is message.relates_to)
+        return bulk if message.relates_to is None else max(bulk, 1 + max(own, default=-1))
 
     def take(self) -> list[Unread]:
         """Everything there is to write, which is then unread no more."""
         taken = list(self.unread)
         self.unread.clear()
+        for item in taken:
+            item.leave()
         return taken
 
     @property
@@ -76,7 +100,8 @@ class Outbox:
         return self._has_no_room(0)
 
     def _has_no_room(self, size: int) -> bool:
-        return len(self.unread) >= UNREAD or sum(len(item.message.data) for item in self.unread) + size > UNREAD_BYTES
+        waiting = [len(item.message.data) for item in self.unread if not item.message.bulk]
+        return len(waiting) >= UNREAD or sum(waiting) + size > UNREAD_BYTES
 
     def rouse(self) -> None:
         """Let whoever waits look again."""
@@ -101,4 +126,5 @@ class Outbox:
         found = next((item for item in self.unread if pointless(item)), None)
         if found is not None:
             self.unread.remove(found)
+            found.leave()
         return found is not None

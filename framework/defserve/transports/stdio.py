@@ -30,7 +30,8 @@ class Stdio:
         self._received: Received | None = None
         self._ended: Callable[[], None] | None = None
         self._out: deque[bytes | memoryview] = deque()
-        self._queued = 0
+        self._queued = self._written = 0
+        self._marks: deque[tuple[int, Callable[[], None]]] = deque()
         self._writing = self._paused = self._reading = False
         self._turn: threading.Event | None = None
         self._emptied: asyncio.Future[None] | None = None
@@ -116,12 +117,14 @@ class Stdio:
             self._turn = threading.Event()
             threading.Thread(target=self._read_in_thread, name="defserve-stdin", daemon=True).start()
 
-    def send(self, message: bytes) -> None:
-        """Queue one message; `flush` writes what is queued."""
+    def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
+        """Queue one message; `flush` writes what is queued, and calls `taken` behind its last byte."""
         if not self.closed:
             self._out.append(message)
             self._out.append(b"\n")
             self._queued += len(message) + 1
+            if taken is not None:
+                self._marks.append((self._written + self._queued, taken))
 
     def flush(self) -> None:
         """Write what is queued, as far as the pipe takes it; the rest follows when it can."""
@@ -135,6 +138,9 @@ class Stdio:
                 self._give_up()
                 return
             self._queued -= written
+            self._written += written
+            while self._marks and self._marks[0][0] <= self._written:
+                self._marks.popleft()[1]()
             if written < len(data):
                 self._out.appendleft(memoryview(data)[written:])
                 self._wait_for_room()
@@ -266,6 +272,7 @@ class Stdio:
 
     def _give_up(self) -> None:
         self._out.clear()
+        self._marks.clear()
         self._queued = 0
         self.closed = True
         self._stop_reading()

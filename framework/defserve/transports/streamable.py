@@ -6,8 +6,8 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
 from defserve.jsonvalue import is_object
 from defserve.limits import Limits
-from defserve.transports.exchange import Exchange, HeaderList
+from defserve.transports.exchange import Exchange, HeaderList, Rest
 from defserve.transports.headers import accepts, param_mismatch, prefers_events, routing_mismatch
 from defserve.transports.sessions import Sessions
 from defserve.transports.web_session import Conversation, Stream, WebSession
@@ -33,7 +33,6 @@ SILENCE = 15.0
 
 # `isinstance` is several times slower on a union made in place.
 SPOKEN = (Request, Notification)
-ASKED = (Request, list)
 CLIENT_LEFT = 499
 
 
@@ -139,8 +138,8 @@ class Streamable:
             return
         session = self.desk.open(_to_its_exchange, principal=exchange.principal, counted=False)
         try:
-            session.take(message, exchange)
-            await self._answer(exchange, lambda: session.cancel(message.id), STATUS)
+            work = session.begin(message, exchange)
+            await self._run(exchange, work, lambda: session.cancel(message.id), STATUS)
         finally:
             session.close()
 
@@ -179,8 +178,11 @@ class Streamable:
             await refuse(exchange, 400, INVALID_REQUEST, text)
             return
         stream = Stream(web, exchange)
+        if isinstance(message, Request):
+            await self._run(exchange, web.conversation.begin(message, stream), stream.left, {}, stream)
+            return
         web.conversation.take(message, stream)
-        if isinstance(message, ASKED):
+        if isinstance(message, list):
             await self._answer(exchange, stream.left, {}, stream)
         else:
             await exchange.respond(202)
@@ -233,12 +235,35 @@ class Streamable:
             return None
         return web
 
+    async def _run(
+        self,
+        exchange: Exchange,
+        work: Coroutine[Any, Any, None] | None,
+        left: Callable[[], None],
+        statuses: Mapping[int, int],
+        stream: Stream | None = None,
+    ) -> None:
+        """Run a call in the task of its request, and answer it: most are done in one step, and need nothing armed.
+
+        One that waits goes on here, where its scopes were opened, even when its client has left; another task answers.
+        """
+        if work is not None:
+            try:
+                waiting_for = work.send(None)
+            except StopIteration:
+                await _absorb()
+            else:
+                answering = asyncio.create_task(self._answer(exchange, left, statuses, stream))
+                await Rest(work, waiting_for)
+                await _absorb()
+                await answering
+                return
+        await self._answer(exchange, left, statuses, stream)
+
     async def _answer(
         self, exchange: Exchange, left: Callable[[], None], statuses: Mapping[int, int], stream: Stream | None = None
     ) -> None:
         """JSON while one message is all there is, events from the first that is not the answer, or after a silence."""
-        if not exchange.finished:
-            await asyncio.sleep(0)  # most calls are done by now; nothing is armed for them
         if exchange.finished and await self._answer_at_once(exchange, statuses, stream):
             return
         with reading(exchange, left, stream):
@@ -331,6 +356,15 @@ def reading(exchange: Exchange, left: Callable[[], None], stream: Stream | None)
             stream.web.readers -= 1
             stream.web.used = time.monotonic()
             stream.detach(exchange)
+
+
+async def _absorb() -> None:
+    """Let a cancellation of this task, which was meant for the call it ran, come to an end."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        task.uncancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
 
 
 def _notifies(notification: Notification) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
 from defserve.stores.events import EventStore, Gap, Kind, MemoryEvents
 from defserve.transports import sse_format
 from defserve.transports.exchange import Exchange
 from defserve.transports.outbox import UNREAD, Outbox, Sent
-from defserve.wire.messages import Id, Message
+from defserve.wire.messages import Id, Message, Request
 
 RETRY_MS = 1000
 STANDALONE = "standalone"
@@ -23,6 +23,7 @@ class Conversation(Protocol):
     def in_flight(self) -> Mapping[Id, object]: ...
     def receive(self, data: bytes | None, envelope: object | None = None) -> bool: ...
     def take(self, message: Message | list[Message], envelope: object | None = None) -> bool: ...
+    def begin(self, request: Request, envelope: object | None = None) -> Coroutine[Any, Any, None] | None: ...
     def cancel(self, id: Id) -> None: ...
     def close(self) -> None: ...
 
@@ -126,6 +127,8 @@ class Stream:
     def _left_unread(self, message: Sent, id: str | None) -> None:
         if message.answers and self.name:
             self.web.answered_unread(self.name)
+        if message.taken is not None:
+            message.taken()
 
     def _kept(self, message: Sent) -> str:
         kind: Kind = "message"
@@ -178,6 +181,7 @@ class Stream:
     def detach(self, exchange: Exchange) -> None:
         """The response has ended."""
         is_last = self.exchange is exchange
+        exchange.take()  # what its client did not stay for
         if is_last:
             self.exchange = None
         if is_last and self.answered and self.name:
@@ -210,7 +214,9 @@ class Standalone(Stream):
             exchange.push(item.message, item.id)
 
     def resume(self, exchange: Exchange) -> None:
-        self._waiting = None
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.take()  # it came with what the client missed
         super().resume(exchange)
 
     def hang_up(self) -> None:
@@ -221,4 +227,5 @@ class Standalone(Stream):
             later, self._waiting = self._waiting, Outbox()
             for item in (*exchange.unread, *(later.unread if later is not None else ())):
                 self._waiting.keep(item.message, item.id)
+            exchange.unread.clear()
         super().detach(exchange)

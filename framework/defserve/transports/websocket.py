@@ -132,6 +132,7 @@ class WebSocket(Outbox):
                     async with asyncio.timeout(STALL):
                         await self._send({"type": "websocket.send", "text": item.message.data.decode()})
                     self._written.set()
+                    item.leave()
                 if self.finished:
                     return RESTART
         except (TimeoutError, OSError):  # stalled, or gone

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
+from pydantic_core import to_json
+
 from defserve.core.profile import INTERNAL_ERROR, error_object, mask
-from defserve.errors import BadArguments, InvalidParams, NoBackChannel, PeerError, ProtocolError, Refused, ToolError
+from defserve.errors import (
+    BadArguments,
+    InvalidParams,
+    NoBackChannel,
+    PeerError,
+    ProtocolError,
+    Refused,
+    Rejected,
+    ToolError,
+)
 from defserve.protocols.mcp.trace import trace_id
 from defserve.wire.messages import Params
 
@@ -66,6 +77,8 @@ def lone(error: BaseException) -> BaseException:
 def tool_failure(call: Call, error: BaseException) -> Params:
     """What the model reads when a tool fails: its own words, never a stranger's exception."""
     detail: Params = {"trace_id": trace_id(call)}
+    if isinstance(error, Rejected):
+        return rejection(error.data | {"code": error.error_type.upper()}, detail | {"error_type": error.error_type})
     if isinstance(error, ToolError | Refused):
         text = error.message
         detail |= {"error_type": error.error_type, **error.data}
@@ -77,6 +90,13 @@ def tool_failure(call: Call, error: BaseException) -> Params:
         detail["error_type"] = "internal_error"
     if isinstance(error, BadArguments):
         detail["problems"] = [{"field": p.field, "reason": p.reason} for p in error.problems]
+    return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {ERROR_KEY: detail}}
+
+
+def rejection(body: Params, detail: Params) -> Params:
+    """A refused call as a model can act on it: what was found, and what would be allowed instead."""
+    text = to_json(body, inf_nan_mode="strings").decode()
+    detail |= body
     return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {ERROR_KEY: detail}}
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from defserve.binding.inject import Injection
+from defserve.binding.packers import least_size
 from defserve.binding.schema import Arguments
 from defserve.binding.signature import Signature, read
+from defserve.errors import LimitExceeded
 
 if TYPE_CHECKING:
     from defserve.binding.explicit import ExplicitArguments
@@ -22,13 +24,42 @@ def nothing_injectable(annotation: Any) -> None:
     return None
 
 
+class Sink(Protocol):
+    """Where parts go as they come, beside the result that holds them all."""
+
+    @property
+    def full(self) -> bool:
+        """Whether its reader has to catch up first."""
+        ...
+
+    def give(self, part: Any) -> None:
+        """Take a part. In a worker thread it returns when there is room for more."""
+        ...
+
+    async def room(self) -> None:
+        """Return when it is no longer full."""
+        ...
+
+
 class Emitted:
     """What a function has yielded and, as `Aside`, emitted so far: all of it is part of the result."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("parts", "sink", "_size")
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
+        self.sink: Sink | None = None
+        self._size = 0
+
+    def add(self, call: Call, part: Any) -> None:
+        """One more part; raises LimitExceeded when the result can only be too large. From any thread."""
+        self.parts.append(part)
+        self._size += least_size(part)
+        limit = call.session.composition.limits.response
+        if self._size > limit:
+            raise LimitExceeded(f"the result is larger than {limit} bytes", data={"limit": "response"})
+        if self.sink is not None:
+            self.sink.give(part)
 
 
 class Function:
@@ -94,23 +125,25 @@ async def _threaded(call: Call, function: Callable[..., Any], kwargs: dict[str, 
 
 
 async def _async_generator(call: Call, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-    parts = call.local(Emitted).parts
+    emitted = call.local(Emitted)
     generator = function(**kwargs)
     try:
         async for part in generator:
-            parts.append(part)
+            emitted.add(call, part)
+            if emitted.sink is not None and emitted.sink.full:
+                await emitted.sink.room()
     finally:
         await generator.aclose()
 
 
 async def _threaded_generator(call: Call, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-    parts = call.local(Emitted).parts
+    emitted = call.local(Emitted)
 
     def run() -> None:
         for part in function(**kwargs):
             if call.stopped:
                 return
-            parts.append(part)
+            emitted.add(call, part)
 
     await call.engine.in_thread(run)
 

@@ -42,14 +42,18 @@ T = TypeVar("T")
 
 
 class Item(Generic[O]):
-    """A function offered to peers under a name. `owner` is the server it was declared on."""
+    """A function offered to peers under a name. `owner` is the server it was declared on.
 
-    __slots__ = ("name", "options", "function", "owner")
+    `facets` holds what extensions have read of it, by the extension's name.
+    """
+
+    __slots__ = ("name", "options", "function", "owner", "facets")
 
     kind: ClassVar[str]
 
     def __init__(self, name: str, options: O, function: Function, owner: Any) -> None:
         self.name, self.options, self.function, self.owner = name, options, function, owner
+        self.facets: dict[str, Any] = {}
 
     @property
     def where(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -30,13 +31,14 @@ class LogLevel:
 
 
 class Reported:
-    """How far a call's progress has come, and how much it has logged."""
+    """How far a call's progress has come, and how much it has logged. `also` is told of progress in any case."""
 
-    __slots__ = ("progress", "messages")
+    __slots__ = ("progress", "messages", "also")
 
     def __init__(self) -> None:
         self.progress: float | None = None
         self.messages = 0
+        self.also: Callable[[float, float | None, str | None], None] | None = None
 
 
 def set_level(call: Call, params: Params) -> Params:
@@ -67,13 +69,16 @@ def log(call: Call, level: str, message: str, fields: Params) -> None:
 
 def progress(call: Call, value: float, total: float | None, message: str | None) -> None:
     """Report progress to a client that asked for it; values that do not grow are left out. From any thread."""
-    token = progress_token(call)
-    if token is None:
+    token, reported = progress_token(call), call.local(Reported)
+    if token is None and reported.also is None:
         return
-    reported = call.local(Reported)
     if not isfinite(value) or (reported.progress is not None and value <= reported.progress):
         return
     reported.progress = value
+    if reported.also is not None:
+        reported.also(value, total, message)
+    if token is None:
+        return
     params: Params = {"progressToken": token, "progress": value}
     if total is not None and isfinite(total):
         params["total"] = total

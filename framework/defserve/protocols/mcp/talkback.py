@@ -1,12 +1,13 @@
 """MCP client features (elicitation, sampling, roots): one form of asking for both eras.
 
-With a handshake the question is a request to the client; without, it is left in an input-required result.
+With a handshake the question is a request to the client; without, it is left in an input-required result. A form may
+take the road of another protocol that was negotiated: see `Asker`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from defserve.core.call import Call
 from defserve.errors import Declined, Dismissed, NoBackChannel, PeerError, ToolError, UsageError
@@ -19,6 +20,8 @@ from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.sampling import SampleOptions
+
+T = TypeVar("T")
 
 Acceptable = Callable[[Any], bool]
 
@@ -42,15 +45,35 @@ class Root:
         return f"Root({self.uri!r})"
 
 
+class Asker(Protocol):
+    """A road by which a person fills in a form within a call, other than elicitation."""
+
+    async def form(self, call: Call, message: str, form: Form) -> Params:
+        """The fields that were filled in, and None for those left blank. The call's own timeout stands still meanwhile.
+
+        Raises Declined, Dismissed, TimedOut, PeerGone.
+        """
+        ...
+
+
+@runtime_checkable
+class BringsAsker(Protocol):
+    """An extension that has a road of its own. It comes before elicitation."""
+
+    def asker(self, call: Call) -> Asker | None:
+        """The road to the person behind this call; None where it was not negotiated or leads nowhere."""
+        ...
+
+
 async def ask(call: Call, message: str, kind: Any, *, key: str | None = None, strict: bool = False) -> Any:
     """Show a person a form; raises Declined, Dismissed, or NoBackChannel where nobody can be asked."""
-    dialect = _require(call, "elicitation")
+    _require(call, "elicitation")
     form = kind if isinstance(kind, Form) else Form.of(kind)
-    params: Params = {"message": message, "requestedSchema": form.schema(dialect)}
-    if "elicitation_url" in dialect.has and not dialect.stateless:
-        params = {"mode": "form", **params}
-    answer = await _question(call, "elicitation/create", params, key, _is_form_answer, strict)
-    content = _accepted(answer, message)
+    asker = _asker(call)
+    if asker is not None:
+        content = await call.asked(asker.form(call, message, form))
+    else:
+        content = await _elicited(call, message, form, key, strict)
     try:
         return form.parse(content)
     except ValueError as error:
@@ -135,6 +158,20 @@ def can(call: Call, capability: str, detail: str | None = None) -> bool:
 # -- roads -----------------------------------------------------------------------------------------------
 
 
+def _asker(call: Call) -> Asker | None:
+    roads = (e.asker(call) for e in call.session.composition.extensions if isinstance(e, BringsAsker))
+    return next((road for road in roads if road is not None), None)
+
+
+async def _elicited(call: Call, message: str, form: Form, key: str | None, strict: bool) -> Params:
+    dialect = dialect_of(call)
+    params: Params = {"message": message, "requestedSchema": form.schema(dialect)}
+    if "elicitation_url" in dialect.has and not dialect.stateless:
+        params = {"mode": "form", **params}
+    answer = await _question(call, "elicitation/create", params, key, _is_form_answer, strict)
+    return _accepted(answer, message)
+
+
 async def _question(
     call: Call, method: str, params: Params, key: str | None, acceptable: Acceptable, strict: bool
 ) -> Any:
@@ -159,6 +196,8 @@ def _require(call: Call, capability: str, detail: str | None = None) -> Dialect:
 
 
 def _obstacle(call: Call, capability: str, detail: str | None) -> NoBackChannel | None:
+    if (capability, detail) == ("elicitation", None) and _asker(call) is not None:
+        return None
     if dialect_of(call).stateless and call.method not in METHODS:
         return NoBackChannel(f"{call.method} cannot ask the client: only {', '.join(sorted(METHODS))} can")
     missing = _missing(call, capability, detail)

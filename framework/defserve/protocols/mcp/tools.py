@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
-from defserve.binding.packers import NOTHING, Misfit, Outcome, pack_any
+from defserve.binding.packers import NOTHING, Aside, Misfit, Outcome, pack_any
 from defserve.binding.results import Returns
 from defserve.core.call import Call
 from defserve.core.registry import Registry
-from defserve.core.stages import surround
-from defserve.errors import LimitExceeded, ProtocolError, UsageError
+from defserve.core.stages import Pipeline, surround
+from defserve.errors import InvalidParams, LimitExceeded, ProtocolError, UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import VENDOR, is_missing_capability, lone, tool_failure
@@ -32,13 +32,15 @@ class ToolOptions(ItemOptions):
     """Everything a tool may say about itself, from decorator to registry.
 
     `annotations` are MCP's hints (`readOnlyHint`, …). `structured` forces structured content on or off.
-    `schema` replaces the schema made from the signature.
+    `schema` replaces the schema made from the signature. `security` says what the tool may do; it is read by the
+    extension that enforces it.
     """
 
     annotations: Mapping[str, Any] | None = None
     structured: bool | None = None
     schema: Mapping[str, Any] | None = None
     tags: Sequence[str] = ()
+    security: Any = None
 
 
 class Tool(Item[ToolOptions]):
@@ -71,7 +73,9 @@ class Tool(Item[ToolOptions]):
 
     def renamed(self, name: str) -> Tool:
         """The same tool under another name, for mounting."""
-        return Tool(name, replace(self.options, name=name), self.function, self.returns, self.owner)
+        renamed = Tool(name, replace(self.options, name=name), self.function, self.returns, self.owner)
+        renamed.facets = self.facets
+        return renamed
 
     @property
     def param_headers(self) -> Mapping[tuple[str, ...], str]:
@@ -135,9 +139,10 @@ class Tools:
         tool = find(call, self.registry, name)
         seconds = tool.begin(call)
         try:
-            if call.session.composition.pipeline.empty:
+            pipeline = call.terms.table.pipeline(tool)
+            if pipeline.empty:
                 return await self._run(call, tool, tool.function.arguments.validate(arguments), seconds)
-            return await self._run_staged(call, tool, arguments, seconds)
+            return await self._run_staged(call, tool, arguments, seconds, pipeline)
         except ProtocolError:
             raise
         except Exception as raised:
@@ -147,7 +152,12 @@ class Tools:
                 error.add_note(f"{tool.function.signature.name} is at {tool.where}")
             if is_missing_capability(error, dialect_of(call)):
                 raise error from None
-            return tool_failure(call, error)
+            worded = call.terms.table.failure(call, error)
+            if worded is None:
+                return tool_failure(call, error)
+            if "result" not in worded:
+                raise error from None  # only the session can answer with an error; it asks for the words again
+            return worded["result"]
 
     async def _run(self, call: Call, tool: Tool, kwargs: dict[str, Any], seconds: float) -> Params:
         outcome = _outcome(tool, await tool.function.run(call, kwargs, seconds), call.peek(Emitted))
@@ -157,10 +167,11 @@ class Tools:
             raise LimitExceeded(f"the result is larger than {limit} bytes", data={"limit": "response"})
         return result(outcome, dialect)
 
-    async def _run_staged(self, call: Call, tool: Tool, arguments: Params | None, seconds: float) -> Params:
+    async def _run_staged(
+        self, call: Call, tool: Tool, arguments: Params | None, seconds: float, pipeline: Pipeline
+    ) -> Params:
         from contextlib import AsyncExitStack
 
-        pipeline = call.session.composition.pipeline
         async with AsyncExitStack() as audits:
             await surround(audits, (audit(call, tool) for audit in pipeline.audits))
             await pipeline.admit(call, tool)
@@ -171,6 +182,15 @@ class Tools:
                 return await self._run(call, tool, kwargs, seconds)
 
 
+def is_unknown_tool(error: BaseException, call: Call) -> TypeGuard[InvalidParams]:
+    """Whether this is what `find` says of a tool that is not there, or not there for this caller."""
+    return (
+        isinstance(error, InvalidParams)
+        and call.method == "tools/call"
+        and error.message == f"Unknown tool: {call.params.get('name')}"
+    )
+
+
 def _outcome(tool: Tool, value: Any, emitted: Emitted | None) -> Outcome:
     """What was returned, after what was emitted on the way."""
     if emitted is None:
@@ -178,8 +198,25 @@ def _outcome(tool: Tool, value: Any, emitted: Emitted | None) -> Outcome:
     if tool.function.streams:
         return tool.returns.join(emitted.parts)
     outcome = tool.returns.pack(value)
-    earlier = [part for aside in emitted.parts for part in pack_any(aside.part).parts]
-    return Outcome(earlier + outcome.parts, outcome.structured)
+    return Outcome(tool.returns.join(emitted.parts).parts + outcome.parts, outcome.structured)
+
+
+def pieces(call: Call, part: Any) -> list[Params]:
+    """Something that the tool of a call has just yielded or, as an `Aside`, emitted: its content blocks."""
+    parts = pack_any(part.part).parts if isinstance(part, Aside) else call.subject.returns.pack(part).parts
+    return content.blocks(parts, dialect_of(call))
+
+
+def so_far(call: Call) -> list[Params]:
+    """The content that the tool of a call has yielded and emitted by now, as its result would hold it."""
+    emitted = call.peek(Emitted)
+    if emitted is None or not emitted.parts:
+        return []
+    try:
+        # A copy: a worker thread may go on adding.
+        return content.blocks(call.subject.returns.join(list(emitted.parts)).parts, dialect_of(call))
+    except Misfit:
+        return []
 
 
 def result(outcome: Outcome, dialect: Dialect) -> Params:

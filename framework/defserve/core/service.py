@@ -1,0 +1,85 @@
+"""A server's time of service: runners say how far it is, extensions are told, and anyone entitled asks for its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from defserve.core.composition import Composition
+
+Phase: TypeAlias = Literal["idle", "starting", "serving", "draining", "stopped", "failed"]
+Stop: TypeAlias = Callable[[float], None]
+
+
+class Service:
+    """How far a composition is in being served, by however many runners at once.
+
+    `phase` is `stopped` when the last runner has ended, and `idle` again when another begins. `reason` is what whoever
+    asked for the end gave, `began` the monotonic time since which it is served.
+    """
+
+    __slots__ = ("phase", "reason", "began", "_composition", "_runners")
+
+    def __init__(self, composition: Composition) -> None:
+        self.phase: Phase = "idle"
+        self.reason, self.began = "", monotonic()
+        self._composition = composition
+        self._runners: list[Stop] = []
+
+    # -- for runners -------------------------------------------------------------------------------------
+
+    def begin(self, stop: Stop) -> None:
+        """A runner begins. It may be asked, from any thread, to `stop`: drain for so many seconds, then end."""
+        if not self._runners:
+            self.phase, self.reason, self.began = "idle", "", monotonic()
+            self._composition.draining = False
+            self._enter("starting")
+        self._runners.append(stop)
+
+    def ready(self) -> None:
+        """Calls are taken from now on."""
+        if self.phase == "starting":
+            self._enter("serving")
+
+    def drain(self, reason: str = "") -> None:
+        """Take no new calls. Everyone is told before the first is refused."""
+        if self.phase == "serving":
+            self.reason = reason
+            self._enter("draining")
+        self._composition.draining = True
+
+    def end(self, stop: Stop) -> None:
+        """A runner has answered its last call and is about to close its conversations. A second time does nothing."""
+        if stop not in self._runners:
+            return
+        self._runners.remove(stop)
+        if self._runners:
+            return
+        if self.phase == "starting":
+            self._enter("failed")
+            return
+        self.drain()
+        self._enter("stopped")
+
+    # -- for whoever may end it --------------------------------------------------------------------------
+
+    def stop(self, seconds: float, reason: str = "") -> None:
+        """Drain, then end: calls in flight have so many seconds. On the loop of one of the runners."""
+        self.drain(reason)
+        for stop in list(self._runners):
+            with suppress(RuntimeError):  # its loop is gone, and the runner with it
+                stop(seconds)
+
+    def _enter(self, phase: Phase) -> None:
+        previous, self.phase = self.phase, phase
+        for changed in self._composition.phase_watchers:
+            try:
+                changed(self._composition, previous)
+            except Exception:
+                import logging
+
+                # Whoever wants to know must not keep a server from ending.
+                logging.getLogger("defserve").exception("telling of the phase %s failed", phase)

@@ -1,0 +1,183 @@
+"""Argument types that are judged before the function sees them: a call with one that is refused never runs.
+
+The judgement is part of validation, so it also covers a command inside a list or a model. A refusal is no validation
+error (pydantic would try the next branch of a union): it ends the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic_core import CoreSchema, core_schema
+
+from defserve.errors import Rejected
+from defserve.guard.verdict import Verdict
+
+
+def checked(verdict: Verdict, reason: str, guard: str) -> Verdict:
+    """The verdict, if it allows. Raises Rejected."""
+    if not verdict.allowed:
+        raise Rejected(reason, verdict.violations, verdict.hints, guard=guard)
+    return verdict
+
+
+class ShellCommand:
+    """A command line that was judged. Run `.argv`, never `.text`: `subprocess.run(command.argv)`."""
+
+    __slots__ = ("text", "argv")
+
+    text: str
+    argv: tuple[str, ...]
+
+    def __init__(self, text: str, argv: Sequence[str]) -> None:
+        object.__setattr__(self, "text", text)
+        object.__setattr__(self, "argv", tuple(argv))
+
+    def __setattr__(self, name: str, value: object = None) -> None:
+        raise AttributeError(f"a ShellCommand was judged as it is: {name} cannot be changed")
+
+    __delattr__ = __setattr__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ShellCommand, (self.text, self.argv)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"ShellCommand({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ShellCommand) and self.argv == other.argv
+
+    def __hash__(self) -> int:
+        return hash(self.argv)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        return Shell().__get_pydantic_core_schema__(source, handler)
+
+
+@dataclass(frozen=True)
+class Shell:
+    """How a `ShellCommand` is judged: `Annotated[ShellCommand, Shell(allowed={"git": ["status", "log"]})]`."""
+
+    allowed: Mapping[str, Sequence[str] | None] | Collection[str] | None = None
+    mode: Literal["sandbox", "readonly"] = "sandbox"
+
+    @property
+    def validator(self) -> str:
+        return self.mode
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        def judged(text: str) -> ShellCommand:
+            return self.command(text)
+
+        return core_schema.no_info_after_validator_function(
+            judged,
+            core_schema.str_schema(),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda command: command.text),
+        )
+
+    def command(self, text: str) -> ShellCommand:
+        """The command, if it may run. Raises Rejected."""
+        from defserve.guard import shell
+
+        verdict = checked(shell.judge(text, mode=self.mode, allowed=self.allowed), "Command refused", self.mode)
+        return ShellCommand(text, verdict.argv or ())
+
+
+class PublicUrl(str):
+    """An http(s) URL of the public internet. Before the call its host is resolved, and every address judged.
+
+    Between that and your own request the name may be pointed elsewhere: fetch it with `ctx.http`, which connects to
+    the address that was judged.
+    """
+
+    __slots__ = ()
+
+    validator: ClassVar[str] = "network_restricted"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        return Url().__get_pydantic_core_schema__(source, handler)
+
+
+@dataclass(frozen=True)
+class Url:
+    """How a `PublicUrl` is judged: `Annotated[PublicUrl, Url(hosts=["api.example.com"])]`."""
+
+    hosts: tuple[str, ...] | Collection[str] | None = None
+    ports: tuple[int, ...] | Collection[int] | None = None
+    schemes: tuple[str, ...] = ("http", "https")
+    private: tuple[str, ...] = ()
+    """Exactly `host:port`, for tests and development: everyone who can name a URL can then reach it."""
+
+    validator: ClassVar[str] = "network_restricted"
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.url, core_schema.str_schema())
+
+    def url(self, text: str) -> PublicUrl:
+        """The URL, if it may be fetched. Raises Rejected."""
+        from defserve.guard import network
+
+        options: dict[str, Any] = {"schemes": self.schemes, "hosts": self.hosts, "private": self.private}
+        if self.ports is not None:
+            options["ports"] = self.ports
+        verdict = checked(network.judge(text, **options), "URL refused", self.validator)
+        return PublicUrl(verdict.url or text)
+
+
+@dataclass(frozen=True)
+class Within:
+    """A path that stays below `root`, symbolic links included: `Annotated[Path, Within("/srv/data")]`.
+
+    Relative paths are taken from the root. The function gets the resolved, absolute path.
+    """
+
+    root: str | PathLike[str]
+
+    validator: ClassVar[None] = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(
+            self.path, core_schema.str_schema(), serialization=core_schema.to_string_ser_schema()
+        )
+
+    def path(self, text: str) -> Path:
+        """The path, if it stays within. Raises Rejected."""
+        from defserve.guard import paths
+
+        return paths.resolve(text, Path(self.root))
+
+
+@dataclass(frozen=True)
+class Code:
+    """Source code that is judged: `Annotated[str, Code(level="strict", allow=["math"])]`."""
+
+    level: Literal["standard", "strict", "readonly", "unrestricted"] = "standard"
+    allow: Collection[str] | None = None
+    block: Collection[str] | None = None
+    max_bytes: int | None = None
+
+    validator: ClassVar[str] = "code_safety"
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.source, core_schema.str_schema())
+
+    def source(self, text: str) -> str:
+        """The source, if it may run. Raises Rejected."""
+        from defserve.guard import code
+
+        verdict = code.judge(text, level=self.level, allow=self.allow, block=self.block, max_bytes=self.max_bytes)
+        checked(verdict, "Code validation failed", self.validator)
+        return text
+
+
+GUARDS: tuple[type[Any], ...] = (Shell, Url, Within, Code)
+GUARDED_TYPES: Mapping[type[Any], type[Any]] = {ShellCommand: Shell, PublicUrl: Url}

@@ -1,0 +1,111 @@
+"""The layers of the judge in order: each may end the matter; none may raise."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+from defserve.guard.code.gate import decode, measure, without_text
+from defserve.guard.code.policy import Policy
+from defserve.guard.code.readonly import Writes
+from defserve.guard.code.rules import Rules
+from defserve.guard.code.scopes import TooDeep, Walk
+from defserve.guard.verdict import Verdict, Violation, refused
+
+T = TypeVar("T")
+
+MAX_VIOLATIONS = 20
+
+# What a model should be told when the stricter levels refuse everyday Python.
+RESTRICTIONS = {
+    "unsupported_syntax": [
+        "async and await",
+        "match",
+        "except*",
+        "type parameters and type aliases",
+        "metaclass=",
+        "names with two leading underscores",
+        "special methods other than __init__, __str__, __repr__, comparison, arithmetic and iteration",
+    ],
+    "unsupported_builtins": ["open", "input", "type", "super", "setattr", "BaseException"],
+}
+READONLY = "assign only to names and to items of containers made in this code; no attribute assignment"
+
+
+def pronounce(source: str | bytes, policy: Policy) -> Verdict:
+    """The verdict on a source under a policy."""
+    violations = list(_distinct(_violations(source, policy)))
+    if not violations:
+        return Verdict(True)
+    return refused(violations, _hints(policy, violations))
+
+
+def _violations(source: str | bytes, policy: Policy) -> Iterable[Violation]:
+    text = decode(source, policy.max_bytes)
+    if isinstance(text, Violation):
+        return [text]
+    if policy.level == "unrestricted":
+        return []
+    if (excess := measure(text, policy.bounds)) is not None:
+        return [excess]
+    try:
+        tree = quietly(lambda: ast.parse(text))
+        found = list(islice(chain(_block_texts(text, policy), _structure(tree, policy)), 10 * MAX_VIOLATIONS))
+        if not found and policy.strict:
+            found = _compile(text)
+    except TooDeep:
+        return [Violation("nesting", f"Code nested too deeply: at most {policy.bounds.depth} levels are allowed")]
+    except SyntaxError as error:
+        return [Violation("syntax", f"Invalid syntax: {error.msg}", error.lineno)]
+    except (ValueError, RecursionError, MemoryError, OverflowError):
+        return [Violation("nesting", "Code too complex to be judged")]
+    return found
+
+
+def _structure(tree: ast.Module, policy: Policy) -> Iterator[Violation]:
+    rules = Rules(Walk(tree, policy.bounds.depth), policy)
+    yield from rules
+    if policy.level == "readonly":
+        yield from Writes(rules)
+
+
+def _block_texts(text: str, policy: Policy) -> Iterator[Violation]:
+    if policy.blocked_texts:
+        code = without_text(text)
+        for pattern in policy.blocked_texts:
+            if pattern in code:
+                yield Violation("pattern", f"Blocked pattern: '{pattern}'")
+
+
+def _compile(text: str) -> list[Violation]:
+    from defserve.guard.code.restricted import complaints
+
+    return [Violation("restricted", message, line) for line, message in quietly(lambda: complaints(ast.parse(text)))]
+
+
+def _distinct(violations: Iterable[Violation]) -> Iterator[Violation]:
+    return islice(dict.fromkeys(violations), MAX_VIOLATIONS)
+
+
+def _hints(policy: Policy, violations: list[Violation]) -> dict[str, Any]:
+    hints = policy.hints()
+    if policy.strict and any(v.rule not in ("import", "size", "encoding") for v in violations):
+        hints |= RESTRICTIONS
+    if policy.level == "readonly":
+        hints["readonly"] = READONLY
+    return hints
+
+
+def quietly(work: Callable[[], T]) -> T:
+    """Do it, even where the process turns warnings (an odd escape in a string) into errors."""
+    try:
+        return work()
+    except SyntaxError:
+        if not any(action == "error" for action, *_ in warnings.filters):
+            raise
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return work()

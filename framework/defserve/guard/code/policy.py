@@ -1,0 +1,134 @@
+"""What one call of the judge allows: the author's lists laid over the tables of the level."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from defserve.guard.code import Level, imports
+from defserve.guard.code.gate import STANDARD, STRICT, Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    level: Level
+    bounds: Bounds
+    max_bytes: int
+    allow: frozenset[str] | None
+    trust: frozenset[str]
+    blocked_modules: frozenset[str] = frozenset()
+    blocked_names: frozenset[str] = frozenset()
+    """Built-ins of `block`, written `name(` there."""
+    blocked_dotted: frozenset[str] = frozenset()
+    blocked_texts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        level: Level,
+        allow: Collection[str] | None,
+        block: Collection[str] | None,
+        max_bytes: int | None,
+        trust: Collection[str],
+    ) -> Policy:
+        bounds = STRICT if level in ("strict", "readonly") else STANDARD
+        modules, calls, dotted, texts = _sort(block or ())
+        return cls(
+            level,
+            bounds,
+            bounds.max_bytes if max_bytes is None else max_bytes,
+            None if allow is None else frozenset(allow),
+            frozenset(trust),
+            modules,
+            calls,
+            dotted,
+            texts,
+        )
+
+    @property
+    def strict(self) -> bool:
+        """Readonly is strict and more."""
+        return self.level in ("strict", "readonly")
+
+    def trusts(self, module: str) -> bool:
+        return _covers(self.trust, module)
+
+    def may_import(self, module: str) -> bool:
+        if _covers(self.blocked_modules, module):
+            return False
+        if self.trusts(module):
+            return True
+        if self.allow is not None and not _covers(self.allow, module):
+            return module == "__future__"
+        if imports.dangerous(module, self.strict):
+            return False
+        if imports.exports(module, self.strict) is not None:
+            return True
+        # Without a table, a strict program would get the raw module.
+        return not self.strict
+
+    def may_import_from(self, module: str, name: str) -> bool:
+        """Whether `from module import name` is allowed; of some dangerous modules, single names are."""
+        if _covers(self.blocked_modules, module) or f"{module}.{name}" in self.blocked_modules:
+            return False
+        if self.blocks_dotted(f"{module}.{name}"):
+            return False
+        if self.trusts(module):
+            return True
+        if self.allow is not None and not _covers(self.allow, module) and module != "__future__":
+            return False
+        if name == "*":
+            return module in imports.STARRED and not self.strict
+        if imports.exports(f"{module}.{name}", self.strict) is not None:
+            return self.may_import(f"{module}.{name}")
+        table = imports.exports(module, self.strict)
+        if table is not None:
+            return name in table
+        return self.may_import(module) and name not in imports.REACHES and not name.startswith("_")
+
+    def blocks_dotted(self, dotted: str) -> bool:
+        return _covers(self.blocked_dotted, dotted)
+
+    def hints(self) -> dict[str, Any]:
+        """What a refused peer may want to know (§7.4)."""
+        allowed = self.allow
+        if allowed is None:
+            allowed = frozenset(imports.EXPORTS if self.strict else {**imports.EXPORTS, **imports.LOOSE_EXPORTS})
+        blocked = self.blocked_modules | (imports.DANGEROUS - self.trust)
+        return {
+            "blocked_imports": sorted(blocked),
+            "allowed_imports": sorted(m for m in allowed | self.trust if self.may_import(m)),
+            "max_code_size_bytes": self.max_bytes,
+        }
+
+
+def _covers(names_: frozenset[str], dotted: str) -> bool:
+    """Whether a set of dotted names holds this one or something above it."""
+    while dotted:
+        if dotted in names_:
+            return True
+        dotted = dotted.rpartition(".")[0]
+    return False
+
+
+def _sort(block: Iterable[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str], tuple[str, ...]]:
+    """The entries of `block` by kind: modules, built-ins, dotted names, texts."""
+    modules: set[str] = set()
+    calls: set[str] = set()
+    dotted: set[str] = set()
+    texts: list[str] = []
+    for entry in block:
+        bare = entry.removesuffix("(").strip()
+        parts = bare.split(".")
+        if not all(p.isidentifier() and not keyword.iskeyword(p) for p in parts):
+            texts.append(" ".join(entry.split()))
+        elif len(parts) > 1:
+            dotted.add(bare)
+            modules.add(bare)
+        elif bare != entry.strip():
+            calls.add(bare)
+        else:
+            modules.add(bare)
+    return frozenset(modules), frozenset(calls), frozenset(dotted), tuple(text for text in texts if text)

@@ -1,0 +1,1 @@
+"""The guarded way out: an HTTP client that reaches public addresses only, whoever wrote the URL."""

@@ -1,0 +1,175 @@
+"""The guarded HTTP client behind `ctx.http`: httpx's verbs and responses, on public addresses only."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from contextlib import asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
+
+from defserve.errors import UsageError
+from defserve.guard.verdict import Violation
+from defserve.net.egress import DEADLINE, Egress, refusal
+from defserve.version import VERSION
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from defserve.net.resolve import Resolver
+
+# What one origin was told and another may hear: nothing that could be a credential, under whatever name.
+_CARRIED_ACROSS: Final = frozenset(
+    (
+        "accept",
+        "accept-encoding",
+        "accept-language",
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "transfer-encoding",
+        "user-agent",
+    )
+)
+
+
+class Content(TypedDict, total=False):
+    """What a request says, as in httpx. The Host header is always the URL's."""
+
+    params: Mapping[str, Any] | list[tuple[str, Any]]
+    headers: Mapping[str, str]
+    content: str | bytes | AsyncIterable[bytes]
+    data: Mapping[str, Any]
+    files: Mapping[str, Any]
+    json: Any
+
+
+class Sending(Content, total=False):
+    """What may go with a request."""
+
+    auth: tuple[str, str]
+    """User name and password, for the first origin only."""
+
+
+class GuardedClient:
+    """Fetches on behalf of strangers.
+
+    A URL, or a redirect, that leads anywhere but to a public address raises Refused with the violations in `data`; a
+    response that is too long or too late raises LimitExceeded; a connection that fails raises what httpx2 raises.
+    Nothing is read from the environment but the certificates to trust, and no cookies are kept.
+
+    resolver   asks for a host's addresses; the machine's own by default
+    tls        replaces the default trust in certificates
+
+    Raises UsageError without httpx2.
+    """
+
+    def __init__(
+        self, egress: Egress | None = None, *, resolver: Resolver | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._egress = egress or Egress()
+        self._http = _client(self._egress, resolver, tls)
+
+    async def get(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+        return await self.request("GET", url, **sending)
+
+    async def head(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+        return await self.request("HEAD", url, **sending)
+
+    async def post(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+        return await self.request("POST", url, **sending)
+
+    async def put(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+        return await self.request("PUT", url, **sending)
+
+    async def patch(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+        return await self.request("PATCH", url, **sending)
+
+    async def delete(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+        return await self.request("DELETE", url, **sending)
+
+    async def request(self, method: str, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+        """The response, its body read."""
+        async with self.stream(method, url, **sending) as response:
+            await response.aread()
+        return response
+
+    @asynccontextmanager
+    async def stream(self, method: str, url: str, **sending: Unpack[Sending]) -> AsyncGenerator[httpx2.Response, None]:
+        """The response, its body still to come; read it with `aiter_bytes`, `aiter_lines` or `aread`."""
+        auth = sending.pop("auth", None)
+        response = await self._follow(self._request(method, url, **sending), auth)
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    def _request(self, method: str, url: str, **content: Unpack[Content]) -> httpx2.Request:
+        verdict = self._egress.judge(url)
+        if not verdict or verdict.url is None:
+            raise refusal(verdict)
+        request = self._http.build_request(method, verdict.url, **content)
+        request.headers["host"] = request.url.netloc.decode("ascii")
+        # Only what can be decompressed in bounded pieces.
+        request.headers["accept-encoding"] = self._http.headers["accept-encoding"]
+        request.extensions[DEADLINE] = asyncio.get_running_loop().time() + self._egress.timeout
+        return request
+
+    async def _follow(self, request: httpx2.Request, auth: tuple[str, str] | None) -> httpx2.Response:
+        hops = 0
+        while True:
+            response = await self._http.send(request, stream=True, auth=auth)
+            if response.next_request is None or self._egress.redirects == 0:
+                return response
+            await response.aclose()
+            hops += 1
+            if hops > self._egress.redirects:
+                violation = Violation("redirects", f"Too many redirects: at most {self._egress.redirects}")
+                raise refusal(self._egress.refuse(violation), "Redirect refused")
+            request, last = response.next_request, request
+            if not (verdict := self._egress.judge(str(request.url))):
+                raise refusal(verdict, "Redirect refused")
+            if _origin(request) != _origin(last):
+                auth = None
+                _forget_credentials(request)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+def _origin(request: httpx2.Request) -> tuple[str, str, int | None]:
+    return request.url.scheme, request.url.host, request.url.port
+
+
+def _forget_credentials(request: httpx2.Request) -> None:
+    for name in set(request.headers) - _CARRIED_ACROSS:
+        del request.headers[name]
+
+
+def _client(egress: Egress, resolver: Resolver | None, tls: ssl.SSLContext | None) -> httpx2.AsyncClient:
+    try:
+        import httpx2
+    except ImportError:
+        raise UsageError(
+            "the guarded HTTP client is made with httpx2, which is not installed", fix='pip install "defserve[client]"'
+        ) from None
+    from defserve.net.bodies import ACCEPTED
+    from defserve.net.transport import CONNECT_SECONDS, GuardedTransport
+
+    return httpx2.AsyncClient(
+        transport=GuardedTransport(egress, resolver, tls),
+        headers={"user-agent": f"defserve/{VERSION}", "accept-encoding": ACCEPTED},
+        timeout=httpx2.Timeout(egress.timeout, connect=min(egress.timeout, CONNECT_SECONDS)),
+        # One client serves many callers: what a server wants remembered of one must not be told of another.
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        trust_env=False,
+        follow_redirects=False,
+    )

@@ -1,0 +1,160 @@
+"""Where requests leave: every URL is judged again as it is sent, and a socket is opened only to an address that was."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Generator, Iterable
+from contextlib import contextmanager
+from typing import Any, cast
+
+import httpcore2
+import httpx2
+
+from defserve.net.bodies import Bounded, too_late, too_long
+from defserve.net.egress import DEADLINE, Egress, refusal
+from defserve.net.resolve import Resolver, pinned
+
+CONNECT_SECONDS = 10.0
+MOST_CONNECTIONS = 100
+# Below the five seconds after which common servers hang up: a connection must not close as it is used again.
+IDLE_SECONDS = 4.0
+
+
+class GuardedTransport(httpx2.AsyncBaseTransport):
+    """Judges a request, sends it, and bounds its response. Redirects are the client's to follow."""
+
+    def __init__(self, egress: Egress, resolver: Resolver | None, tls: ssl.SSLContext | None) -> None:
+        self._egress = egress
+        tls = tls or httpcore2.default_ssl_context()
+        self._inner: httpx2.AsyncBaseTransport = (
+            httpx2.AsyncHTTPTransport(verify=tls, proxy=egress.proxy, trust_env=False)
+            if egress.proxy
+            else _PinnedTransport(PinnedBackend(egress, resolver), tls)
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        verdict = self._egress.judge(str(request.url))
+        if not verdict:
+            raise refusal(verdict)
+        deadline = request.extensions.get(DEADLINE) or asyncio.get_running_loop().time() + self._egress.timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                response = await self._inner.handle_async_request(request)
+        except TimeoutError:
+            raise too_late(self._egress.timeout) from None
+        return await self._bounded(request, response, deadline)
+
+    async def _bounded(self, request: httpx2.Request, response: httpx2.Response, deadline: float) -> httpx2.Response:
+        length = response.headers.get("content-length", "")
+        if request.method != "HEAD" and length.isdecimal() and int(length[:20]) > self._egress.max_bytes:
+            await response.aclose()
+            raise too_long(self._egress.max_bytes)
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        # The body is handed on decoded, so what described it before does not hold any more.
+        stale = (b"content-encoding", b"content-length") if encoding else ()
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        return httpx2.Response(
+            response.status_code,
+            headers=[(name, value) for name, value in response.headers.raw if name.lower() not in stale],
+            stream=Bounded(response.stream, encoding, self._egress, deadline),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class PinnedBackend(httpcore2.AsyncNetworkBackend):
+    """Resolves a host once, judges all its addresses, and connects to one of those.
+
+    Everything above it keeps the host's name: the Host header, the name TLS asks for and verifies, and the key under
+    which a connection is kept and used again.
+    """
+
+    def __init__(self, egress: Egress, resolver: Resolver | None = None) -> None:
+        self._egress, self._resolver = egress, resolver
+        self._sockets = cast(httpcore2.AsyncNetworkBackend, httpcore2.AnyIOBackend())
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        failure: Exception = httpcore2.ConnectError("no address")
+        for address in await pinned(host, port, self._egress, resolver=self._resolver):
+            try:
+                return await self._sockets.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        raise httpcore2.UnsupportedProtocol("a guarded client opens no unix socket")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _PinnedTransport(httpx2.AsyncBaseTransport):
+    """httpx's own transport takes no network backend; this one does nothing else differently."""
+
+    def __init__(self, backend: PinnedBackend, tls: ssl.SSLContext) -> None:
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=tls,
+            max_connections=MOST_CONNECTIONS,
+            keepalive_expiry=IDLE_SECONDS,
+            network_backend=backend,
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        url = request.url
+        assert isinstance(request.stream, httpx2.AsyncByteStream)
+        with _as_httpx():
+            response = await self._pool.handle_async_request(
+                httpcore2.Request(
+                    request.method,
+                    httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        extensions = cast(dict[str, Any], response.extensions)  # pyright: ignore[reportUnknownMemberType]
+        return httpx2.Response(response.status, headers=response.headers, stream=_Body(response), extensions=extensions)
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+class _Body(httpx2.AsyncByteStream):
+    def __init__(self, response: httpcore2.Response) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with _as_httpx():
+            async for chunk in self._response.aiter_stream():
+                yield chunk
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+@contextmanager
+def _as_httpx() -> Generator[None, None, None]:
+    """httpcore's exceptions as httpx's, which have the same names."""
+    try:
+        yield
+    except Exception as error:
+        alike = getattr(httpx2, type(error).__name__, None) if type(error).__module__.startswith("httpcore2") else None
+        if alike is None:
+            raise
+        raise alike(str(error)) from error

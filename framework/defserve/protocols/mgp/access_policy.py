@@ -1,0 +1,214 @@
+"""MGP §5.2, §5.3, §5.5: who may use which tool. Pure judgement over entries that are copied on write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
+
+from defserve.auth.principals import ANONYMOUS_PREFIX, LONGEST_ID
+from defserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from defserve.auth.principals import Principal
+
+EntryType = Literal["server_grant", "tool_grant"]
+Permission = Literal["allow", "deny"]
+Default = Literal["opt-in", "opt-out"]
+Source = Literal["tool_grant", "server_grant", "default_policy"]
+
+LONGEST_TOOL_NAME, LONGEST_JUSTIFICATION = 128, 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One decision about an agent: for a tool (`tool_grant`), or for the whole server (`server_grant`).
+
+    `agent_id` is a principal's id: a token's, `local`, or `anonymous:<address>`. Raises UsageError for one that could
+    not be meant.
+    """
+
+    entry_type: EntryType
+    agent_id: str
+    tool_name: str | None = None
+    permission: Permission = "allow"
+    granted_by: str = "operator"
+    granted_at: datetime | None = None
+    expires_at: datetime | None = None
+    justification: str | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("entry_type", self.entry_type, EntryType)
+        _one_of("permission", self.permission, Permission)
+        _text("agent_id", self.agent_id, LONGEST_ID)
+        _text("granted_by", self.granted_by, LONGEST_ID)
+        if self.entry_type == "tool_grant":
+            _text("tool_name", self.tool_name, LONGEST_TOOL_NAME)
+        elif self.tool_name is not None:
+            raise UsageError("a server_grant has no tool_name", fix='leave it out, or make it a "tool_grant"')
+        if self.justification is not None:
+            _text("justification", self.justification, LONGEST_JUSTIFICATION)
+        for name in ("granted_at", "expires_at"):
+            instant = getattr(self, name)
+            if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
+                raise UsageError(
+                    f"{name}={instant!r} is not a datetime with a time zone", fix="use datetime(…, tzinfo=UTC)"
+                )
+
+    def holds(self, now: datetime) -> bool:
+        return self.expires_at is None or now < self.expires_at
+
+
+class Decision(NamedTuple):
+    """Whether an agent may, and by what (§5.4)."""
+
+    permission: Permission
+    source: Source
+    granted_by: str | None = None
+    granted_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+class EntryStore(Protocol):
+    """Where granted entries outlive the process. What `put` and `remove` return from is safe."""
+
+    def load(self) -> Iterable[Entry]: ...
+    def put(self, entry: Entry) -> None: ...
+    def remove(self, entry: Entry) -> None: ...
+
+
+class MemoryEntries:
+    """An EntryStore that forgets: the policy holds the entries itself."""
+
+    def load(self) -> Iterable[Entry]:
+        return ()
+
+    def put(self, entry: Entry) -> None: ...
+    def remove(self, entry: Entry) -> None: ...
+
+
+# An agent has one entry a tool, and one for the server, under None.
+_Entries: TypeAlias = Mapping[str, Mapping[str | None, Entry]]
+
+
+class AccessPolicy:
+    """Which agents may use which tools: a tool's own entry, else the server's, else `default`.
+
+    `opt-in` denies who has no entry, `opt-out` allows. `admins` are ids or scopes of principals who may change entries
+    over the wire; without any, nobody can. `grant` and `revoke` may be called from any thread. Entries in `store` stand
+    over `entries` with the same agent and tool; one of the latter that is revoked is back with the next start.
+    """
+
+    def __init__(
+        self,
+        default: Default = "opt-in",
+        entries: Iterable[Entry] = (),
+        admins: Iterable[str] = (),
+        *,
+        store: EntryStore | None = None,
+    ) -> None:
+        _one_of("default", default, Default)
+        self.default: Default = default
+        self.admins = _checked_admins(admins)
+        self._fallback = Decision("deny" if default == "opt-in" else "allow", "default_policy")
+        self._store, self._lock = store or MemoryEntries(), Lock()
+        self._watchers: tuple[Callable[[], None], ...] = ()
+        self._entries: _Entries = {}
+        for entry in entries:
+            if self.entry(entry.agent_id, entry.tool_name) is not None:
+                raise UsageError(
+                    f"two entries for {entry.agent_id!r} and {_subject(entry)}", fix="keep the one that is meant"
+                )
+            self._entries = _with(self._entries, entry)
+        for entry in self._store.load():
+            self._entries = _with(self._entries, entry)
+
+    def decide(self, agent_id: str, tool_name: str | None, now: datetime) -> Decision:
+        """Whether an agent may use a tool, or, without one, the server at large."""
+        mine = self._entries.get(agent_id, {})
+        for subject in (tool_name, None):
+            entry = mine.get(subject)
+            if entry is not None and entry.holds(now):
+                return Decision(
+                    entry.permission, entry.entry_type, entry.granted_by, entry.granted_at, entry.expires_at
+                )
+        return self._fallback
+
+    def rules(self, agent_id: str, now: datetime) -> frozenset[tuple[str | None, Permission]]:
+        """What holds for an agent beside the default; agents with the same rules may do the same."""
+        mine = self._entries.get(agent_id, {})
+        return frozenset((subject, entry.permission) for subject, entry in mine.items() if entry.holds(now))
+
+    def entry(self, agent_id: str, tool_name: str | None = None) -> Entry | None:
+        return self._entries.get(agent_id, {}).get(tool_name)
+
+    def is_admin(self, principal: Principal) -> bool:
+        """Whether a caller may change entries. Nobody vouches for an anonymous one, whatever it is called."""
+        return principal.kind != "anonymous" and not self.admins.isdisjoint({principal.id, *principal.scopes})
+
+    def grant(self, entry: Entry) -> None:
+        """Put an entry in the place of whatever the agent had there."""
+        with self._lock:
+            self._store.put(entry)
+            self._entries = _with(self._entries, entry)
+        self._tell()
+
+    def revoke(self, agent_id: str, tool_name: str | None = None) -> Entry | None:
+        """Take an agent's entry for a tool, or for the server, away. Returns it, or None where there was none."""
+        with self._lock:
+            entry = self.entry(agent_id, tool_name)
+            if entry is None:
+                return None
+            self._store.remove(entry)
+            self._entries = _without(self._entries, entry)
+        self._tell()
+        return entry
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` after each change, in the thread that made it."""
+        with self._lock:
+            self._watchers = (*self._watchers, changed)
+
+    def _tell(self) -> None:
+        for changed in self._watchers:
+            changed()
+
+
+def _with(entries: _Entries, entry: Entry) -> _Entries:
+    return {**entries, entry.agent_id: {**entries.get(entry.agent_id, {}), entry.tool_name: entry}}
+
+
+def _without(entries: _Entries, entry: Entry) -> _Entries:
+    mine = {subject: kept for subject, kept in entries[entry.agent_id].items() if subject != entry.tool_name}
+    others = {agent: theirs for agent, theirs in entries.items() if agent != entry.agent_id}
+    return {**others, entry.agent_id: mine} if mine else others
+
+
+def _subject(entry: Entry) -> str:
+    return f"tool {entry.tool_name!r}" if entry.tool_name is not None else "the server"
+
+
+def _checked_admins(admins: Iterable[str]) -> frozenset[str]:
+    if isinstance(admins, str):
+        raise UsageError(f"admins={admins!r} is not a list", fix=f"write admins=[{admins!r}]")
+    found = frozenset(admins)
+    for admin in found:
+        _text("an admin", admin, LONGEST_ID)
+        if admin.startswith(ANONYMOUS_PREFIX):
+            raise UsageError(
+                f"{admin!r} cannot be an admin: anybody may call from an address",
+                fix="name a token's principal, one of its scopes, or 'local'",
+            )
+    return found
+
+
+def _one_of(name: str, value: object, values: Any) -> None:
+    if value not in get_args(values):
+        raise UsageError(f"{name} must be one of {', '.join(get_args(values))}")
+
+
+def _text(name: str, value: object, longest: int) -> None:
+    if not isinstance(value, str) or not value or len(value) > longest or not value.isprintable():
+        raise UsageError(f"{name} must be 1 to {longest} printable characters")

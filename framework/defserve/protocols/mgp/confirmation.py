@@ -1,0 +1,66 @@
+"""MGP §4.4: who confirms a dangerous call. The client where it speaks MGP, else a person behind it, else nobody may.
+
+| peer | `auto` | `always` | `never` |
+|---|---|---|---|
+| speaks MGP security | it confirms by itself | asked | – |
+| can be asked | asked | asked | – |
+| local or authenticated, cannot be asked | trusted to its own approval, audited | refused | – |
+| anonymous on the network, cannot be asked | refused | refused | – |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from defserve.core.call import Call
+from defserve.errors import Refused
+from defserve.protocols.mcp.authorization import identity
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.tools import Tool
+    from defserve.protocols.mgp.extension import MGP
+
+LONGEST_VALUE = 200
+
+
+class NotConfirmed(Refused):
+    """A call that somebody has to confirm, and nobody did."""
+
+    error_type = "confirmation_required"
+
+
+async def confirmed(mgp: MGP, call: Call, tool: Tool, arguments: dict[str, Any]) -> None:
+    """Return when the call may go on. Raises NotConfirmed."""
+    from defserve.protocols.mcp import talkback
+    from defserve.protocols.mgp.extension import sections
+
+    policy = mgp.options.confirm
+    if policy == "never" or (policy == "auto" and "tool_security" in sections(call)):
+        return
+    if talkback.can(call, "elicitation"):
+        if not await talkback.confirm(call, question(tool, arguments), key=f"confirm:{tool.name}"):
+            raise NotConfirmed(f"{tool.name} was not confirmed")
+        return
+    if policy == "always" or identity(call.session).kind == "anonymous":
+        raise NotConfirmed(
+            f"{tool.name} has to be confirmed, and this client cannot be asked",
+            data={"fix": "use a client that offers elicitation or MGP security, or authenticate"},
+        )
+    mgp.audit.report(call, "dev.defserve.unconfirmed", tool=tool.name, details={"reason": "the client cannot be asked"})
+
+
+def question(tool: Tool, arguments: dict[str, Any]) -> str:
+    """What a person is asked: the tool and its arguments, secrets masked, on lines of their own."""
+    from pydantic_core import to_jsonable_python
+
+    from defserve.redaction import redact
+
+    # A redacted object is the name of its class; what is confirmed has to be read, so objects become their texts first.
+    plain = {name: to_jsonable_python(value, bytes_mode="base64", fallback=str) for name, value in arguments.items()}
+    shown = [f"  {name}: {_brief(value)}" for name, value in redact(plain).items()]
+    return "\n".join([f"Run {tool.options.title or tool.name}?", *shown])
+
+
+def _brief(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}… ({len(text)} characters)"

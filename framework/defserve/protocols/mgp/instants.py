@@ -1,0 +1,33 @@
+"""MGP §3.6, §5.4: instants on the wire, ISO 8601 with `Z` or an offset; kept in UTC."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from defserve.errors import InvalidParams
+
+
+def now() -> datetime:
+    """The wall clock: what a peer's `expires_at` is measured by."""
+    return datetime.now(UTC)
+
+
+def read(value: object, name: str) -> datetime | None:
+    """A member that is an instant, or null. Raises InvalidParams; a time without an offset could be anyone's."""
+    if value is None:
+        return None
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else None
+        if found is not None and found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise InvalidParams(f"Invalid params: {name} must be ISO 8601 with an offset, like 2026-03-01T00:00:00Z")
+
+
+def wire(instant: datetime | None) -> str | None:
+    """An instant as it travels; to the second, where it has no fraction."""
+    if instant is None:
+        return None
+    timespec = "milliseconds" if instant.microsecond else "seconds"
+    return instant.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")

@@ -1,0 +1,58 @@
+"""What an author sets for the whole server: `Server(permissions=…, granted=…, confirm=…, access=…, audit=…)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from defserve.net.egress import Egress
+    from defserve.protocols.mgp.access import AccessPolicy
+    from defserve.protocols.mgp.audit import Sinks
+
+Policy = Literal["operator", "config_only", "deny_all"]
+Confirm = Literal["auto", "always", "never"]
+TrustLevel = Literal["trusted", "standard", "sandboxed", "core", "experimental", "untrusted"]
+
+
+class SecurityFields(TypedDict, total=False):
+    """How a server protects its tools. See `SecurityOptions`."""
+
+    permissions: Policy
+    granted: Sequence[str]
+    confirm: Confirm
+    access: AccessPolicy
+    audit: Sinks
+    server_id: str
+    trust_level: TrustLevel
+    egress: Egress
+
+
+class SecurityOptions:
+    """The same, with defaults filled in; made without importing what a server does not use.
+
+    `permissions` None: `operator` for local and authenticated peers, `config_only` for anonymous ones.
+    """
+
+    __slots__ = ("permissions", "granted", "confirm", "access", "audit", "server_id", "trust_level", "egress")
+
+    def __init__(
+        self,
+        permissions: Policy | None = None,
+        granted: Sequence[str] = (),
+        confirm: Confirm = "auto",
+        access: AccessPolicy | None = None,
+        audit: Sinks = (),
+        server_id: str | None = None,
+        trust_level: TrustLevel = "standard",
+        egress: Egress | None = None,
+    ) -> None:
+        self.permissions, self.granted, self.confirm = permissions, granted, confirm
+        self.access, self.audit, self.server_id, self.trust_level = access, audit, server_id, trust_level
+        self.egress = egress
+
+    @property
+    def acts(self) -> list[str]:
+        """What the author set that changes how tools are protected."""
+        protecting = ("permissions", "granted", "access", "audit")
+        return [name for name in protecting if getattr(self, name)] + (["confirm"] if self.confirm != "auto" else [])

@@ -1,0 +1,254 @@
+"""What may be shown of a value in a log, an audit event or a trace: no secrets, no control characters, no flood.
+
+Open to every layer and importing none of ours. Secrets are known by the name they are kept under, by their type
+(`SecretStr` and whatever else has `get_secret_value`), and by their look: `Bearer …`, JSON web tokens, private keys,
+`password=…` inside a text. A secret without any of these is not recognised, so do not show what need not be shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from enum import Enum
+from functools import lru_cache
+from math import isfinite
+from typing import Any, Final, NamedTuple, cast
+
+MASK: Final = "[redacted]"
+
+DEPTH: Final = 12
+ITEMS: Final = 100
+"""Members of one object or array that are shown."""
+NODES: Final = 2_000
+"""Values that are shown in all."""
+TEXT: Final = 2_048
+"""Characters of one text that are shown."""
+
+_NAMES: Final = (
+    r"authorization|token|secret|password|passwd|passphrase|passcode|cookie|credential|client[_\- ]?assertion"
+    r"|(?:api|access|private|signing|encryption)[_\- ]?key|mcp[_\- ]?session[_\- ]?id"
+)
+_SECRET_NAME: Final = re.compile(rf"{_NAMES}|\A(?:auth|bearer|jwt|otp|pass|pin|pw|pwd)\Z", re.IGNORECASE)
+_COUNTED: Final = re.compile(r"tokens\Z|token_?(?:count|limit|budget)", re.IGNORECASE)
+
+_VALUE: Final = r"(?:\\{0,3}\"[^\"]{0,4096}\"|'[^']{0,4096}'|\\{0,3}[^\s,;&\"'}\])\\]{1,4096})"
+
+
+class _Look(NamedTuple):
+    """What a secret looks like, and what is left of it. Without one of the words (in lower case) it is not there.
+
+    Only bounded repeats: hostile text must not make this slow.
+    """
+
+    words: tuple[str, ...]
+    pattern: re.Pattern[str]
+    left: str = MASK
+
+
+_LOOKS: Final = (
+    _Look(
+        ("private key-----",),
+        re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}-----|\Z)", re.DOTALL),
+    ),
+    _Look(
+        ("cookie", "authorization"),
+        re.compile(r"((?:cookie|authorization)\\?[\"']?\s{0,4}[:=]\s{0,4})[^\r\n\"'}]{1,4096}", re.IGNORECASE),
+        rf"\1{MASK}",
+    ),
+    _Look(
+        ("bearer", "basic", "digest", "negotiate"),
+        re.compile(r"\b(bearer|basic|digest|negotiate)\s{1,4}[\w.~+/=:-]{6,4096}", re.IGNORECASE),
+        rf"\1 {MASK}",
+    ),
+    _Look(("eyj",), re.compile(r"\beyJ[\w-]{8,4096}(?:\.[\w-]{0,4096}){0,4}")),
+    _Look(("sk-", "pk-", "rk-", "sk_", "pk_", "rk_"), re.compile(r"\b[spr]k[-_][\w-]{16,256}")),
+    _Look(
+        ("gho_", "ghp_", "ghr_", "ghs_", "ghu_", "_pat_", "glpat"),
+        re.compile(r"\b(?:gh[opsur]_\w{20,256}|github_pat_\w{20,256}|glpat-[\w-]{16,64})"),
+    ),
+    _Look(
+        ("xox", "akia", "asia", "aiza"),
+        re.compile(r"\b(?:xox[a-z]-[\w-]{10,256}|A[KS]IA[0-9A-Z]{16}\b|AIza[\w-]{30,64})"),
+    ),
+    _Look(("://",), re.compile(r"(://)[^\s/@:]{0,256}:[^\s/@]{1,256}@"), rf"\1{MASK}@"),
+    _Look(
+        ("authorization", "token", "secret", "pass", "pwd", "cookie", "credential", "assertion", "key", "session"),
+        re.compile(
+            rf"((?:{_NAMES}|\bpwd)[\w-]{{0,40}}\\{{0,3}}[\"']?\s{{0,4}}(?:=>|[:=])\s{{0,4}})(?!\[redacted\]){_VALUE}",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+)
+
+_WORDS: Final = tuple({word for look in _LOOKS for word in look.words})
+
+# C0 and C1 controls, line and paragraph separators, marks that reorder or hide text, and halves of characters.
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+# Standard modules whose values say everything in their text, and hold no secret.
+_PLAIN: Final = frozenset(("datetime", "decimal", "fractions", "ipaddress", "pathlib", "uuid"))
+
+
+def redact(value: Any) -> Any:
+    """The value as plain JSON data that may be shown to whoever reads logs. Never raises.
+
+    What it holds is masked under a secret name, cut where it is deep, long or large, and escaped where it would not
+    print. An object of a class that is not known is shown as its class alone, since its text could say anything.
+    """
+    return _Walk().shown(value, 0)
+
+
+def redact_text(text: str, *, limit: int = TEXT, multiline: bool = False) -> str:
+    """A text without what looks like a secret, cut to `limit`, on one line unless it is `multiline`."""
+    # Somewhat more than is shown is looked at, so that a secret across the edge is seen as one.
+    kept = text[: limit + 512]
+    lower = kept.lower()
+    # Most texts have none of the words, and are not looked at twice.
+    words = [word for word in _WORDS if word in lower]
+    for look in _LOOKS if words else ():
+        if any(word in words for word in look.words):
+            kept = look.pattern.sub(look.left, kept)
+    shown = kept[:limit]
+    if multiline:
+        shown = "\n".join(map(printable, shown.splitlines()))
+    else:
+        shown = printable(shown)
+    return shown if len(text) <= limit else f"{shown}… ({len(text)} characters)"
+
+
+def printable(text: str) -> str:
+    """A text in which control characters, line ends and marks that reorder or hide text are escaped."""
+    return text if text.isascii() and text.isprintable() else _UNPRINTABLE.sub(_escaped, text)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what is kept under this name (a key, a header, a parameter) is a secret."""
+    return _known(name) if len(name) <= 64 else _SECRET_NAME.search(name) is not None
+
+
+# Names come again and again, and reading one costs ten times as much as looking it up.
+@lru_cache(1024)
+def _shown_name(name: str) -> str:
+    return redact_text(name)
+
+
+@lru_cache(1024)
+def _known(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None
+
+
+def _escaped(found: re.Match[str]) -> str:
+    char = found[0]
+    code = ord(char)
+    return _SHORT.get(char) or (
+        f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    )
+
+
+class _Walk:
+    """One pass over one value, counting what it has shown."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = NODES
+
+    def shown(self, value: Any, depth: int) -> Any:
+        self.left -= 1
+        try:
+            return self._by_type(value, depth)
+        except Exception:  # an author's own iteration, comparison or text
+            return _class_of(value)
+
+    def _by_type(self, value: Any, depth: int) -> Any:
+        if value is None or value is True or value is False:
+            return value
+        if isinstance(value, Enum):
+            value = value.value
+        if isinstance(value, str):
+            return redact_text(str(value))
+        if isinstance(value, int):
+            return int(value) if value.bit_length() <= 256 else f"<integer of {value.bit_length()} bits>"
+        if isinstance(value, float):
+            return float(value) if isfinite(value) else str(float(value))
+        if isinstance(value, bytes | bytearray | memoryview):
+            return f"<{memoryview(cast('bytes', value)).nbytes} bytes>"
+        if hasattr(value, "get_secret_value"):
+            return MASK
+        if isinstance(value, BaseException):
+            return redact_text(f"{type(value).__name__}: {value}")
+        if type(value).__module__.partition(".")[0] in _PLAIN:
+            return redact_text(str(value))
+        if depth >= DEPTH:
+            return "<nested too deep>"
+        return self._members(value, depth)
+
+    def _members(self, value: Any, depth: int) -> Any:
+        if isinstance(value, Mapping):
+            return self._object(cast("Mapping[Any, Any]", value), depth)
+        if isinstance(value, list | tuple | set | frozenset):
+            return self._array(cast("Collection[Any]", value), depth)
+        fields = _fields(value)
+        return _class_of(value) if fields is None else self._object(fields, depth)
+
+    def _object(self, fields: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        shown: dict[str, Any] = {}
+        pair = _is_named_pair(fields)
+        for count, (key, value) in enumerate(fields.items()):
+            if count >= ITEMS or self.left <= 0:
+                shown["…"] = f"{len(fields) - count} more"
+                break
+            name = _name(key)
+            hidden = _hides(name, value) or (pair and name == "value")
+            shown[_shown_name(name) if len(name) <= 64 else redact_text(name, limit=256)] = (
+                MASK if hidden else self.shown(value, depth + 1)
+            )
+        return shown
+
+    def _array(self, items: Collection[Any], depth: int) -> list[Any]:
+        shown: list[Any] = []
+        header = _is_header(items)
+        for count, item in enumerate(items):
+            if count >= ITEMS or self.left <= 0:
+                shown.append(f"… {len(items) - count} more")
+                break
+            shown.append(MASK if header and count else self.shown(item, depth + 1))
+        return shown
+
+
+def _is_header(items: Collection[Any]) -> bool:
+    """Whether this is `("authorization", "…")`."""
+    if len(items) != 2 or not all(isinstance(item, str | bytes) for item in items):
+        return False
+    return is_secret_name(_name(next(iter(items))))
+
+
+def _hides(name: str, value: Any) -> bool:
+    if value is None or isinstance(value, bool) or not is_secret_name(name):
+        return False
+    return not (isinstance(value, int | float) and _COUNTED.search(name))
+
+
+def _is_named_pair(fields: Mapping[Any, Any]) -> bool:
+    """Whether this is `{"name": "Authorization", "value": …}`."""
+    names = (fields.get(key) for key in ("name", "key", "header"))
+    return "value" in fields and any(isinstance(name, str) and is_secret_name(name) for name in names)
+
+
+def _name(key: Any) -> str:
+    return key.decode("latin-1") if isinstance(key, bytes) else str(key)
+
+
+def _fields(value: Any) -> Mapping[str, Any] | None:
+    """The members of a dataclass or pydantic model; None for anything else."""
+    kind: Any = cast("Any", type(value))
+    names: Any = getattr(kind, "__dataclass_fields__", None) or getattr(kind, "__pydantic_fields__", None)
+    return {name: getattr(value, name, None) for name in names} if names else None
+
+
+def _class_of(value: Any) -> str:
+    return f"<{type(value).__name__}>"

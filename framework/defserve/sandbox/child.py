@@ -1,0 +1,169 @@
+"""What the jailed process does: take a job, confine itself, run it, report. Called in a process that `jail` started.
+
+Its arguments are where this package lies, the descriptor to report to and the sha256 of the source. The job comes on
+stdin: one line of JSON, then the source's bytes.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+SOURCE = "<code>"
+# As in `outcome`, which this process need not import.
+FRAMES, MESSAGE, REPR = 10, 2_000, 1_000
+# Kept aside so that a program that ate all memory can still be reported.
+RESERVE = 1024 * 1024
+# Modules that need the system's shared libraries, which are out of reach once the process is confined.
+NATIVE = ("_hashlib", "zlib", "_bz2", "_lzma", "_uuid", "_decimal", "pyexpat")
+NATIVE_BY_WORD = {b"ssl": "_ssl", b"sqlite": "_sqlite3", b"dbm": "_dbm", b"asyncio": "_ssl"}
+
+Report = dict[str, Any]
+
+
+def main() -> None:
+    package, result, digest = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    # Where the host keeps its packages is none of the program's business.
+    sys.argv[:], sys.orig_argv[:] = [""], [""]
+    header, _, source = sys.stdin.buffer.read().partition(b"\n")
+    if hashlib.sha256(source).hexdigest() != digest:
+        return send(result, {"status": "mismatch"})
+    job = json.loads(header)
+    library = [path for path in sys.path if path != package]
+    sys.path += job["path"]
+    try:
+        compiler, namespace = prepare(job, source)
+        from defserve.sandbox.confine import confine
+        from defserve.sandbox.layers import Layers
+
+        sys.path[:] = library
+        sys.path_importer_cache.clear()
+        confine(Layers(*job["layers"]), job["limits"], library)
+        if os.getppid() != job["parent"]:
+            raise ProcessLookupError("the host left before it could be told to take this process with it")
+    except MemoryError:
+        return send(result, {"status": "memory"})
+    except Exception as error:
+        return send(result, {"status": "unconfined", "error": f"{type(error).__name__}: {error}"})
+    try:
+        report = execute(source, compiler, namespace, job["limits"]["output_bytes"])
+    except BaseException:
+        # Only a program that fights being described comes here: a metaclass that raises, no memory left at all.
+        report = {"status": "error", "error": "the program failed in a way that could not be described"}
+    send(result, report)
+
+
+def prepare(job: Mapping[str, Any], source: bytes) -> tuple[Callable[[ast.Module], Any], dict[str, Any]]:
+    """What compiles the program at its level, and the names it starts with. All imports of ours happen here."""
+    for name in [*NATIVE, *(module for word, module in NATIVE_BY_WORD.items() if word in source)]:
+        try:
+            __import__(name)
+        except ImportError:
+            # This Python was built without it.
+            continue
+    level, inputs = job["level"], job["inputs"]
+    if level in ("strict", "readonly"):
+        from defserve.guard.code.restricted import compile_restricted, namespace
+
+        names = namespace(level, job["allow"], trust=job["trust"], inputs=inputs)
+        return (lambda tree: compile_restricted(tree, level)), names
+    # A module of its own under the usual name, so that dataclasses and type hints find their names.
+    program = types.ModuleType("__main__")
+    sys.modules["__main__"] = program
+    program.__dict__.update(inputs)
+    return (lambda tree: compile(tree, SOURCE, "exec", dont_inherit=True)), program.__dict__
+
+
+def execute(source: bytes, compiler: Callable[[ast.Module], Any], namespace: dict[str, Any], most: int) -> Report:
+    """Run the program; its result is what it left in `result`, else its last expression."""
+    reserve: list[bytes] = []
+    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # pyright: ignore
+    try:
+        reserve.append(bytes(RESERVE))
+        # Text, not bytes: a PEP 263 cookie must not decode the program into another one than was judged.
+        text = source.decode("utf-8").removeprefix("\ufeff")
+        tree = ast.parse(text, SOURCE)
+        last = keep_last_expression(tree, text)
+        exec(compiler(tree), namespace)
+    except SystemExit as leave:
+        if leave.code not in (None, 0):
+            return {"status": "error", "error": describe(leave)}
+        last = ""
+    except MemoryError:
+        reserve.clear()
+        return {"status": "memory"}
+    except BaseException as error:
+        return {"status": "error", "error": describe(error)}
+    value = namespace["result"] if "result" in namespace else namespace.get(last)
+    reserve.clear()
+    return encode(value, most)
+
+
+def keep_last_expression(tree: ast.Module, text: str) -> str:
+    """If the program ends in an expression, have it assigned to a name the program does not use; return that name."""
+    name = "last_expression"
+    while name in text:
+        name += "_"
+    if tree.body and isinstance(last := tree.body[-1], ast.Expr):
+        target = ast.copy_location(ast.Name(name, ast.Store()), last)
+        tree.body[-1] = ast.copy_location(ast.Assign([target], last.value), last)
+        ast.fix_missing_locations(tree)
+    return name
+
+
+def encode(value: Any, most: int) -> Report:
+    """The value, if it is JSON of at most that many bytes; what is no JSON goes as its `repr`."""
+    try:
+        # A lone surrogate is fine for json and for no one else.
+        if len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")) > most:
+            return {"status": "output"}
+    except MemoryError:
+        return {"status": "memory"}
+    except BaseException:
+        try:
+            return {"status": "ok", "value": repr(value)[:REPR], "is_repr": True}
+        except BaseException as error:
+            return {"status": "error", "error": f"the value has no text: {describe(error)}"}
+    return {"status": "ok", "value": value}
+
+
+def describe(error: BaseException) -> str:
+    """The exception and the lines of the program it came through; nothing of the frames around it."""
+    frames: list[str] = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename == SOURCE:
+            place = "" if code.co_name == "<module>" else f", in {code.co_name}"
+            frames.append(f"  line {trace.tb_lineno}{place}")
+        trace = trace.tb_next
+    try:
+        message = str(error)[:MESSAGE]
+    except BaseException:
+        message = "its message could not be read"
+    last = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    head = ["Traceback (most recent call last):"] if frames else []
+    return "\n".join([*head, *frames[-FRAMES:], last])
+
+
+def send(result: int, report: Report) -> None:
+    """Write the report and leave at once: no exit handler and no thread of the program gets another turn."""
+    try:
+        sys.stdout.flush()
+    except BaseException:
+        # The program may have closed or replaced it; there is nothing left to flush then.
+        pass
+    try:
+        data = json.dumps(report, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
+    except MemoryError:
+        data = b'{"status": "memory"}'
+    view = memoryview(data)
+    while view:
+        view = view[os.write(result, view) :]
+    os._exit(0)

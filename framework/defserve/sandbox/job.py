@@ -1,0 +1,94 @@
+"""One program on its way to an engine: the very bytes that were judged, and how to stop it half-way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from keyword import iskeyword
+from threading import Event, Lock
+from typing import Any, get_args
+
+from defserve.errors import UsageError
+from defserve.guard.code import Level
+from defserve.sandbox.outcome import SandboxLimits
+
+LEVELS: tuple[Level, ...] = get_args(Level)
+Names = Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be run. Made before the judge sees it, so that nothing can be swapped in between."""
+
+    source: bytes
+    level: Level
+    inputs: str = "{}"
+    """The program's first variables, as JSON text: a copy from the start."""
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+    allow: Names | None = None
+    block: Names | None = None
+    trust: Names = ()
+
+    @property
+    def digest(self) -> str:
+        return sha256(self.source).hexdigest()
+
+
+def make(source: str | bytes, level: Level, inputs: Mapping[str, Any] | None, limits: SandboxLimits | None) -> Job:
+    """A job from a caller's arguments. Raises UsageError for inputs that are no JSON or cannot be variables."""
+    if level not in LEVELS:
+        raise UsageError(f"unknown level {level!r}", fix=f"use one of {', '.join(LEVELS)}")
+    # A lone surrogate becomes bytes that are not UTF-8, which the judge refuses.
+    data = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else bytes(source)
+    return Job(data, level, _variables(inputs or {}), limits or SandboxLimits())
+
+
+def _variables(inputs: Mapping[str, Any]) -> str:
+    for name in inputs:
+        # A leading underscore would let an input replace the hooks and builtins that restricted code runs on.
+        if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
+            raise UsageError(f"{name!r} cannot be the name of an input", fix="use a plain name without a leading _")
+    try:
+        return json.dumps(dict(inputs), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"the inputs are not JSON: {error}", fix="hand over plain data") from None
+
+
+class Stop:
+    """Lets another thread end a run. Whoever waits for `done` knows that no process of it is left."""
+
+    def __init__(self) -> None:
+        self.done = Event()
+        self.stopped = False
+        self._begun = False
+        self._lock = Lock()
+        self._kill: Callable[[], object] | None = None
+
+    def begin(self) -> bool:
+        """The run begins, unless it was stopped before."""
+        with self._lock:
+            self._begun = not self.stopped
+            return self._begun
+
+    def arm(self, kill: Callable[[], object]) -> None:
+        """From now on `kill` is what stops the run; at once, if that was asked before."""
+        with self._lock:
+            self._kill = kill
+            if self.stopped:
+                kill()
+
+    def disarm(self) -> None:
+        """The run has ended by itself."""
+        with self._lock:
+            self._kill = None
+
+    def now(self) -> None:
+        """Kill the run, or keep it from ever beginning."""
+        with self._lock:
+            self.stopped = True
+            if self._kill is not None:
+                self._kill()
+            if not self._begun:
+                self.done.set()

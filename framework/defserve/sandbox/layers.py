@@ -1,0 +1,36 @@
+"""What this system can hold a process in with: asked of the kernel once, and never assumed."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib.util import find_spec
+from typing import NamedTuple
+
+
+class Layers(NamedTuple):
+    """The layers at hand. `landlock` is the kernel's version of it, 0 for none."""
+
+    rlimits: bool = False
+    landlock: int = 0
+    seccomp: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name in ("rlimits", "landlock", "seccomp") if getattr(self, name))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What a jail needs and this system lacks. Each covers what the others cannot, so all three are needed."""
+        return tuple(name for name in ("rlimits", "landlock", "seccomp") if not getattr(self, name))
+
+
+@cache
+def probe() -> Layers:
+    """The layers of this system."""
+    rlimits = find_spec("resource") is not None
+    if sys.platform != "linux":
+        return Layers(rlimits=rlimits)
+    from defserve.sandbox import landlock, seccomp
+
+    return Layers(rlimits=rlimits, landlock=landlock.abi(), seccomp=seccomp.supported())

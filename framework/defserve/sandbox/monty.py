@@ -1,0 +1,155 @@
+"""Monty: an interpreter in Rust that has no way to the host, in a worker process of its own. Restricted code only.
+
+It knows less Python than CPython does (1.4.0: no `yield`, no inheritance, no `heapq`), so an `error` may be its own and
+not the program's: where there is a jail, ask that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json
+
+from defserve.sandbox.job import Job, Stop
+from defserve.sandbox.outcome import EXPLANATION, FRAMES, MESSAGE, REPR, Outcome
+
+if TYPE_CHECKING:
+    from pydantic_monty import MontyRuntimeError, MontySession, MontySyntaxError
+
+VERSION = "1.4.0"
+# Past its own limit the worker is given this long to say so before it is killed.
+GRACE = 0.05
+
+
+@cache
+def installed() -> bool:
+    """Whether Monty is here in the version whose limits the tests have tried; another may hold them differently."""
+    if find_spec("pydantic_monty") is None:
+        return False
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("pydantic-monty") == VERSION
+    except PackageNotFoundError:
+        return False
+
+
+def execute(job: Job, stop: Stop) -> Outcome:
+    """Run a judged job and wait for its end. A sleep takes no time there: code is not sent here to wait."""
+    from pydantic_monty import Monty
+
+    started, limits = time.monotonic(), job.limits
+    seconds = min(limits.seconds, limits.cpu_seconds or limits.seconds)
+    printed = _Printed(limits.output_bytes)
+    with (
+        Monty(max_processes=1, request_timeout=seconds + GRACE, feed_duration_limit_grace=GRACE) as pool,
+        pool.checkout(
+            limits={"max_feed_duration_secs": seconds, "max_memory": limits.memory_bytes},
+            os_policy={"sleep": "zero"},
+        ) as session,
+    ):
+        printed.kill = partial(_kill, session.worker_pid)
+        stop.arm(printed.kill)
+        try:
+            outcome = _feed(session, job, printed)
+        finally:
+            stop.disarm()
+    told = replace(outcome, stdout="".join(printed.parts), engine="monty", layers=("interpreter",))
+    return told.since(started)
+
+
+def _kill(worker: int | None) -> None:
+    # Never 0 or None: that would be our own process group.
+    if worker:
+        with suppress(ProcessLookupError):
+            os.kill(worker, getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+class _Printed:
+    """Collects what is printed. A byte too many kills the worker, which would else print on until its time is up."""
+
+    def __init__(self, most: int) -> None:
+        self.parts: list[str] = []
+        self.over = False
+        self.kill: Callable[[], object] = bool
+        self._left = most
+
+    def __call__(self, stream: str, text: str) -> None:
+        if self.over:
+            return
+        data = text.encode("utf-8", "replace")
+        self.parts.append(data[: self._left].decode("utf-8", "ignore"))
+        self._left -= len(data)
+        if self._left < 0:
+            self.over = True
+            self.kill()
+
+
+def _feed(session: MontySession, job: Job, printed: _Printed) -> Outcome:
+    from pydantic_monty import MontyCrashedError, MontyError, MontyRuntimeError, MontySyntaxError
+
+    text = job.source.decode("utf-8").removeprefix("\ufeff")
+    try:
+        last = session.feed_run(text, inputs=json.loads(job.inputs), print_callback=printed)
+        value = _result(session, last)
+    except MontyError as error:
+        if printed.over:
+            return Outcome("output", error=EXPLANATION["output"])
+        if isinstance(error, MontyRuntimeError | MontySyntaxError):
+            return _failed(error)
+        if isinstance(error, MontyCrashedError) and error.timed_out:
+            return Outcome("timeout", error=EXPLANATION["timeout"])
+        return Outcome("killed", error="the program's interpreter was ended")
+    return _valued(value, job.limits.output_bytes)
+
+
+def _result(session: MontySession, last: Any) -> Any:
+    from pydantic_monty import MontyRuntimeError
+
+    try:
+        return session.feed_run("result")
+    except MontyRuntimeError:
+        return last
+
+
+def _failed(error: MontyRuntimeError | MontySyntaxError) -> Outcome:
+    name, frames = type(error.exception()).__name__, error.traceback()
+    # A limit's own error comes from nowhere; the program's comes from one of its lines.
+    if name == "TimeoutError" and not frames:
+        return Outcome("timeout", error=EXPLANATION["timeout"])
+    if name == "MemoryError":
+        return Outcome("memory", error=EXPLANATION["memory"])
+    lines = [
+        f"  line {frame.line}"
+        + (f", in {frame.function_name}" if frame.function_name not in (None, "<module>") else "")
+        for frame in frames[-FRAMES:]
+    ]
+    head = ["Traceback (most recent call last):"] if lines else []
+    text = "\n".join([*head, *lines, error.display("type-msg")[:MESSAGE]])
+    return Outcome("error", error=text)
+
+
+def _valued(value: Any, most: int) -> Outcome:
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        if len(text.encode("utf-8")) > most:
+            return Outcome("output", error=EXPLANATION["output"])
+        return Outcome("ok", value=from_json(text))
+    except (TypeError, ValueError, RecursionError):
+        return _represented(value)
+
+
+def _represented(value: Any) -> Outcome:
+    try:
+        return Outcome("ok", value=repr(value)[:REPR], is_repr=True)
+    except RecursionError:
+        return Outcome("error", error="the program's value is nested too deeply or is no JSON")

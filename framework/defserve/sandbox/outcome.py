@@ -1,0 +1,85 @@
+"""What a run may cost and what came of it. Values are JSON copies: nothing of the program's own crosses over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from defserve.errors import UsageError
+from defserve.guard.verdict import Violation
+
+Status = Literal["ok", "rejected", "error", "timeout", "memory", "output", "killed"]
+
+MiB = 1024 * 1024
+
+# How much of a failure is told: frames of its traceback, characters of its message, characters of a `repr`.
+FRAMES, MESSAGE, REPR = 10, 2_000, 1_000
+
+EXPLANATION: dict[Status, str] = {
+    "timeout": "the program ran out of time",
+    "memory": "the program ran out of memory",
+    "output": "the program printed or returned more than it may",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """What one run may use, the start of its process included."""
+
+    seconds: float = 5.0
+    """Wall clock, from the start of the process; then it is killed."""
+    cpu_seconds: float | None = None
+    """Processor time, rounded up to whole seconds; the wall clock's seconds unless told."""
+    memory_bytes: int = 256 * MiB
+    """Address space (jail; the interpreter itself takes about 40 MiB of it) or heap (Monty)."""
+    output_bytes: int = MiB
+    """Of what is printed, and apart from that of the value; one byte more ends the run."""
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "cpu_seconds", "memory_bytes", "output_bytes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(
+                    f"SandboxLimits({name}={value!r}) must be positive", fix="leave it out for the default"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run. It is true exactly when the program ran to its end.
+
+    | status | meaning |
+    |---|---|
+    | `ok` | ran to its end; `value` holds |
+    | `rejected` | the judge refused it and nothing ran; see `violations` |
+    | `error` | it raised, or left without a word; `error` says what |
+    | `timeout`, `memory`, `output` | it met that limit |
+    | `killed` | a signal ended it: a crash, or the system |
+    """
+
+    status: Status
+    value: Any = None
+    """What the program left in the variable `result`; without one, its last line if that is an expression."""
+    is_repr: bool = False
+    """The value was no JSON: `value` is its `repr`, shortened."""
+    stdout: str = ""
+    """What it printed, on either stream, as far as it came."""
+    error: str | None = None
+    """Text for whoever wrote the program: it names lines of the source and no path of the host."""
+    violations: tuple[Violation, ...] = ()
+    hints: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of a rejected program: what the judge would allow instead."""
+    engine: Literal["monty", "jail"] | None = None
+    """What ran it; None when nothing ran."""
+    layers: tuple[str, ...] = ()
+    """What held it in: `("rlimits", "landlock", "seccomp")` for a jail, `("interpreter",)` for Monty."""
+    duration_ms: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.status == "ok"
+
+    def since(self, started: float) -> Outcome:
+        """The same, with the time that passed since that moment of the monotonic clock."""
+        return replace(self, duration_ms=(time.monotonic() - started) * 1_000)

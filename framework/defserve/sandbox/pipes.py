@@ -1,0 +1,79 @@
+"""Talk to a process that may say anything, too much or nothing: bounded in bytes and in time."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+
+from defserve.sandbox.outcome import SandboxLimits
+
+CHUNK = 64 * 1024
+# Room for the report around a value, or for an error's text.
+ENVELOPE = 32 * 1024
+
+
+@dataclass(slots=True)
+class Heard:
+    """What came out of the process, and which limit ended the talk, if one did."""
+
+    stdout: bytearray = field(default_factory=bytearray)
+    report: bytearray = field(default_factory=bytearray)
+    broke: Literal["timeout", "output"] | None = None
+
+
+def converse(
+    process: subprocess.Popen[bytes], result: int, letter: bytes, limits: SandboxLimits, deadline: float
+) -> Heard:
+    """Hand the process its letter, and listen until it has closed both its pipes or met a limit.
+
+    A process that has closed both can say nothing more, so the caller may kill it at once.
+    """
+    assert process.stdin is not None and process.stdout is not None
+    heard, rest = Heard(), memoryview(letter)
+    sinks = {
+        process.stdout.fileno(): (heard.stdout, limits.output_bytes),
+        result: (heard.report, limits.output_bytes + ENVELOPE),
+    }
+    with selectors.DefaultSelector() as selector:
+        for descriptor in sinks:
+            os.set_blocking(descriptor, False)
+            selector.register(descriptor, selectors.EVENT_READ)
+        os.set_blocking(process.stdin.fileno(), False)
+        selector.register(process.stdin, selectors.EVENT_WRITE)
+        while sinks and heard.broke is None:
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if time.monotonic() >= deadline:
+                heard.broke = "timeout"
+                break
+            for key, _ in ready:
+                if key.fileobj is process.stdin:
+                    rest = _post(process.stdin.fileno(), rest)
+                    if not rest:
+                        selector.unregister(process.stdin)
+                        process.stdin.close()
+                elif not (chunk := os.read(key.fd, CHUNK)):
+                    selector.unregister(key.fd)
+                    del sinks[key.fd]
+                elif not _keep(chunk, *sinks[key.fd]):
+                    heard.broke = "output"
+    return heard
+
+
+def _keep(chunk: bytes, sink: bytearray, most: int) -> bool:
+    """Add a chunk as far as there is room; false when there was not enough."""
+    sink += chunk
+    fits = len(sink) <= most
+    del sink[most:]
+    return fits
+
+
+def _post(descriptor: int, rest: memoryview) -> memoryview:
+    """What is left to write; nothing when the reader has gone."""
+    try:
+        return rest[os.write(descriptor, rest[:CHUNK]) :]
+    except BrokenPipeError:
+        return rest[:0]

@@ -1,0 +1,123 @@
+"""Judge, then run apart, then tell. Code that was refused does not run, nor does code that cannot be held in.
+
+| level | compiled | engine |
+|---|---|---|
+| `standard`, `unrestricted` | as it is | jail |
+| `strict`, `readonly` | by RestrictedPython | Monty where installed, else (and for what fails in Monty) the jail |
+
+A jail needs every layer of `layers.Layers`; where one is missing the run is `Refused`, unless the caller risks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from defserve.errors import Refused
+from defserve.guard.code import Level, judge
+from defserve.sandbox import jail, layers, monty
+from defserve.sandbox.job import Job, Names, Stop, make
+from defserve.sandbox.layers import Layers
+from defserve.sandbox.outcome import Outcome, SandboxLimits
+
+RESTRICTED = ("strict", "readonly")
+
+
+def run(
+    source: str | bytes,
+    *,
+    level: Level = "standard",
+    inputs: Mapping[str, Any] | None = None,
+    limits: SandboxLimits | None = None,
+    allow: Names | None = None,
+    block: Names | None = None,
+    trust: Names = (),
+    unsafe_without_jail: bool = False,
+) -> Outcome:
+    """Judge a program and run it in a process of its own, waiting for its end. Safe in any thread.
+
+    `inputs` become its first variables, as JSON copies; `allow`, `block` and `trust` are the judge's.
+    `unsafe_without_jail` runs it with those layers this system has, limits at least: for development, never for
+    strangers' code.
+
+    Raises Refused when this system cannot hold the program in, UsageError for inputs that are not JSON.
+    """
+    job = replace(make(source, level, inputs, limits), allow=allow, block=block, trust=trust)
+    return _run(job, Stop(), unsafe_without_jail)
+
+
+async def run_async(
+    source: str | bytes,
+    *,
+    level: Level = "standard",
+    inputs: Mapping[str, Any] | None = None,
+    limits: SandboxLimits | None = None,
+    allow: Names | None = None,
+    block: Names | None = None,
+    trust: Names = (),
+    unsafe_without_jail: bool = False,
+) -> Outcome:
+    """`run`, leaving the event loop free. Cancelled, it returns when the program's process is gone."""
+    import anyio
+    from anyio.to_thread import run_sync
+
+    job = replace(make(source, level, inputs, limits), allow=allow, block=block, trust=trust)
+    stop = Stop()
+    try:
+        return await run_sync(_run, job, stop, unsafe_without_jail, abandon_on_cancel=True)
+    except anyio.get_cancelled_exc_class():
+        stop.now()
+        with anyio.CancelScope(shield=True):
+            await run_sync(stop.done.wait)
+        raise
+
+
+def engines() -> tuple[str, ...]:
+    """What can run code here, most restricted first: `monty` for strict and readonly code, `jail` for all."""
+    return tuple(name for name, there in (("monty", monty.installed()), ("jail", not layers.probe().missing)) if there)
+
+
+def _run(job: Job, stop: Stop, unsafe: bool) -> Outcome:
+    if not stop.begin():
+        return Outcome("killed", error="the run was cancelled before it began")
+    try:
+        verdict = judge(job.source, level=job.level, allow=job.allow, block=job.block, trust=job.trust)
+        if not verdict:
+            return Outcome("rejected", violations=verdict.violations, hints=verdict.hints)
+        return _engage(job, stop, unsafe)
+    finally:
+        stop.done.set()
+
+
+def _engage(job: Job, stop: Stop, unsafe: bool) -> Outcome:
+    held_by = layers.probe()
+    # Monty has its own modules, so it cannot hand out those an author trusts by name.
+    if job.level in RESTRICTED and not job.trust and monty.installed():
+        outcome = monty.execute(job, stop)
+        return outcome if outcome.status != "error" or held_by.missing else _second_opinion(job, held_by, stop, outcome)
+    if held_by.missing and not (unsafe and held_by.rlimits):
+        raise _uncontained(job.level, held_by.missing)
+    return jail.execute(job, held_by, stop)
+
+
+def _second_opinion(job: Job, held_by: Layers, stop: Stop, first: Outcome) -> Outcome:
+    """What CPython says of a program that failed in Monty, in what is left of its time.
+
+    Nothing it did in there has left it, so it may run again.
+    """
+    spent = first.duration_ms / 1_000
+    if stop.stopped or spent >= job.limits.seconds:
+        return first
+    second = jail.execute(replace(job, limits=replace(job.limits, seconds=job.limits.seconds - spent)), held_by, stop)
+    return first if second.status == "timeout" else replace(second, duration_ms=first.duration_ms + second.duration_ms)
+
+
+def _uncontained(level: str, missing: tuple[str, ...]) -> Refused:
+    fixes = ["run on Linux 5.13 or newer with Landlock and seccomp enabled"]
+    if level in RESTRICTED:
+        fixes.insert(0, f"pip install pydantic-monty=={monty.VERSION}")
+    return Refused(
+        f"{level} code cannot be run here: nothing can contain it (missing: {', '.join(missing)})",
+        data={"reason": "no_containment", "missing": list(missing), "fix": ", or ".join(fixes)},
+    )

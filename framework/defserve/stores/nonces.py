@@ -1,0 +1,62 @@
+"""What may be used once: an answer to a question, a sealed state. A spent nonce stays spent while it matters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from heapq import heappop, heappush
+from threading import Lock
+from typing import Protocol
+
+from defserve.errors import LimitExceeded
+
+
+class NonceStore(Protocol):
+    """Where single use is remembered. Share one between all who could be given the same nonce."""
+
+    async def spend(self, nonce: str, *, ttl: float) -> bool:
+        """Use a nonce that is good for `ttl` more seconds. True exactly once; False ever after, and if it has expired.
+
+        The caller refuses a nonce whose time is over: a store may forget it then. Raises LimitExceeded when it can
+        remember no more, since a nonce that is not remembered could be used twice.
+        """
+        ...
+
+
+class MemoryNonces:
+    """A NonceStore for one process, from any thread. Holds at most `limit` nonces that are not expired yet."""
+
+    __slots__ = ("_limit", "_clock", "_lock", "_spent", "_queue")
+
+    def __init__(self, limit: int = 10_000, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit, self._clock, self._lock = limit, clock, Lock()
+        self._spent: set[str] = set()
+        self._queue: list[tuple[float, str]] = []
+
+    async def spend(self, nonce: str, *, ttl: float) -> bool:
+        return self.spend_now(nonce, ttl=ttl)
+
+    def spend_now(self, nonce: str, *, ttl: float) -> bool:
+        """The same without awaiting, for code that never leaves this process."""
+        with self._lock:
+            now = self._clock()
+            while self._queue and self._queue[0][0] <= now:
+                self._spent.discard(heappop(self._queue)[1])
+            # Written so that a ttl which is no number is refused as well.
+            if not ttl > 0 or nonce in self._spent:
+                return False
+            if len(self._spent) >= self._limit:
+                raise self._full(now)
+            self._spent.add(nonce)
+            heappush(self._queue, (now + ttl, nonce))
+            return True
+
+    def __len__(self) -> int:
+        return len(self._spent)
+
+    def _full(self, now: float) -> LimitExceeded:
+        wait = self._queue[0][0] - now if self._queue else 1.0
+        return LimitExceeded(
+            "Too many answers are being remembered; try again later",
+            data={"limit": "nonces", "max": self._limit, "retry_after_ms": int(min(wait, 3600.0) * 1000) + 1},
+        )

@@ -1,0 +1,175 @@
+"""A store in Redis, for servers that run as many processes. Each space is one hash, each change one script.
+
+How safe an acknowledged change is, is Redis's own setting. With `appendonly yes` it survives a killed Redis; with
+`appendfsync always` a machine without power as well (`everysec`, the default, may lose the last second then). `open`
+warns where append-only is off. Scripts touch one key each, so a cluster will do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from defserve.errors import UsageError
+from defserve.stores.store import Change, StoreFull, StoreReadOnly, StoreUnavailable
+
+PREFIX: Final = "defserve:"
+TIMEOUT: Final = 5.0
+PAGE: Final = 256
+
+log = logging.getLogger("defserve")
+
+# ARGV: ttl in ms or ''; then three lists, each with its length before it: expected (name, '1' + value or '0'),
+# dropped (name), put (name, value).
+_CHANGE: Final = """
+local key, at = KEYS[1], 3
+for _ = 1, tonumber(ARGV[2]) do
+  local held, wanted = redis.call('HGET', key, ARGV[at]), ARGV[at + 1]
+  if (held and '1' .. held or '0') ~= wanted then return 0 end
+  at = at + 2
+end
+local drops = tonumber(ARGV[at])
+for place = at + 1, at + drops do redis.call('HDEL', key, ARGV[place]) end
+at = at + drops + 1
+for place = at + 1, at + 2 * tonumber(ARGV[at]), 2 do redis.call('HSET', key, ARGV[place], ARGV[place + 1]) end
+if ARGV[1] ~= '' then redis.call('PEXPIRE', key, ARGV[1]) end
+return 1
+"""
+
+
+class _Client(Protocol):
+    """What is used of `redis.asyncio.Redis`."""
+
+    def hmget(self, name: str, keys: Sequence[str]) -> Awaitable[list[bytes | None]]: ...
+    def hscan_iter(self, name: str, count: int) -> AsyncIterator[tuple[bytes, bytes]]: ...
+    def scan_iter(self, match: str, count: int) -> AsyncIterator[bytes]: ...
+    def register_script(self, script: str) -> _Script: ...
+    def config_get(self, pattern: str) -> Awaitable[dict[Any, Any]]: ...
+    def ping(self) -> Awaitable[Any]: ...
+    def aclose(self) -> Awaitable[None]: ...
+
+
+class _Script(Protocol):
+    def __call__(self, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Awaitable[int]: ...
+
+
+class RedisStore:
+    """A Store in the Redis at `url` (`redis://`, `rediss://` or `unix://`; `?prefix=` names its keys).
+
+    Raises UsageError if the extra is not installed or the address is none.
+    """
+
+    def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
+        parts = urlsplit(url)
+        query = dict(parse_qsl(parts.query))
+        self._prefix = query.pop("prefix", PREFIX)
+        self._url, self._timeout = urlunsplit(parts._replace(query=urlencode(query))), timeout
+        self._where = f"{parts.scheme}://{parts.hostname or parts.path}" + (f":{parts.port}" if parts.port else "")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client, self._change = self._connected()
+
+    async def open(self) -> None:
+        with self._troubles():
+            await self._redis().ping()
+        try:
+            said = await self._redis().config_get("appendonly")
+        except Exception:
+            # Hosted ones do not tell.
+            return
+        if said.get("appendonly", said.get(b"appendonly")) in ("no", b"no"):
+            log.warning("the Redis at %s keeps no append-only file: state is lost when it restarts", self._where)
+
+    async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
+        if not names:
+            return {}
+        with self._troubles():
+            values = await self._redis().hmget(self._key(space), names)
+        return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+    async def change(self, change: Change) -> bool:
+        ttl = "" if change.ttl is None else max(1, round(change.ttl * 1000))
+        args: list[str | bytes | int] = [ttl, len(change.expect)]
+        for name, value in change.expect.items():
+            args += (name, b"0" if value is None else b"1" + value)
+        args += (len(change.drop), *change.drop, len(change.put))
+        for name, value in change.put.items():
+            args += (name, value)
+        self._redis()
+        with self._troubles():
+            return bool(await self._change([self._key(change.space)], args))
+
+    async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
+        with self._troubles():
+            async for name, value in self._redis().hscan_iter(self._key(space), count=PAGE):
+                yield name.decode(), value
+
+    async def spaces(self, prefix: str) -> AsyncIterator[str]:
+        seen: set[bytes] = set()
+        with self._troubles():
+            async for key in self._redis().scan_iter(f"{_literal(self._key(prefix))}*", count=PAGE):
+                if key not in seen:
+                    seen.add(key)
+                    yield key.decode().removeprefix(self._prefix)
+
+    async def check(self) -> list[str]:
+        with self._troubles():
+            await self._redis().ping()
+        return []
+
+    async def close(self) -> None:
+        if self._loop is asyncio.get_running_loop():
+            self._loop = None
+            await self._client.aclose()
+
+    def _key(self, space: str) -> str:
+        return self._prefix + space
+
+    def _redis(self) -> _Client:
+        # Connections belong to the loop they were made in.
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._loop = loop
+            self._client, self._change = self._connected()
+        return self._client
+
+    def _connected(self) -> tuple[_Client, _Script]:
+        try:
+            from redis.asyncio import Redis
+        except ImportError:
+            raise UsageError("a store in Redis needs the redis package", fix="pip install 'defserve[redis]'") from None
+        try:
+            made = Redis.from_url(self._url, socket_timeout=self._timeout, socket_connect_timeout=self._timeout)  # pyright: ignore[reportUnknownMemberType]
+        except ValueError as error:
+            raise UsageError(f"{self._where} is no address of a Redis: {error}") from None
+        client = cast(_Client, made)
+        return client, client.register_script(_CHANGE)
+
+    @contextmanager
+    def _troubles(self) -> Generator[None]:
+        from redis.exceptions import RedisError
+
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            text = str(error) or type(error).__name__
+            log.error("the store %s is in trouble: %s", self._where, text)
+            kind, said = next((found for sign, found in _PROBLEMS.items() if sign in text), _UNREACHABLE)
+            raise kind(said) from None
+
+
+Problem = type[StoreUnavailable] | type[StoreFull]
+
+# Peers are told what is wrong, never where.
+_UNREACHABLE: Final[tuple[Problem, str]] = (StoreUnavailable, "The store cannot be reached")
+_PROBLEMS: Final[dict[str, tuple[Problem, str]]] = {
+    "OOM ": (StoreFull, "The store is full"),
+    "MISCONF": (StoreFull, "The store cannot save what it is given"),
+    "READONLY": (StoreReadOnly, "The store cannot be written"),
+}
+
+
+def _literal(text: str) -> str:
+    return "".join(f"\\{letter}" if letter in "*?[]^-\\" else letter for letter in text)

@@ -1,0 +1,272 @@
+"""A store in an SQLite file: acknowledged is on the disk. Written by one thread, read by another, never by the loop.
+
+Write-ahead log with `synchronous=FULL`: a commit returns after its fsync, and what comes together shares one. Several
+processes may use one file on one machine (not over a network file system). After trouble the connection is made anew
+with the next use, so that a disk with room again, or a file made writable, is all it takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from copy import copy
+from pathlib import Path
+from typing import Any, Final
+
+from defserve.stores.lanes import Lane, Outcome
+from defserve.stores.store import Change, StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
+
+APPLICATION: Final = 0x64656673
+"""The file's application id, which tells it from anybody else's SQLite file."""
+
+MIGRATIONS: Final = (
+    """
+    CREATE TABLE entries (
+        space TEXT NOT NULL,
+        name TEXT NOT NULL,
+        value BLOB NOT NULL,
+        expires REAL,
+        PRIMARY KEY (space, name)
+    ) WITHOUT ROWID;
+    CREATE INDEX expiring ON entries (expires) WHERE expires IS NOT NULL;
+    """,
+)
+"""What makes each version of the schema of the one before. `user_version` says how many were done."""
+
+BUSY: Final = 5.0
+PAGE: Final = 256
+MOST_NAMES: Final = 500
+
+log = logging.getLogger("defserve")
+
+Problem = type[StoreUnavailable] | type[StoreFull] | type[StoreBusy]
+
+# Peers are told what is wrong, never where.
+_READ_ONLY: Final[tuple[Problem, str]] = (StoreReadOnly, "The store cannot be written")
+_BUSY: Final[tuple[Problem, str]] = (StoreBusy, "The store is kept locked by another process")
+_UNREADABLE: Final[tuple[Problem, str]] = (StoreUnavailable, "The store cannot be opened, read or written")
+_PROBLEMS: Final[dict[int, tuple[Problem, str]]] = {
+    sqlite3.SQLITE_FULL: (StoreFull, "The disk of the store is full"),
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_PERM: _READ_ONLY,
+    sqlite3.SQLITE_CORRUPT: (StoreCorrupt, "The store is damaged"),
+    sqlite3.SQLITE_NOTADB: (StoreCorrupt, "The store is not an SQLite file"),
+    sqlite3.SQLITE_BUSY: _BUSY,
+    sqlite3.SQLITE_LOCKED: _BUSY,
+}
+
+_LIVE = "(expires IS NULL OR expires > ?)"
+_PUT = """
+    INSERT INTO entries (space, name, value, expires) VALUES (?, ?, ?, ?)
+    ON CONFLICT (space, name) DO UPDATE SET value = excluded.value, expires = excluded.expires
+"""
+
+Read = Callable[[sqlite3.Connection], Any]
+
+
+class SqliteStore:
+    """A Store in the file at `path`, which is made, for its owner alone, if it is not there."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, busy: float = BUSY, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.path = Path(path).expanduser()
+        self._clock = clock
+        writer, reader = _Connection(self.path, busy), _Connection(self.path, busy)
+        self._writer: Lane[Change, bool] = Lane("defserve-writer", _Writing(writer, clock), writer.drop)
+        self._reader: Lane[Read, Any] = Lane("defserve-reader", _Reading(reader), reader.drop)
+
+    async def open(self) -> None:
+        await self._reader.do(lambda connection: None)
+
+    async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
+        return await self._reader.do(lambda connection: _get(connection, space, names, self._clock()))
+
+    async def change(self, change: Change) -> bool:
+        return await self._writer.do(change)
+
+    async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
+        sql = f"SELECT name, value FROM entries WHERE space = ? AND name > ? AND {_LIVE} ORDER BY name LIMIT {PAGE}"
+        after = ""
+        while rows := await self._rows(sql, space, after, self._clock()):
+            for name, value in rows:
+                yield name, value
+            after = rows[-1][0]
+
+    async def spaces(self, prefix: str) -> AsyncIterator[str]:
+        # One step over the index for each space, however much it holds.
+        sql = f"SELECT space FROM entries WHERE space > ? AND {_LIVE} ORDER BY space LIMIT 1"
+        after = prefix
+        while rows := await self._rows(sql, after, self._clock()):
+            after = rows[0][0]
+            if not after.startswith(prefix):
+                return
+            yield after
+
+    async def check(self) -> list[str]:
+        rows = await self._rows("PRAGMA integrity_check")
+        return [text for (text,) in rows if text != "ok"]
+
+    async def close(self) -> None:
+        await self._writer.close()
+        await self._reader.close()
+
+    async def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        return await self._reader.do(lambda connection: connection.execute(sql, values).fetchall())
+
+
+class _Writing:
+    """Makes the changes that came together in one transaction, so that they share its fsync."""
+
+    def __init__(self, connection: _Connection, clock: Callable[[], float]) -> None:
+        self._connection, self._clock = connection, clock
+        self._swept = clock()
+
+    def __call__(self, changes: Sequence[Change]) -> Sequence[Outcome]:
+        try:
+            connection = self._connection.get()
+            connection.execute("BEGIN IMMEDIATE")
+            now = self._clock()
+            outcomes = [(True, _change(connection, change, now)) for change in changes]
+            self._sweep(connection, now)
+            connection.execute("COMMIT")
+            return outcomes
+        except Exception as error:
+            self._connection.drop()
+            problem = self._connection.problem(error)
+            # Each caller raises one of its own.
+            return [(False, copy(problem)) for _ in changes]
+
+    def _sweep(self, connection: sqlite3.Connection, now: float) -> None:
+        if not 0 <= now - self._swept < 60:
+            self._swept = now
+            connection.execute("DELETE FROM entries WHERE expires <= ?", (now,))
+
+
+class _Reading:
+    """Answers each question for itself."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+
+    def __call__(self, reads: Sequence[Read]) -> Sequence[Outcome]:
+        return [self._one(read) for read in reads]
+
+    def _one(self, read: Read) -> Outcome:
+        try:
+            return True, read(self._connection.get())
+        except Exception as error:
+            self._connection.drop()
+            return False, self._connection.problem(error)
+
+
+class _Connection:
+    """A connection that is made when it is needed, and again after it was dropped. Used by one thread."""
+
+    def __init__(self, path: Path, busy: float) -> None:
+        self._path, self._busy = path, busy
+        self._open: sqlite3.Connection | None = None
+
+    def get(self) -> sqlite3.Connection:
+        if self._open is None:
+            _make_private(self._path)
+            opened = sqlite3.connect(self._path, timeout=self._busy, isolation_level=None, check_same_thread=False)
+            try:
+                _prepare(opened)
+            except BaseException:
+                opened.close()
+                raise
+            self._open = opened
+        return self._open
+
+    def drop(self) -> None:
+        """Close it, and so undo what was not committed."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            with suppress(sqlite3.Error):
+                opened.close()
+
+    def problem(self, error: Exception) -> Exception:
+        """What to tell the caller."""
+        log.error("the store %s is in trouble: %s", self._path, error)
+        if not isinstance(error, sqlite3.Error | OSError):
+            return error
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        kind, text = _PROBLEMS.get(code, _UNREADABLE)
+        return kind(text, data={"retry_after_ms": int(self._busy * 1000)} if kind is StoreBusy else None)
+
+
+def _make_private(path: Path) -> None:
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Settings, and the schema as this version wants it. Raises StoreUnavailable for a file that is not ours."""
+    connection.execute("PRAGMA synchronous = FULL")
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != len(MIGRATIONS):
+        _use_wal(connection)
+        _migrate(connection)
+    elif connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+        raise StoreUnavailable("The SQLite file belongs to another application")
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """SQLite does not wait for its turn here, so of several that begin at once some have to ask again."""
+    for _ in range(100):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            time.sleep(0.02)
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    is_empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+    if application != APPLICATION and not is_empty:
+        raise StoreUnavailable("The SQLite file belongs to another application")
+    if version > len(MIGRATIONS):
+        raise StoreUnavailable(
+            f"The store has version {version}, this defserve knows up to {len(MIGRATIONS)}; upgrade defserve"
+        )
+    for statement in ";".join(MIGRATIONS[version:]).split(";"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    connection.execute("COMMIT")
+
+
+def _get(connection: sqlite3.Connection, space: str, names: Sequence[str], now: float) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for start in range(0, len(names), MOST_NAMES):
+        some = names[start : start + MOST_NAMES]
+        marks = ", ".join("?" * len(some))
+        sql = f"SELECT name, value FROM entries WHERE space = ? AND name IN ({marks}) AND {_LIVE}"
+        found.update(connection.execute(sql, (space, *some, now)))
+    return found
+
+
+def _change(connection: sqlite3.Connection, change: Change, now: float) -> bool:
+    if change.expect:
+        held = _get(connection, change.space, tuple(change.expect), now)
+        if any(held.get(name) != value for name, value in change.expect.items()):
+            return False
+    expires = None if change.ttl is None else now + change.ttl
+    if change.drop:
+        drops = ((change.space, name) for name in change.drop)
+        connection.executemany("DELETE FROM entries WHERE space = ? AND name = ?", drops)
+    puts = [(change.space, name, value, expires) for name, value in change.put.items()]
+    connection.executemany(_PUT, puts)
+    if expires is not None:
+        connection.execute("UPDATE entries SET expires = ? WHERE space = ?", (expires, change.space))
+    return True

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve.stores.audit_key import VARIABLE
+from defserve.stores.audit_log import AuditLog
+from tests.cli.conftest import Outcome
+
+Run = Callable[..., Outcome]
+KEY = "0123456789abcdef0123456789abcdef"
+
+
+def event(type: str = "TOOL_EXECUTED", trace: str = "t-1", **more: Any) -> dict[str, Any]:
+    return {
+        "timestamp": "2026-02-27T12:00:00.000Z",
+        "trace_id": trace,
+        "event_type": type,
+        "actor": {"type": "agent", "id": "bob"},
+        "target": {"server_id": "shop", "tool_name": "buy"},
+        "result": "SUCCESS",
+        **more,
+    }
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(VARIABLE, KEY)
+    path = tmp_path / "audit.log"
+    with AuditLog(path, key=KEY) as log:
+        log.append(event())
+        log.append(event("TOOL_BLOCKED", "t-2", result="BLOCKED"))
+        log.append(event(trace="t-2"))
+    return str(path)
+
+
+def test_a_whole_log_is_said_to_be_whole(defserve: Run, log: str):
+    assert defserve("audit", "verify", log) == (0, "whole: 3 events\n", "")
+
+
+def test_a_broken_log_names_the_first_broken_line_and_why(defserve: Run, log: str):
+    path = Path(log)
+    path.write_bytes(path.read_bytes().replace(b"BLOCKED", b"IGNORED"))
+    code, out, _ = defserve("audit", "verify", log)
+    assert code == 1
+    assert out.splitlines() == [
+        "broken: line 2: it was altered, or written with another key",
+        "  1 event before that are whole",
+    ]
+
+
+def test_a_log_that_was_cut_off_is_broken(defserve: Run, log: str):
+    path = Path(log)
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    code, out, _ = defserve("audit", "verify", log)
+    assert (code, out.splitlines()[0]) == (1, "broken: 2 records are missing at its end")
+
+
+def test_the_findings_as_json(defserve: Run, log: str):
+    code, out, _ = defserve("audit", "verify", log, "--json")
+    found = json.loads(out)
+    assert (code, found["ok"], found["events"], found["first_bad_line"]) == (0, True, 3, None)
+    Path(log).write_bytes(b"x\n")
+    code, out, _ = defserve("audit", "verify", "--json", log)
+    found = json.loads(out)
+    assert (code, found["ok"], found["first_bad_line"], found["truncated"]) == (1, False, 1, False)
+
+
+def test_a_key_file_goes_before_the_environment(defserve: Run, log: str, tmp_path: Path):
+    key = tmp_path / "audit.key"
+    key.touch(0o600)
+    key.write_text(KEY[::-1])
+    assert defserve("audit", "verify", log, "--key-file", str(key)).code == 1
+    key.write_text(KEY)
+    assert defserve("audit", "verify", log, "--key-file", str(key)).code == 0
+
+
+def test_a_head_that_was_kept_elsewhere_is_held_against_the_log(defserve: Run, log: str, tmp_path: Path):
+    witness = tmp_path / "witness"
+    witness.write_bytes(Path(f"{log}.head").read_bytes())
+    Path(log).unlink()
+    Path(f"{log}.head").unlink()
+    with AuditLog(log, key=KEY) as anew:
+        anew.append(event())
+    assert defserve("audit", "verify", log).code == 0
+    assert defserve("audit", "verify", log, "--head", str(witness)).code == 1
+
+
+def test_a_log_that_could_not_be_checked_is_neither_whole_nor_broken(
+    defserve: Run, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    code, _, err = defserve("audit", "verify", str(tmp_path / "none.log"))
+    assert code == 2 and "No such file" in err
+    code, _, err = defserve("audit", "verify", log, "--bogus")
+    assert code == 2 and "--bogus" in err
+    code, _, err = defserve("audit", "verify", log, "--key-file", str(tmp_path / "none.key"))
+    assert code == 2 and "there is no audit key" in err
+    monkeypatch.setenv(VARIABLE, "short")
+    code, _, err = defserve("audit", "verify", log)
+    assert code == 2 and "at least 16" in err
+    assert defserve("audit", "verify", "--help").code == 0
+
+
+def test_lost_and_unsigned_events_are_mentioned(defserve: Run, log: str):
+    with AuditLog(log, key=KEY, linger=30) as more:
+        more.append(event(), durable=True)
+        more._pending.append('"log":{"events":5,"type":"lost"}')  # pyright: ignore[reportPrivateUsage]
+        more.append(event(), durable=True)
+        code, out, _ = defserve("audit", "verify", log)
+    assert code == 0
+    assert "2 events came after the last signed head" in out
+    assert "5 events could not be written" in out
+
+
+def test_events_are_shown_as_a_table(defserve: Run, log: str):
+    code, out, err = defserve("audit", "show", log)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "seq  time                      type           result   actor      target    trace",
+        "1    2026-02-27T12:00:00.000Z  TOOL_EXECUTED  SUCCESS  agent bob  shop buy  t-1",
+        "2    2026-02-27T12:00:00.000Z  TOOL_BLOCKED   BLOCKED  agent bob  shop buy  t-2",
+        "3    2026-02-27T12:00:00.000Z  TOOL_EXECUTED  SUCCESS  agent bob  shop buy  t-2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "seqs"),
+    [
+        ([], [1, 2, 3]),
+        (["--type", "TOOL_BLOCKED"], [2]),
+        (["--type", "TOOL_BLOCKED", "--type", "TOOL_EXECUTED"], [1, 2, 3]),
+        (["--trace", "t-2"], [2, 3]),
+        (["--trace", "t-2", "--type", "TOOL_EXECUTED"], [3]),
+        (["--last", "2"], [2, 3]),
+        (["--type", "TOOL_EXECUTED", "--last", "1"], [3]),
+        (["--trace", "t"], []),
+    ],
+)
+def test_events_are_chosen(defserve: Run, log: str, options: list[str], seqs: list[int]):
+    code, out, _ = defserve("audit", "show", log, "--json", *options)
+    shown = [json.loads(line) for line in out.splitlines()]
+    assert (code, [record["seq"] for record in shown]) == (0, seqs)
+    assert all(record["event"]["actor"]["id"] == "bob" for record in shown)
+
+
+def test_the_remarks_of_the_log_are_shown(defserve: Run, log: str):
+    with Path(log).open("ab") as file:
+        file.write(b"torn")
+    AuditLog(log, key=KEY).close()
+    last = defserve("audit", "show", log, "--last", "1").out.splitlines()[1]
+    assert "recovered" in last and '{"bytes": 4}' in last
+
+
+def test_an_event_cannot_write_on_the_terminal(defserve: Run, log: str):
+    with AuditLog(log, key=KEY) as more:
+        more.append(event("X\x1b[2J\r\nY", actor="a\u202eb", target=["t\n"]))
+    out = defserve("audit", "show", log, "--last", "1").out
+    assert len(out.splitlines()) == 2
+    assert "X\\x1b[2J\\r\\nY" in out and "a\\u202eb" in out
+
+
+def test_what_is_no_record_is_passed_over_and_mentioned(defserve: Run, log: str):
+    path = Path(log)
+    path.write_bytes(b"[]\n\xff\n" + path.read_bytes() + b'{"event": 1}\n{"eve')
+    code, out, err = defserve("audit", "show", log)
+    assert code == 0 and len(out.splitlines()) == 4
+    assert "line 1 is not a record" in err and "defserve audit verify" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        ([], "required: action"),
+        (["check", "x"], "invalid choice: 'check'"),
+        (["show"], "required: FILE"),
+        (["show", "none.log"], "none.log cannot be read"),
+        (["show", "none.log", "--last", "0"], "'0' is not a number above 0"),
+    ],
+)
+def test_wrong_usage_is_explained(defserve: Run, folder: Path, argv: list[str], complaint: str):
+    code, _, err = defserve("audit", *argv)
+    assert code == 1
+    assert complaint in err

@@ -1,0 +1,45 @@
+"""Calls that are refused, told apart as any client can: by what is in the reply."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from defserve.errors import PeerError
+from defserve.host import Client
+
+Json = dict[str, Any]
+
+GRANTS = "dev.cloto/mgp/grants"
+
+
+async def refused(client: Client, tool: str, **arguments: Any) -> Json:
+    """The body of §7.4 with which a guard refuses a call: the same for every client, but for the code's form."""
+    result = await client.call_raw(tool, arguments)
+    assert result["isError"] is True, result
+    (block,) = result["content"]
+    body = json.loads(block["text"])
+    assert body["status"] == "rejected"
+    assert body["violations"]
+    return body
+
+
+async def forbidden(client: Client, tool: str, **arguments: Any) -> int | str:
+    """How a call is refused for want of a permission: the error's number with MGP, the symbol in the result without."""
+    try:
+        result = await client.call_raw(tool, arguments)
+    except PeerError as error:
+        assert error.data["_mgp"]["code"] == error.code
+        return error.code
+    assert result["isError"] is True, result
+    return result["_meta"]["dev.defserve/error"]["error_type"]
+
+
+async def granting(client: Client, *permissions: str) -> Json | None:
+    """Grant permissions as a client of either era does; the `_meta` that has to go along with calls."""
+    grants = dict.fromkeys(permissions, "approved")
+    if client.stateless:
+        return {GRANTS: grants}
+    reply = await client.request("mgp/permission/grant", {"grants": grants})
+    assert reply["grants"] == grants
+    return None

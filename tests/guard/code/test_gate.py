@@ -1,0 +1,41 @@
+"""Text that must not reach a parser."""
+
+from __future__ import annotations
+
+import pytest
+
+from defserve.guard.code.gate import STRICT, decode, measure, without_text
+from defserve.guard.verdict import Violation
+
+
+@pytest.mark.parametrize(
+    "source",
+    [b"\xff", b"x=\xc0\x80", b"x=1\x00", "x='\ud800'", "# coding: utf-7", "\r# -*- coding: latin-1 -*-", "x='\u202e'"],
+)
+def test_dishonest_encodings_are_refused(source: str | bytes) -> None:
+    assert isinstance(decode(source, 1000), Violation)
+
+
+@pytest.mark.parametrize(
+    "source", ["# coding: utf-8\nx=1", b"\xef\xbb\xbfx=1", "x='coding: utf-7'", "x=1\n\n# coding: x"]
+)
+def test_honest_encodings_pass(source: str | bytes) -> None:
+    assert isinstance(decode(source, 1000), str)
+
+
+def test_a_byte_order_mark_is_taken_off() -> None:
+    assert decode(b"\xef\xbb\xbfx=1", 100) == "x=1"
+
+
+def test_brackets_in_strings_and_comments_do_not_nest() -> None:
+    assert measure(f"x='{'(' * 100}' # {'[' * 100}", STRICT) is None
+    assert measure("(" * 61, STRICT) is not None
+
+
+def test_code_inside_f_strings_counts() -> None:
+    assert measure("f'" + "{a}" * 1000 + "'", STRICT) is not None
+    assert measure("'" + "{a}" * 1000 + "'", STRICT) is None
+
+
+def test_strings_and_comments_are_taken_out_but_f_strings_stay() -> None:
+    assert without_text("a  = 'eval(' # exec(\nb = f'{c}'") == "a = '' b = f'{c}'"

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from defserve.errors import Declined, Dismissed, ToolError
+from defserve.protocols.mcp.elicitation import Form
+from defserve.protocols.mgp.callback_questions import Question, questions
+
+
+class Guest(BaseModel):
+    name: str = Field(description="As on the passport")
+    nights: int
+    room: Literal["single", "double"] = "single"
+    extras: list[Literal["tea", "bath"]] = []
+    breakfast: bool = Field(default=False, title="With breakfast")
+
+
+def only(field: dict[str, Any], *, required: bool = True) -> Question:
+    form = Form({"value": field}, ["value"] if required else [], lambda content: content)
+    ((_, question),) = questions("Well?", form)
+    return question
+
+
+CONFIRMATION = {"type": "boolean"}
+TEXT = {"type": "string"}
+LABELLED = {"type": "string", "oneOf": [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]}
+
+
+@pytest.mark.req("MGP-13.4t")
+def test_every_field_has_the_callback_that_suits_it_and_says_which_it_is():
+    asked = [(q.type, q.message, q.options) for _, q in questions("Check in", Form.of(Guest))]
+    assert asked == [
+        ("input", "Check in\nname: As on the passport", []),
+        ("input", "Check in\nnights", []),
+        ("selection", "Check in\nroom (optional)", ["single", "double"]),
+        ("selection", "Check in\nextras (optional)", ["tea", "bath"]),
+        ("confirmation", "Check in\nWith breakfast (optional)", ["confirm", "cancel"]),
+    ]
+
+
+@pytest.mark.parametrize("said", [True, "confirm", "Confirmed", " YES ", "true", "approve", "approved", "accepted"])
+def test_only_clear_words_confirm(said: Any):
+    assert only(CONFIRMATION).read(said) is True
+
+
+@pytest.mark.parametrize(
+    "said", [False, "cancel", "no", "", "confirm?", "yes please", "not confirmed", "1", 1, ["yes"]]
+)
+def test_whatever_else_is_said_does_not_confirm(said: Any):
+    assert only(CONFIRMATION).read(said) is False
+
+
+def test_declining_a_confirmation_is_no_answer_to_it():
+    with pytest.raises(Declined):
+        only(CONFIRMATION).read("decline")
+
+
+@pytest.mark.parametrize("field", [TEXT, LABELLED, {"type": "integer"}])
+@pytest.mark.parametrize("said", ["cancel", "Decline"])
+def test_cancel_declines_what_is_not_a_confirmation(field: dict[str, Any], said: str):
+    with pytest.raises(Declined, match=r"the user declined: Well\?"):
+        only(field).read(said)
+
+
+@pytest.mark.parametrize("field", [CONFIRMATION, TEXT, LABELLED])
+def test_null_dismisses_a_question_or_leaves_its_field_blank(field: dict[str, Any]):
+    with pytest.raises(Dismissed):
+        only(field).read(None)
+    assert only(field, required=False).read(None) is None
+    assert only(field, required=False).read("") is None
+
+
+def test_an_empty_text_is_a_text_where_one_is_wanted():
+    assert only(TEXT).read("") == ""
+
+
+@pytest.mark.parametrize("said", ["Large", "l"])
+def test_a_choice_is_made_by_label_or_by_value(said: str):
+    assert only(LABELLED).options == ["Small", "Large"]
+    assert only(LABELLED).read(said) == "l"
+
+
+def test_a_choice_is_read_as_the_option_that_was_shown():
+    crossed = {"type": "string", "oneOf": [{"const": "a", "title": "b"}, {"const": "b", "title": "a"}]}
+    assert only(crossed).read("b") == "a"
+
+
+def test_labels_that_do_not_tell_choices_apart_are_not_shown():
+    twins = {"type": "string", "enum": ["a", "b"], "enumNames": ["same", "same"]}
+    assert only(twins).options == ["a", "b"]
+
+
+def test_an_option_called_cancel_can_be_chosen():
+    assert only({"type": "string", "enum": ["cancel", "keep"]}).read("cancel") == "cancel"
+
+
+@pytest.mark.parametrize("said", ["Huge", "small", 1, True, ["Small"], ""])
+def test_what_was_not_offered_is_not_chosen(said: Any):
+    with pytest.raises(ToolError, match="is none of Small, Large"):
+        only(LABELLED).read(said)
+
+
+def test_several_choices_come_as_a_list_or_alone():
+    several = only({"type": "array", "items": {"anyOf": [{"const": "t", "title": "Tea"}, {"const": "b"}]}})
+    assert several.options == ["Tea", "b"]
+    assert several.read(["Tea", "b"]) == ["t", "b"]
+    assert several.read("t") == ["t"]
+    with pytest.raises(ToolError):
+        several.read(["Tea", "coffee"])
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [("7", 7), (" 7 ", 7), ("1.5", 1.5), (7, 7), ("NaN", "NaN"), ("true", "true"), ("7 nights", "7 nights")],
+)
+def test_a_number_is_read_from_its_text(said: Any, read: Any):
+    found = only({"type": "number"}).read(said)
+    assert (found, type(found)) == (read, type(read))
+
+
+def test_a_text_that_looks_like_a_number_stays_a_text():
+    assert only(TEXT).read("007") == "007"

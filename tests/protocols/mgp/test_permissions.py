@@ -1,0 +1,515 @@
+"""MGP §3: who grants what, for how long, and that a tool whose permission is missing does not run."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from defserve import Server, UsageError
+from defserve.auth.principals import LOCAL, Principal
+from defserve.core.call import Call
+from defserve.core.extension import Offer
+from defserve.errors import InvalidParams
+from defserve.protocols.mgp import instants
+from defserve.protocols.mgp.errors import PermissionDenied
+from defserve.protocols.mgp.security import PERMISSIONS, moderate, safe
+from tests.core.stepping import Talk
+from tests.protocols.mgp.callers import ALICE, LOOPBACK, NOON, STRANGER, Clock, Trail, code_of, offer, speaking
+from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, text_of
+
+pytestmark = pytest.mark.anyio
+
+SESSION = HANDSHAKE[-1]
+GRANTS = "dev.cloto/mgp/grants"
+EVENTS = ("PERMISSION_GRANTED", "PERMISSION_DENIED", "PERMISSION_REVOKED")
+
+
+def library(clock: Clock | None = None, **options: Any) -> tuple[Server, Trail]:
+    trail = Trail()
+    server = Server("library", "1", audit=trail, **options)
+    server.mgp.permissions.clock = clock or Clock()
+
+    @server.tool
+    @moderate("network.outbound", "com.example.lending")
+    def lend(title: str = "Emma") -> str:
+        return f"lent {title}"
+
+    @server.tool
+    @moderate("memory.write")
+    def note() -> str:
+        return "noted"
+
+    @server.tool
+    @safe
+    def hours() -> str:
+        return "9 to 5"
+
+    return server, trail
+
+
+async def ask(peer: Raw, method: str, **params: Any) -> Json:
+    reply = await peer.ask(f"mgp/permission/{method}", params)
+    assert "result" in reply, reply
+    return reply["result"]
+
+
+async def refusal(peer: Raw, method: str, **params: Any) -> str:
+    reply = await peer.ask(f"mgp/permission/{method}", params)
+    assert reply["error"]["code"] == -32602, reply
+    return reply["error"]["message"]
+
+
+async def call(peer: Raw, tool: str, **more: Any) -> Json:
+    return await peer.ask("tools/call", {"name": tool, "arguments": {}, **more})
+
+
+# -- policies --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ERAS)
+@pytest.mark.parametrize("extensions", [(), ("security",)], ids=["plain", "mgp"])
+@pytest.mark.parametrize(
+    ("options", "who", "runs"),
+    [
+        ({}, LOCAL, True),
+        ({}, ALICE, True),
+        ({}, LOOPBACK, False),
+        ({}, STRANGER, False),
+        ({"granted": ["memory.write"]}, STRANGER, True),
+        ({"granted": ["memory.read"]}, STRANGER, False),
+        ({"permissions": "operator"}, STRANGER, True),
+        ({"permissions": "config_only"}, LOCAL, False),
+        ({"permissions": "config_only", "granted": ["memory.write"]}, LOCAL, True),
+        ({"permissions": "deny_all", "granted": ["memory.write"]}, LOCAL, False),
+    ],
+)
+async def test_policy_decides_for_those_who_do_not(
+    options: Any, who: Principal, runs: bool, extensions: tuple[str, ...], version: str
+):
+    server, _ = library(**options)
+    async with speaking(server, version, extensions, who=who) as peer:
+        refused = 1000 if extensions else "permission_denied"
+        assert code_of(await call(peer, "note")) == (None if runs else refused)
+        assert code_of(await call(peer, "hours")) is None  # the rest keeps working
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_a_refusal_names_the_tool_the_permission_and_the_way_to_it(version: str):
+    server, _ = library(permissions="config_only", granted=["network.outbound"])
+    async with speaking(server, version) as peer:
+        text = text_of((await call(peer, "lend"))["result"])
+        assert "lend" in text and "com.example.lending: nobody has granted it" in text
+        assert "network.outbound" not in text
+        assert "granted=['com.example.lending']" in text
+    async with speaking(server, version, ["security"]) as peer:
+        error = (await call(peer, "lend"))["error"]
+        assert (GRANTS if version == STATELESS else "mgp/permission/grant") in error["message"]
+        assert error["data"]["_mgp"]["details"] == {"tool": "lend", "missing": {"com.example.lending": "deferred"}}
+    async with speaking(server, version, ["security"], who=STRANGER) as peer:
+        assert "Authenticate" in (await call(peer, "lend"))["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"granted": ["shell"]}, {"granted": "memory.read"}, {"permissions": "auto_approve"}]
+)
+async def test_a_policy_that_cannot_be_meant_is_refused(options: Any):
+    with pytest.raises(UsageError):
+        _ = Server("s", "1", **options).mgp.permissions
+
+
+@pytest.mark.req("MGP-2.3")
+async def test_what_tools_need_is_gathered_and_sorted():
+    server, _ = library()
+    assert server.mgp.permissions.required(server.mgp.tools) == [
+        "com.example.lending",
+        "memory.write",
+        "network.outbound",
+    ]
+
+
+# -- request ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("MGP-3.5", "MGP-3.6")
+@pytest.mark.parametrize("version", ERAS)
+@pytest.mark.parametrize("method", ["request", "await"])
+@pytest.mark.parametrize("request_id", ["perm-001", 7])
+async def test_a_request_is_told_what_policy_grants_and_what_is_open(method: str, request_id: Any, version: str):
+    server, trail = library(permissions="config_only", granted=["shell.execute"])
+    async with speaking(server, version, ["permissions"]) as peer:
+        answer = await ask(
+            peer,
+            method,
+            request_id=request_id,
+            permissions=["shell.execute", "filesystem.read"],
+            policy="auto_approve",
+            message="Waiting for operator approval",
+        )
+        assert {name: answer[name] for name in ("request_id", "grants", "approved_by", "expires_at")} == {
+            "request_id": request_id,
+            "grants": {"shell.execute": "approved", "filesystem.read": "deferred"},
+            "approved_by": "operator",
+            "expires_at": None,
+        }
+        assert code_of(await call(peer, "note")) == 1000  # however often it asks
+    assert trail.told(*EVENTS) == []
+
+
+@pytest.mark.req("MGP-3.2")
+async def test_families_stand_for_their_members_and_unknown_names_are_denied():
+    server, _ = library(permissions="config_only", granted=["network.listen", "com.example.lending"])
+    async with speaking(server, SESSION, ["security"]) as peer:
+        answer = await ask(peer, "request", permissions=["network", "com.example.lending", "teleport", "com", "Camera"])
+    assert answer["grants"] == {
+        "network.outbound": "deferred",
+        "network.listen": "approved",
+        "com.example.lending": "approved",
+        "teleport": "denied",
+        "com": "denied",
+        "Camera": "denied",
+    }
+    assert answer["reasons"] == dict.fromkeys(["teleport", "com", "Camera"], "there is no such permission")
+    assert "request_id" not in answer
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"permissions": "shell.execute"},
+        {"permissions": [1]},
+        {"permissions": ["x" * 257]},
+        {"permissions": ["camera"] * 257},
+        {"permissions": [], "request_id": True},
+        {"permissions": [], "request_id": 1.5},
+        {"permissions": [], "request_id": "x" * 257},
+    ],
+)
+async def test_a_request_that_does_not_fit_is_refused(params: Json):
+    server, _ = library()
+    async with speaking(server, SESSION, ["security"]) as peer:
+        assert "Invalid params" in await refusal(peer, "request", **params)
+
+
+# -- grant -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("MGP-3.6", "MGP-3.6g")
+@pytest.mark.parametrize("method", ["grant", "response"])
+@pytest.mark.parametrize(
+    ("value", "becomes"),
+    [
+        ("approved", "approved"),
+        ({"decision": "approved"}, "approved"),
+        ({"granted": True}, "approved"),
+        ("denied", "denied"),
+        ({"decision": "denied"}, "denied"),
+        ({"granted": False}, "denied"),
+        ("deferred", "deferred"),
+        ({"decision": "deferred"}, "deferred"),
+    ],
+)
+@pytest.mark.parametrize("policy", ["operator", "deny_all"])
+async def test_the_clients_decision_counts_in_every_form(method: str, value: Any, becomes: str, policy: Any):
+    server, _ = library(permissions=policy)
+    async with speaking(server, SESSION, ["security"]) as peer:
+        answer = await ask(peer, method, request_id="r", grants={"memory.write": value})
+        assert answer["grants"] == {"memory.write": becomes}
+        assert (await ask(peer, "request", permissions=["memory.write"]))["grants"] == {"memory.write": becomes}
+        assert code_of(await call(peer, "note")) == (None if becomes == "approved" else 1000)
+        assert code_of(await call(peer, "hours")) is None
+
+
+async def test_it_is_the_caller_who_approved_whoever_it_names():
+    server, trail = library(permissions="deny_all")
+    async with speaking(server, SESSION, ["security"], who=ALICE) as peer:
+        grants = {"memory.write": "approved", "camera": "denied"}
+        answer = await ask(peer, "grant", request_id=1, grants=grants, approved_by="root", expires_at=None)
+    assert answer == {
+        "request_id": 1,
+        "grants": grants,
+        "approved_by": "alice",
+        "expires_at": None,
+        "reasons": {"camera": "the client denied it"},
+    }
+    assert trail.told(*EVENTS) == [
+        ("PERMISSION_GRANTED", {"permissions": ["memory.write"]}),
+        ("PERMISSION_DENIED", {"permissions": ["camera"]}),
+    ]
+    assert {event["actor"]["id"] for event in trail.events} == {"alice"}
+    assert "root" not in str(trail.events)
+
+
+async def test_a_grant_taken_back_is_a_revocation():
+    server, trail = library()
+    async with speaking(server, SESSION, ["security"]) as peer:
+        assert code_of(await call(peer, "note")) is None
+        await ask(peer, "grant", grants={"memory.write": "denied"})
+        assert code_of(await call(peer, "note")) == 1000
+        await ask(peer, "grant", grants={"memory.write": "approved"})
+        assert code_of(await call(peer, "note")) is None
+    assert [event for event, _ in trail.told(*EVENTS)] == ["PERMISSION_REVOKED", "PERMISSION_GRANTED"]
+
+
+async def test_a_full_name_outranks_its_family_in_either_order():
+    server, _ = library(permissions="deny_all")
+    async with speaking(server, SESSION, ["security"]) as peer:
+        for grants in (
+            {"network": "approved", "network.listen": "denied"},
+            {"network.listen": "denied", "network": "approved"},
+        ):
+            answer = await ask(peer, "grant", grants=grants)
+            assert answer["grants"] == {"network.outbound": "approved", "network.listen": "denied"}
+
+
+@pytest.mark.req("MGP-3.6e")
+@pytest.mark.parametrize("policy", ["operator", "deny_all"])
+@pytest.mark.parametrize("expires_at", ["2026-03-01T12:01:00Z", "2026-03-01T21:01:00+09:00"])
+async def test_an_approval_holds_until_it_expires(expires_at: str, policy: Any):
+    clock = Clock()
+    server, trail = library(clock, permissions=policy)
+    async with speaking(server, SESSION, ["security"]) as peer:
+        answer = await ask(peer, "grant", grants={"memory.write": "approved"}, expires_at=expires_at)
+        assert answer["expires_at"] == "2026-03-01T12:01:00Z"
+        clock.pass_seconds(59.9)
+        assert code_of(await call(peer, "note")) is None
+        clock.pass_seconds(0.1)
+        reply = await call(peer, "note")
+        assert code_of(reply) == 1000 and "held until 2026-03-01T12:01:00Z" in reply["error"]["message"]
+        answer = await ask(peer, "request", permissions=["memory.write"])
+        assert (answer["grants"], answer["approved_by"]) == ({"memory.write": "deferred"}, None)
+    details = {"permissions": ["memory.write"], "expires_at": {"memory.write": "2026-03-01T12:01:00Z"}}
+    assert trail.told(*EVENTS) == [("PERMISSION_GRANTED", details)]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"grants": ["camera"]},
+        {"grants": {"camera": True}},
+        {"grants": {"camera": "granted"}},
+        {"grants": {"camera": {}}},
+        {"grants": {"camera": {"granted": "yes"}}},
+        {"grants": {"camera": {"granted": 1}}},
+        {"grants": {"camera": {"decision": ["approved"]}}},
+        {"grants": {"camera": {"decision": "denied", "granted": True}}},
+        {"grants": {"camera": "approved"}, "expires_at": "tomorrow"},
+        {"grants": {"camera": "approved"}, "expires_at": "2026-03-01T12:00:00"},
+        {"grants": {"camera": "approved"}, "expires_at": 1_772_366_400},
+        {"grants": {"camera": "approved"}, "expires_at": "0001-01-01T00:00:00+14:00"},
+        {"grants": {"camera": {"granted": True, "expires_at": ""}}},
+        {"grants": {"camera": "approved"}, "request_id": []},
+        {"grants": {f"com.example.n{number}": "approved" for number in range(257)}},
+    ],
+)
+async def test_a_grant_that_does_not_fit_changes_nothing(params: Json):
+    server, trail = library(permissions="deny_all")
+    if isinstance(params.get("grants"), dict):
+        params = {**params, "grants": {"memory.write": "approved", **params["grants"]}}
+    async with speaking(server, SESSION, ["security"]) as peer:
+        assert "Invalid params" in await refusal(peer, "grant", **params)
+        assert code_of(await call(peer, "note")) == 1000
+    assert trail.told(*EVENTS) == []
+
+
+async def test_a_session_remembers_a_bounded_number_of_grants():
+    server, _ = library()
+    async with speaking(server, SESSION, ["security"]) as peer:
+        await ask(peer, "grant", grants={f"com.example.a{number}": "approved" for number in range(256)})
+        reply = await peer.ask("mgp/permission/grant", {"grants": {"com.example.b": "approved"}})
+        assert reply["error"]["code"] == 3001
+        await ask(peer, "grant", grants={"com.example.a1": "denied"})
+
+
+@pytest.mark.parametrize(("who", "runs"), [(LOCAL, True), (ALICE, True), (LOOPBACK, True), (STRANGER, False)])
+async def test_a_stranger_can_only_give_up(who: Principal, runs: bool):
+    server, trail = library(permissions="config_only", granted=["network.outbound", "com.example.lending"])
+    async with speaking(server, SESSION, ["security"], who=who) as peer:
+        answer = await ask(peer, "grant", grants={"memory.write": "approved", "network.outbound": "approved"})
+        assert answer["grants"] == {"memory.write": "approved" if runs else "denied", "network.outbound": "approved"}
+        assert code_of(await call(peer, "note")) == (None if runs else 1000)
+        assert code_of(await call(peer, "lend")) is None
+        await ask(peer, "grant", grants={"network.outbound": "denied"})
+        assert code_of(await call(peer, "lend")) == 1000
+        await ask(peer, "grant", grants={"network.outbound": "approved"})
+        assert code_of(await call(peer, "lend")) is None
+    assert (("PERMISSION_DENIED", {"permissions": ["memory.write"]}) in trail.told(*EVENTS)) is not runs
+
+
+async def test_sessions_know_nothing_of_each_others_grants():
+    server, _ = library(permissions="deny_all")
+    async with speaking(server, SESSION, ["security"]) as one, speaking(server, SESSION, ["security"]) as other:
+        await ask(one, "grant", request_id="perm-001", grants={"memory.write": "approved"})
+        assert code_of(await call(one, "note")) is None
+        assert code_of(await call(other, "note")) == 1000
+        answer = await ask(other, "request", request_id="perm-001", permissions=["memory.write"])
+        assert answer["grants"] == {"memory.write": "deferred"}
+
+
+@pytest.mark.req("MGP-3.4")
+async def test_permissions_are_settled_before_the_client_says_initialized():
+    server, _ = library(permissions="deny_all")
+    async with speaking(server, SESSION, ["security"], opened=False) as peer:
+        early = await peer.ask("mgp/permission/grant", {"grants": {"memory.write": "approved"}})
+        assert early["error"]["code"] == -32601
+        about = {
+            "protocolVersion": SESSION,
+            "capabilities": peer.capabilities,
+            "clientInfo": {"name": "c", "version": "1"},
+        }
+        await peer.ask("initialize", about)
+        assert (await ask(peer, "request", permissions=["memory"]))["grants"] == {
+            "memory.read": "deferred",
+            "memory.write": "deferred",
+        }
+        await ask(peer, "grant", grants={"memory": "approved"})
+        await peer.tell("notifications/initialized")
+        assert code_of(await call(peer, "note")) is None
+
+
+@pytest.mark.parametrize("version", ERAS)
+@pytest.mark.parametrize("extensions", [(), ("audit",)])
+async def test_grants_of_a_client_that_did_not_negotiate_them_count_for_nothing(
+    version: str, extensions: tuple[str, ...]
+):
+    server, _ = library(permissions="deny_all")
+    async with speaking(server, version, extensions) as peer:
+        reply = await peer.ask("mgp/permission/grant", {"grants": {"memory.write": "approved"}})
+        assert reply["error"]["code"] == -32601
+        assert code_of(await call(peer, "note", _meta={GRANTS: {"memory.write": "approved"}})) is not None
+
+
+# -- without sessions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [GRANTS, "dev.defserve/grants"])
+async def test_without_sessions_grants_travel_with_the_request_and_end_with_it(key: str):
+    server, trail = library(permissions="deny_all")
+    async with speaking(server, STATELESS, ["security"], who=ALICE) as peer:
+        sent = {key: {"memory.write": {"decision": "approved", "expires_at": "2026-03-01T12:00:01Z"}}}
+        assert code_of(await call(peer, "note", _meta=sent)) is None
+        assert code_of(await call(peer, "note")) == 1000
+        server.mgp.permissions.clock = lambda: NOON + timedelta(seconds=1)
+        assert code_of(await call(peer, "note", _meta=sent)) == 1000
+        reply = await peer.ask("mgp/permission/grant", {"grants": {"memory.write": "approved"}})
+        assert reply["error"]["code"] == -32601 and GRANTS in reply["error"]["message"]
+    assert trail.told(*EVENTS) == [("PERMISSION_GRANTED", {"permissions": ["memory.write"]})]
+
+
+@pytest.mark.parametrize("value", ["denied", "deferred", {"granted": False}])
+async def test_without_sessions_a_client_may_say_no_for_one_request(value: Any):
+    server, _ = library()
+    async with speaking(server, STATELESS, ["security"]) as peer:
+        assert code_of(await call(peer, "note", _meta={GRANTS: {"memory": value}})) == 1000
+        assert code_of(await call(peer, "note", _meta={GRANTS: {"camera": value}})) is None
+        assert code_of(await call(peer, "note")) is None
+
+
+async def test_without_sessions_a_stranger_grants_nothing_either():
+    server, _ = library()
+    async with speaking(server, STATELESS, ["security"], who=STRANGER) as peer:
+        reply = await call(peer, "note", _meta={GRANTS: {"memory.write": "approved"}})
+        assert code_of(reply) == 1000 and "an anonymous client can give" in reply["error"]["message"]
+
+
+@pytest.mark.parametrize("sent", ["approved", [], {"memory.write": 1}])
+async def test_grants_sent_along_that_cannot_be_read_are_refused(sent: Any):
+    server, _ = library()
+    async with speaking(server, STATELESS, ["security"]) as peer:
+        assert code_of(await call(peer, "note", _meta={GRANTS: sent})) == -32602
+
+
+# -- a model ---------------------------------------------------------------------------------------------
+
+NAMES = sorted(PERMISSIONS)
+CALLERS = {"local": LOCAL, "token": ALICE, "loopback": LOOPBACK, "stranger": STRANGER}
+
+
+@given(st.text() | st.none() | st.integers())
+def test_an_expiry_is_read_or_refused(text: Any):
+    try:
+        found = instants.read(text, "expires_at")
+    except InvalidParams:
+        return
+    assert found is None or instants.read(instants.wire(found), "again") is not None
+
+
+class GrantSequences(RuleBasedStateMachine):
+    """Any sequence of grants, expiries and calls, against a dictionary of what was said last."""
+
+    @initialize(
+        policy=st.sampled_from([None, "operator", "config_only", "deny_all"]),
+        granted=st.sets(st.sampled_from(NAMES)),
+        who=st.sampled_from(sorted(CALLERS)),
+    )
+    def begin(self, policy: Any, granted: set[str], who: str) -> None:
+        self.clock, self.who = Clock(), CALLERS[who]
+        self.server = Server("model", "1", permissions=policy, granted=sorted(granted))
+        self.permissions = self.server.mgp.permissions
+        self.permissions.clock = self.clock
+        self.talk = Talk(self.server.composition, identity=self.who, principal=self.who.id)
+        self.terms = self.talk.session.open(Offer(SESSION, offer(SESSION, "security"), {}))
+        policy = policy or ("config_only" if self.who.kind == "anonymous" else "operator")
+        self.by_policy = {"operator": set(NAMES), "config_only": granted, "deny_all": set[str]()}[policy]
+        self.said: dict[str, tuple[str, float | None]] = {}
+        self.seconds = 0.0
+        self.tools = {name: self._tool(name) for name in NAMES}
+
+    def _tool(self, permission: str) -> Any:
+        @self.server.tool(name=permission)
+        @moderate(permission, confirm=False)
+        def needing() -> None: ...
+
+        return self.server.mgp.tools.get(permission)
+
+    def _call(self, method: str) -> Call:
+        return Call(self.talk.session, 1, method, {}, {}, self.terms)
+
+    @rule(
+        grants=st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["approved", "denied", "deferred"]), max_size=4),
+        lasts=st.none() | st.integers(-5, 20),
+    )
+    def grant(self, grants: dict[str, str], lasts: int | None) -> None:
+        expires = None if lasts is None else instants.wire(self.clock.now + timedelta(seconds=lasts))
+        self.permissions.grant(self._call("mgp/permission/grant"), {"grants": grants, "expires_at": expires})
+        for name, decision in grants.items():
+            if decision == "approved" and self.who is STRANGER and name not in self.by_policy:
+                self.said[name] = "denied", None
+            else:
+                self.said[name] = decision, None if lasts is None else self.seconds + lasts
+
+    @rule(seconds=st.integers(0, 10))
+    def wait(self, seconds: int) -> None:
+        self.clock.pass_seconds(seconds)
+        self.seconds += seconds
+
+    def _expected(self, name: str) -> str:
+        if name not in self.said:
+            return "approved" if name in self.by_policy else "deferred"
+        decision, until = self.said[name]
+        return decision if until is None or self.seconds < until else "deferred"
+
+    @invariant()
+    def what_is_told_is_what_is_enforced(self) -> None:
+        if not hasattr(self, "talk"):
+            return
+        told = self.permissions.request(self._call("mgp/permission/request"), {"permissions": NAMES})["grants"]
+        assert told == {name: self._expected(name) for name in NAMES}
+        for name, tool in self.tools.items():
+            assert self._admitted(tool) == (told[name] == "approved")
+
+    def _admitted(self, tool: Any) -> bool:
+        try:
+            self.permissions.admit(self._call("tools/call"), tool)
+        except PermissionDenied:
+            return False
+        return True
+
+
+TestGrantSequences = GrantSequences.TestCase

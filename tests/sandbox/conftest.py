@@ -1,0 +1,51 @@
+"""What the sandbox's tests share: they need a kernel that can contain, and say so where it cannot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from defserve.sandbox import Layers, Outcome, SandboxLimits, layers, monty, probe, run
+
+Program = Callable[..., Outcome]
+
+
+@pytest.fixture
+def jailed() -> Program:
+    """Runs a program with nothing but the jail around it: no rules, no restricted compiler."""
+    if missing := probe().missing:
+        pytest.skip(f"this kernel lacks {', '.join(missing)}")
+
+    def program(source: str, **limits: float) -> Outcome:
+        return run(source, level="unrestricted", limits=SandboxLimits(**limits))  # pyright: ignore[reportArgumentType]
+
+    return program
+
+
+@pytest.fixture
+def without_monty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monty, "installed", lambda: False)
+
+
+@pytest.fixture
+def without_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that has rlimits and nothing else, as macOS is."""
+    monkeypatch.setattr(layers, "probe", lambda: Layers(rlimits=True))
+
+
+@pytest.fixture
+def descriptors() -> Iterator[None]:
+    """Fails the test if it leaves a descriptor open or a process unreaped."""
+    before = _open_descriptors()
+    yield
+    assert _open_descriptors() == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def _open_descriptors() -> int:
+    here = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path("/dev/fd")
+    return len(list(here.iterdir()))

@@ -1,0 +1,135 @@
+"""Monty runs restricted code where it is installed; what fails in it is asked of the jail; its limits hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from defserve.sandbox import Outcome, SandboxLimits, jail, layers, monty, run
+from defserve.sandbox.job import Stop, make
+
+pytestmark = pytest.mark.skipif(not monty.installed(), reason=f"pydantic-monty=={monty.VERSION} is not installed")
+
+RESTRICTED = ("strict", "readonly")
+
+
+def alone(source: str, **limits: float) -> Outcome:
+    """The program in Monty, judged by no one."""
+    return monty.execute(make(source, "strict", {"x": [1]}, SandboxLimits(**limits)), Stop())  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("level", RESTRICTED)
+def test_restricted_code_runs_in_monty(level: Any) -> None:
+    outcome = run("[n * n for n in range(3)]", level=level)
+    assert (outcome.engine, outcome.layers, outcome.value) == ("monty", ("interpreter",), [0, 1, 4])
+
+
+@pytest.mark.usefixtures("without_layers")
+@pytest.mark.parametrize("level", RESTRICTED)
+def test_monty_needs_no_kernel(level: Any) -> None:
+    assert run("1 + 1", level=level).value == 2
+    failed = run("1 / 0", level=level)
+    assert (failed.engine, failed.status) == ("monty", "error")
+    assert (failed.error or "").endswith("ZeroDivisionError: division by zero")
+
+
+@pytest.mark.usefixtures("without_layers")
+@pytest.mark.parametrize("level", ["standard", "unrestricted"])
+def test_monty_is_not_for_code_that_wants_all_of_python(level: Any) -> None:
+    from defserve.errors import Refused
+
+    with pytest.raises(Refused):
+        run("1", level=level)
+
+
+def test_what_monty_lacks_runs_in_the_jail(jailed: object) -> None:
+    outcome = run("import heapq\nheapq.nsmallest(1, [3, 2])", level="strict")
+    assert (outcome.engine, outcome.value) == ("jail", [2])
+
+
+def test_a_second_opinion_that_runs_out_of_time_does_not_replace_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "probe", lambda: layers.Layers(True, 7, True))
+    monkeypatch.setattr(jail, "execute", lambda *_: Outcome("timeout", engine="jail"))
+    outcome = run("1 / 0", level="strict")
+    assert (outcome.engine, outcome.status) == ("monty", "error")
+
+
+def test_modules_trusted_by_name_are_real_so_the_jail_runs_them(jailed: object) -> None:
+    outcome = run("import os\nos.sep", level="strict", trust=["os"])
+    assert outcome.engine == "jail"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "open('/etc/passwd').read()",
+        "import os\nos.listdir('/')",
+        "import os\nos.environ['PATH']",
+        "import os\nos.getenv('PATH') + 'x'",
+        "from pathlib import Path\nPath('/etc/passwd').read_text()",
+        "import subprocess",
+        "import socket",
+        "import ctypes",
+        "().__class__.__bases__[0].__subclasses__()",
+        "__import__('os').system('true')",
+    ],
+)
+def test_monty_alone_keeps_a_program_from_the_host(source: str) -> None:
+    assert alone(source).status == "error"
+
+
+class TestLimits:
+    """Once more on every new version: one let the memory limit be a no-op."""
+
+    def test_time(self) -> None:
+        outcome = alone("while True:\n    pass", seconds=0.5)
+        assert outcome.status == "timeout" and 490 <= outcome.duration_ms < 1_000
+
+    def test_processor_time(self) -> None:
+        assert alone("while True:\n    pass", seconds=20, cpu_seconds=0.5).duration_ms < 2_000
+
+    def test_time_cannot_be_caught(self) -> None:
+        source = "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass"
+        assert alone(source, seconds=0.5).status == "timeout"
+
+    def test_sleeping_does_not_outlast_time(self) -> None:
+        assert alone("import time\nwhile True:\n    time.sleep(3)", seconds=0.5).duration_ms < 2_000
+
+    def test_memory(self) -> None:
+        grow = "kept = []\nwhile True:\n    kept.append('x' * 100_000 + str(len(kept)))"
+        assert alone(grow, memory_bytes=2**25).status == "memory"
+        assert alone("'x' * 10**12").status == "memory"
+        assert alone("[0] * 10**10").status == "memory"
+        assert alone("2 ** 10 ** 10").status == "memory"
+
+    def test_recursion(self) -> None:
+        outcome = alone("def f():\n    return f()\nf()")
+        assert outcome.status == "error" and "RecursionError" in (outcome.error or "")
+
+    def test_output(self) -> None:
+        outcome = alone("while True:\n    print('x' * 100)", output_bytes=1_000)
+        assert outcome.status == "output" and len(outcome.stdout) == 1_000 and outcome.duration_ms < 2_000
+
+    def test_the_size_of_the_value(self) -> None:
+        assert alone("'x' * 2_000", output_bytes=1_000).status == "output"
+
+    def test_the_programs_own_timeout_error_is_an_error(self) -> None:
+        assert alone("raise TimeoutError('mine')").status == "error"
+
+
+def test_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "1.5.0")
+    monty.installed.cache_clear()
+    try:
+        assert not monty.installed()
+    finally:
+        monkeypatch.undo()
+        monty.installed.cache_clear()
+    assert monty.installed()
+
+
+@pytest.mark.usefixtures("descriptors")
+def test_nothing_is_left_behind() -> None:
+    for source in ("1", "1 / 0", "while True:\n    pass", "while True:\n    print('x' * 100)"):
+        alone(source, seconds=0.3, output_bytes=10_000)

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, SecretStr
+
+from defserve.redaction import DEPTH, ITEMS, MASK, TEXT, is_secret_name, printable, redact, redact_text
+
+CANARY = "hunter2-canary"
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJib2IifQ.SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV"
+PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n-----END RSA PRIVATE KEY-----"
+
+
+@dataclass
+class Login:
+    user: str
+    password: str
+
+
+class Account(BaseModel):
+    name: str
+    pin_code: SecretStr
+
+
+class Level(Enum):
+    HIGH = "high"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("authorization", "Proxy-Authorization", "token", "accessToken", "refresh_token", "secret", "client_secret"),
+        *("api_key", "apiKey", "X-API-Key", "api key", "password", "db_password", "PASSWD", "Cookie", "Set-Cookie"),
+        *("aws_access_key", "privateKey", "credentials", "auth", "pwd", "passphrase", "Mcp-Session-Id"),
+    ],
+)
+def test_what_is_kept_under_a_secret_name_is_masked(name: str):
+    assert is_secret_name(name)
+    assert redact({name: CANARY}) == {name: MASK}
+    assert redact({"headers": [{name: [CANARY]}]}) == {"headers": [{name: MASK}]}
+    assert redact([(name, CANARY)]) == [[name, MASK]]
+    assert redact([(name.encode(), CANARY.encode())])[0][1] == MASK
+    assert redact({"name": name, "value": CANARY}) == {"name": name, "value": MASK}
+
+
+@pytest.mark.parametrize("name", ["author", "key", "keyboard", "passenger", "spinning", "path", "user", "tool_name"])
+def test_other_names_show_what_they_hold(name: str):
+    assert redact({name: "plain"}) == {name: "plain"}
+
+
+def test_numbers_of_tokens_are_no_secrets():
+    shown = {"max_tokens": 500, "token_count": 3, "has_token": True, "token": None}
+    assert redact(shown) == shown
+    assert redact({"password": 1234, "tokens": ["a"]}) == {"password": MASK, "tokens": MASK}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"Authorization: Bearer {CANARY}", f"Authorization: {MASK}"),
+        (f"sent Bearer {CANARY} to it", f"sent Bearer {MASK} to it"),
+        (f"got {JWT}.", f"got {MASK}"),
+        (f"key {PEM} end", f"key {MASK} end"),
+        (f"db password={CANARY} refused", f"db password={MASK} refused"),
+        (f"password: '{CANARY} two words'", f"password: {MASK}"),
+        (f'{{"api_key": "{CANARY}", "a": 1}}', f'{{"api_key": {MASK}, "a": 1}}'),
+        (f'{{\\"token\\": \\"{CANARY}\\"}}', f'{{\\"token\\": {MASK}}}'),
+        (f"postgres://bob:{CANARY}@db/x", f"postgres://{MASK}@db/x"),
+        (f"https://e.org/?access_token={CANARY}&a=1", f"https://e.org/?access_token={MASK}&a=1"),
+        (f"Cookie: a={CANARY}; b={CANARY}", f"Cookie: {MASK}"),
+        ("use ghp_0123456789abcdefghijABCDEFGHIJ012345", f"use {MASK}"),
+        ("use sk-proj-0123456789abcdefghij", f"use {MASK}"),
+        ("use AKIAIOSFODNN7EXAMPLE now", f"use {MASK} now"),
+    ],
+)
+def test_what_looks_like_a_secret_is_masked_inside_a_text(text: str, shown: str):
+    assert redact(text) == shown
+    assert redact(redact(text)) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a basic idea", "the token was refused", "risk_level", "http://example.org:8080/a@b", "12:30:00", "secret", "x=1"],
+)
+def test_ordinary_text_stays(text: str):
+    assert redact(text) == text
+
+
+def test_a_secret_across_the_edge_of_what_is_shown_is_masked():
+    assert "hunter2" not in redact_text("x" * (TEXT - 15) + f" password={CANARY}")
+
+
+def test_secret_types_are_masked_wherever_they_are():
+    assert redact(SecretStr(CANARY)) == MASK
+    assert redact({"a": [SecretStr(CANARY)]}) == {"a": [MASK]}
+    assert redact(Login("bob", CANARY)) == {"user": "bob", "password": MASK}
+    assert redact(Account(name="bob", pin_code=SecretStr(CANARY))) == {"name": "bob", "pin_code": MASK}
+
+
+def test_plain_values_say_what_they_are():
+    assert redact([1, 1.5, True, None, Level.HIGH, b"12", (1,)]) == [1, 1.5, True, None, "high", "<2 bytes>", [1]]
+    id = UUID(int=7)
+    assert redact([id, Path("a") / "b", datetime(2026, 1, 2, tzinfo=UTC)])[0] == str(id)
+    assert redact(ValueError(f"password={CANARY}")) == f"ValueError: password={MASK}"
+
+
+def test_an_unknown_object_is_shown_as_its_class_alone():
+    class Connection:
+        def __str__(self) -> str:
+            return CANARY
+
+    assert redact(Connection()) == "<Connection>"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\r\nb", "a\\r\\nb"),
+        ("\x1b[31m", "\\x1b[31m"),
+        ("\x00\x9b", "\\x00\\x9b"),
+        ("a\u2028b\u202eb\ud800", "a\\u2028b\\u202eb\\ud800"),
+        ("\U000e0041", "\\U000e0041"),
+        ("grüße 😀", "grüße 😀"),
+    ],
+)
+def test_what_would_not_print_is_escaped(text: str, shown: str):
+    assert printable(text) == redact(text) == shown
+    assert redact({text: 1}) == {shown: 1}
+
+
+def test_a_traceback_keeps_its_lines():
+    assert redact_text("one\ntoken=abcdef\x1b\nthree", multiline=True) == f"one\ntoken={MASK}\nthree"
+
+
+def test_depth_width_and_length_are_bounded():
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+    circle: dict[str, Any] = {}
+    circle["me"] = circle
+    shown = json.dumps(redact(deep))
+    assert shown.count("[") == DEPTH and "nested too deep" in shown
+    assert json.dumps(redact(circle)).count("me") == DEPTH
+    assert redact(list(range(1_000)))[-1] == f"… {1_000 - ITEMS} more"
+    assert redact({str(n): n for n in range(1_000)})["…"] == f"{1_000 - ITEMS} more"
+    assert redact("x" * 10_000) == "x" * TEXT + "… (10000 characters)"
+    bush: Any = "leaf"
+    for _ in range(6):
+        bush = [bush] * 100
+    assert len(json.dumps(redact(bush))) < 100_000
+    assert redact(10**5_000) == "<integer of 16610 bits>"
+
+
+def test_a_hostile_object_does_no_harm():
+    class Hostile(dict[str, Any]):
+        def items(self) -> Any:
+            raise RuntimeError(CANARY)
+
+    class Liar(str):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert redact({"a": Hostile(), "b": Liar("x"), "c": 1}) == {"a": "<Hostile>", "b": "<Liar>", "c": 1}
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["token", "token=", 'token="', "-----BEGIN PRIVATE KEY-----", "eyJ.", "://:", "Bearer ", "password:\\", "sk-"],
+)
+def test_hostile_text_is_read_in_linear_time(piece: str):
+    text = piece * 20_000
+    before = time.process_time()
+    redact_text(text)
+    assert time.process_time() - before < 0.2
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.datetimes(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers() | st.binary(), inner) | st.tuples(inner),
+)
+
+
+@given(ANYTHING)
+def test_whatever_goes_in_plain_json_on_one_line_comes_out(value: Any):
+    text = json.dumps(redact(value), allow_nan=False, ensure_ascii=False)
+    assert printable(text) == text
+    text.encode()
+
+
+@given(st.text(max_size=100), st.text(max_size=100))
+def test_a_secret_under_its_name_is_gone_whatever_stands_around_it(before: str, after: str):
+    assert CANARY not in json.dumps(redact({before: [{"password": CANARY, "x": after}], after: SecretStr(CANARY)}))
+
+
+def test_importing_it_imports_nothing_of_ours():
+    code = (
+        "import sys, importlib.util as u; s = u.spec_from_file_location('redaction', sys.argv[1]);"
+        "m = u.module_from_spec(s); sys.modules['redaction'] = m; s.loader.exec_module(m);"
+        "print([n for n in sys.modules if n.startswith(('defserve', 'pydantic'))])"
+    )
+    path = Path(__file__).parents[1] / "framework" / "defserve" / "redaction.py"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
