@@ -18,11 +18,14 @@ class Limits:
     keys: int = 10_000
     description: int = 8_192
     page: int = 1_000
+    injection: int = 64 * 1024
     # times
     tool: float = 60.0
     tool_max: float = 3_600.0
     question: float = 600.0
     callback: float = 60.0
+    hook: float = 5.0
+    blocking_hook: float = 10.0
     idle: float = 1_800.0
     header: float = 10.0
     body: float = 30.0

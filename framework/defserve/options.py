@@ -49,6 +49,14 @@ class PromptFields(ItemFields, total=False):
     """See `protocols.mcp.prompts.PromptOptions`."""
 
 
+class FeatureSetFields(TypedDict, total=False):
+    """See `protocols.mcpl.feature_sets.FeatureSet`."""
+
+    scoped: bool
+    uses: Sequence[str]
+    model_info: bool
+
+
 class ServerFields(SecurityFields, total=False):
     """What a server says about itself; see `protocols.mcp.identity.Identity`."""
 

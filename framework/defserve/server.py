@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from defserve.binding.functions import name_of, place, where
 from defserve.context import Context
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
     from defserve.auth import Auth, TokenVerifier
     from defserve.host import Client
-    from defserve.options import PromptFields, ResourceFields, ServerFields, ToolFields, WebFields
+    from defserve.options import FeatureSetFields, PromptFields, ResourceFields, ServerFields, ToolFields, WebFields
+    from defserve.protocols.mcpl.channels import ChannelType
+    from defserve.protocols.mcpl.extension import MCPL
+    from defserve.protocols.mcpl.feature_sets import FeatureSet
     from defserve.protocols.mgp.event_channel import EventChannel
     from defserve.transports.http import HttpApp
 
@@ -56,6 +59,7 @@ class Server:
         auth: Auth | TokenVerifier | None = None,
         extensions: Sequence[Extension] = (),
         secret: str | bytes | None = None,
+        feature_sets: Literal["open", "strict"] = "open",
         **about: Unpack[ServerFields],
     ) -> None:
         caller = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
@@ -65,7 +69,7 @@ class Server:
         except TypeError:
             from defserve.options import ServerFields, refuse_unknown
 
-            known = [*ServerFields.__annotations__, "lifespan", "limits", "auth", "extensions", "secret"]
+            known = [*ServerFields.__annotations__, "lifespan", "limits", "auth", "extensions", "secret", "feature_sets"]
             refuse_unknown(about, known, "Server", _caller())
             raise
         self.limits = limits or Limits()
@@ -77,6 +81,8 @@ class Server:
         self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
         self._extensions = (self.mcp, self.mgp, Author(self), *_authorization(self.auth, self.limits), *extensions)
         self._injectables: dict[Any, Provider] = {k: v for e in self._extensions for k, v in e.injectables().items()}
+        self._mcpl: MCPL | None = None
+        self._strict = _checked_strict(feature_sets)
         self._composition: Composition | None = None
 
     @property
@@ -174,6 +180,39 @@ class Server:
             return function
 
         return declare(function) if function is not None else declare
+
+    def feature_set(self, name: str, description: str, **options: Unpack[FeatureSetFields]) -> FeatureSet:
+        """Declare a behaviour that hosts switch on and off as one; its verbs say what it does."""
+        return self.mcpl.feature_set(name, description, **options)
+
+    def remove_feature_set(self, name: str) -> None:
+        """Take a feature set back with its tools, hooks and events; hosts are told."""
+        self.mcpl.remove(name)
+
+    def channels(self, type: str, *, feature_set: FeatureSet) -> ChannelType:
+        """Declare channels of a type (`discord`, `irc`, …) that this server connects to."""
+        return self.mcpl.channels.declare(type, feature_set)
+
+    @property
+    def mcpl(self) -> MCPL:
+        """The live part of this server, there from the first feature set on."""
+        if self._mcpl is None:
+            if self._composition is not None:
+                raise UsageError(
+                    "the first feature set comes after serving began", fix="declare it where the server is made"
+                )
+            from defserve.protocols.mcpl.extension import MCPL
+
+            self._mcpl = MCPL(self._add_tied_tool, self.find_provider, self.mcp.tools.registry, self, self._strict)
+            self._extensions = (*self._extensions, self._mcpl)
+            self._injectables |= self._mcpl.injectables()
+        return self._mcpl
+
+    def _add_tied_tool(self, function: Callable[..., Any], tie: Any, options: Mapping[str, Any]) -> None:
+        given: Any = options
+        tool = Tool.of(function, _options(ToolOptions, given, function), find_provider=self.find_provider, owner=self)
+        tool.facets["mcpl"] = tie
+        self.add_tool(tool)
 
     def around(self, method: str, /) -> Callable[[W], W]:
         """Wrap a method: `async (call, params, next)`. The first one declared is the outermost."""
@@ -367,6 +406,8 @@ class Server:
             for child in self.household[:-1]:
                 self._refuse_stray(child)
             self.mcp.compose(composition)
+            if self._mcpl is not None:
+                self._mcpl.compose(composition)
             self._composition = composition
         return self._composition
 
@@ -469,6 +510,16 @@ def _caller() -> str:
     while frame.f_back is not None and frame.f_globals is globals():
         frame = frame.f_back
     return place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _checked_strict(feature_sets: str) -> bool:
+    if feature_sets not in ("open", "strict"):
+        raise UsageError(
+            f"Server(feature_sets={feature_sets!r})",
+            where=_caller(),
+            fix='say "open" (a set is on until the host says otherwise) or "strict" (it is off until then)',
+        )
+    return feature_sets == "strict"
 
 
 def _checked_auth(auth: Auth | TokenVerifier | None) -> Auth | None:

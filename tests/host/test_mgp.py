@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import pytest
 
 from defserve import AccessPolicy, Entry, Server
 from defserve.errors import PeerError, UsageError
-from defserve.host import Answers, Client, Mgp, ProcessLink, Remote
+from defserve.host import Answers, Client, Grant, Mgp, ProcessLink, Remote
+from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.errors import AccessDenied, PermissionDenied
 from tests.host import guarded
 from tests.host.pretend import STATELESS, Fail, PretendServer
@@ -261,6 +264,53 @@ async def test_grants_reach_the_server_in_both_eras(version: str):
         assert (await client.call_raw("uptime"))["isError"]
     async with server.connect(version, mgp=trusting()) as client:
         assert await client.call("uptime") == "long"
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_an_approval_holds_until_its_time_and_is_asked_for_again(version: str, monkeypatch: pytest.MonkeyPatch):
+    now = datetime.now(UTC)
+    given: list[Grant] = [Grant("denied"), Grant("approved", now + timedelta(hours=1))]
+    mgp = Mgp(approve=lambda *_: given.pop(), granted=["network.outbound", "shell.execute", "code_execution"], audit=[])
+    async with guarded.server.connect(version, mgp=mgp) as client:
+        assert await client.call("uptime") == "long"
+        monkeypatch.setattr(instants, "now", lambda: now + timedelta(hours=2))
+        assert client.mgp is not None and client.mgp.grants["system.info"] == "deferred"
+        with pytest.raises(PermissionDenied):
+            await client.call("uptime")
+    assert given == []
+
+
+async def test_what_a_person_put_off_is_asked_when_it_is_needed():
+    said: list[Any] = [True, None]
+    granted = ["network.outbound", "shell.execute", "code_execution"]
+    mgp = Mgp(approve=lambda *_: said.pop(), granted=granted, audit=[])
+    async with guarded.server.connect(ERAS[0], mgp=mgp) as client:
+        assert client.mgp is not None and client.mgp.grants["system.info"] == "deferred"
+        assert await asyncio.gather(*(client.call("uptime") for _ in range(5))) == ["long"] * 5
+        assert client.mgp.grants["system.info"] == "approved"
+    assert said == []  # asked once, though five calls wanted it
+
+
+async def test_a_bare_family_name_stands_for_its_permissions():
+    listed = {
+        "tools": [{"name": "cat", "security": {"risk_level": "safe", "permissions_required": ["filesystem.read"]}}]
+    }
+    replies = {"mgp/permission/request": {}, "mgp/permission/grant": {}, "tools/list": listed}
+    server = speaking(mgp_block(permissions_required=["filesystem"]), {**replies, "tools/call": {"content": []}})
+    asked: list[Any] = []
+    mgp = Mgp(approve=lambda *about: asked.append(about) or True, granted=["filesystem.read"], audit=[])
+    async with Client(server, version=ERAS[0], mgp=mgp) as client:
+        assert await client.call("cat") is None
+    assert asked == [("filesystem", "dangerous", "pretend.mgp")]  # more than was configured: reading alone
+    assert server.asked("mgp/permission/grant")[0]["grants"] == {"filesystem": "approved"}
+
+
+async def test_a_grant_that_ends_at_nobodys_time_is_refused():
+    with pytest.raises(UsageError, match="nobody's time"):
+        async with guarded.server.connect(
+            mgp=Mgp(approve=lambda *_: Grant("approved", datetime(2026, 1, 1)), audit=[])
+        ):
+            pass
 
 
 @pytest.mark.parametrize(

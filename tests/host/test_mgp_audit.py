@@ -10,7 +10,7 @@ import pytest
 
 from defserve import AuditLog, Rejected
 from defserve.errors import BadArguments, Draining, PeerError, TimedOut, ToolError
-from defserve.host import Client, Mgp
+from defserve.host import AuditServer, Client, Mgp
 from defserve.host.retrying import delay, fallback
 from defserve.protocols.mgp import errors
 from defserve.protocols.mgp.audit import EVENT_TYPES
@@ -46,7 +46,7 @@ async def test_a_servers_events_are_forwarded_to_the_hosts_sinks(road: str, vers
     executed = [event for event in events if event["event_type"] == "TOOL_EXECUTED"]
     assert [event["target"] for event in executed] == [{"server_id": "test.guarded", "tool_name": "add"}]
     assert executed[0]["reported_by"] == "test.guarded"
-    assert kinds(events) == ["PERMISSION_GRANTED", "SERVER_CONNECTED", "SERVER_DISCONNECTED"]
+    assert kinds(events) == ["SERVER_CONNECTED", "PERMISSION_GRANTED", "SERVER_DISCONNECTED"]
 
 
 @pytest.mark.req("MGP-6.3f")
@@ -55,6 +55,24 @@ async def test_without_a_sink_events_are_logged_locally(caplog: pytest.LogCaptur
         async with guarded.server.connect(mgp=Mgp("auto_approve")) as client:
             await client.call("add", a=1, b=2)
     assert any('"TOOL_EXECUTED"' in line for line in caplog.messages)
+
+
+@pytest.mark.req("MGP-6.3f")
+async def test_an_audit_server_gets_every_event_and_the_log_what_it_cannot(caplog: pytest.LogCaptureFixture):
+    keeper = PretendServer()
+    async with Client(keeper, version=ERAS[0]) as away:
+        audit = AuditServer(away)
+        async with guarded.server.connect(mgp=trusting(audit=[audit])) as client:
+            await client.call("add", a=1, b=2)
+        await audit.flush()
+    told = [event["event_type"] for event in keeper.asked("notifications/mgp.audit")]
+    assert told == ["SERVER_CONNECTED", "PERMISSION_GRANTED", "TOOL_EXECUTED", "SERVER_DISCONNECTED"]
+    with caplog.at_level(logging.INFO, "defserve.audit"):
+        audit.append({"event_type": "com.example.late"})
+        await audit.flush()
+    assert any("com.example.late" in line for line in caplog.messages)
+    with pytest.raises(PeerError, match="AuditLog"):
+        audit.append({}, durable=True)
 
 
 async def test_a_file_keeps_the_trail(tmp_path: Path):

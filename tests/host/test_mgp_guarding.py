@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from defserve import Rejected, Verdict, validator
 from defserve.errors import PeerError
@@ -13,6 +14,7 @@ from defserve.host.declared import declared
 from defserve.host.validating import guesses
 from defserve.protocols.mgp.confirmation import NotConfirmed
 from defserve.protocols.mgp.errors import PermissionDenied
+from defserve.protocols.mgp.forwarding import judge
 from tests.host import guarded
 from tests.host.pretend import Fail, PretendServer
 from tests.host.test_mgp import ERAS, trusting
@@ -175,6 +177,60 @@ async def test_what_only_the_server_refuses_comes_back_as_the_same_exception():
             await client.call("run", command="rm -rf /")
     assert refused.value.guard == "sandbox"
     assert refused.value.violations and refused.value.data["status"] == "rejected"
+
+
+async def test_what_is_judged_is_what_is_sent():
+    class Order(BaseModel):
+        command: str
+
+    server = plain(tool("shell", "order", security={"risk_level": "safe", "validator": "sandbox"}))
+    async with Client(server, version=ERAS[0], mgp=trusting()) as client:
+        assert await client.call("shell", order=Order(command="ls")) == "done"
+        with pytest.raises(Rejected):
+            await client.call("shell", order=Order(command="rm -rf /"))
+    assert server.asked("tools/call")[0]["arguments"] == {"order": {"command": "ls"}}
+
+
+SANDBOX: dict[str, Any] = {"validator": "sandbox"}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "block", "passes"),
+    [
+        ("sandbox", {"line": "rm -rf /", "note": "hi"}, None, False),
+        ("sandbox", {"line": "rm -rf /", "note": "it; is"}, SANDBOX, True),  # the server knows which one is meant
+        ("sandbox", {"line": "rm -rf /", "n": 1}, SANDBOX, False),
+        ("sandbox", {"command": "rm -rf /", "note": "it; is"}, SANDBOX, False),
+        ("sandbox", {"command": "frobnicate x"}, None, False),
+        ("sandbox", {"command": "frobnicate x"}, SANDBOX, True),
+        ("sandbox", {"command": "frobnicate x; id"}, SANDBOX, False),
+        ("sandbox", {"command": "npm run build"}, SANDBOX, True),
+        ("sandbox", {"command": "bash -c id"}, SANDBOX, False),
+        ("readonly", {"command": "cp a b"}, SANDBOX, False),
+        (
+            "code_safety",
+            {"code": "import json"},
+            {"code_safety": {"level": "strict", "allowed_imports": ["math"]}},
+            False,
+        ),
+        (
+            "code_safety",
+            {"code": "import math"},
+            {"code_safety": {"level": "strict", "allowed_imports": ["math"]}},
+            True,
+        ),
+        ("code_safety", {"code": "x = 1"}, {"code_safety": {"max_code_size_bytes": 3}}, False),
+        ("code_safety", {"code": "import os"}, {"code_safety": {"level": 7, "allowed_imports": "os"}}, False),
+        ("code_safety", {"code": "import os"}, {"code_safety": "garbled"}, False),
+        ("network_restricted", {"url": ["https://example.com", {"x": "http://[::1]/"}]}, {}, False),
+    ],
+)
+def test_a_standard_validator_over_arguments(name: str, arguments: dict[str, Any], block: Any, passes: bool):
+    if passes:
+        judge(name, arguments, block)
+    else:
+        with pytest.raises(Rejected):
+            judge(name, arguments, block)
 
 
 def test_names_speak_only_for_tools_that_declare_nothing():

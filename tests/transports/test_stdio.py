@@ -206,3 +206,22 @@ def test_it_waits_for_a_peer_that_still_reads_and_not_for_one_that_does_not(ends
         assert ends.stdio.backlog > 0
 
     run(ends, work)
+
+
+def test_a_sender_is_told_when_its_message_has_been_taken(ends: Ends):
+    async def work() -> None:
+        ends.start()
+        taken: list[str] = []
+        ends.stdio.send(b"small", lambda: taken.append("small"))
+        ends.stdio.flush()
+        assert taken == ["small"]
+        large = b"x" * (1 << 20)
+        ends.stdio.send(large, lambda: taken.append("large"))
+        ends.stdio.send(b"plain")
+        ends.stdio.send(b"last", lambda: taken.append("last"))
+        ends.stdio.flush()
+        assert taken == ["small"]  # the pipe is full
+        await ends.heard(len(b"small\n" + large + b"\nplain\nlast\n"))
+        assert taken == ["small", "large", "last"]
+
+    run(ends, work)

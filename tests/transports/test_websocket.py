@@ -346,6 +346,24 @@ async def test_answers_are_kept_while_the_rest_makes_room_and_progress_is_the_ne
     assert kept == [b"a%d" % number for number in range(UNREAD)]
 
 
+async def test_a_sender_is_told_when_its_message_was_written_or_left_out():
+    wire = Wire()
+    socket = socket_on(wire)
+    gone: list[str] = []
+    socket.push(Outgoing(b"dropped", None, taken=lambda: gone.append("dropped")))
+    for number in range(UNREAD):
+        socket.push(Outgoing(b"%d" % number, None, answers=True))
+    assert gone == ["dropped"]
+    socket.unread.clear()
+    socket.push(Outgoing(b"written", None, taken=lambda: gone.append("written")))
+    serving = asyncio.create_task(socket.serve())
+    await asyncio.sleep(0)
+    assert gone == ["dropped"]
+    wire.reads.set()
+    await until(lambda: gone == ["dropped", "written"])
+    serving.cancel()
+
+
 async def test_a_call_that_ends_without_an_answer_sends_nothing():
     socket = socket_on(Wire())
     socket.push(Outgoing(b"", None, answers=True))

@@ -1,4 +1,4 @@
-"""Which values must never be shown: a schema marked `writeOnly` or `format: password`, and whatever holds one."""
+"""Which values must never be shown: secrets by name, by `writeOnly` or `format: password`, and whatever holds one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from defserve.binding.compact import children, walk
 from defserve.jsonvalue import JsonSchema, is_object
+from defserve.redaction import is_secret_name
 
 Path = Sequence[str | int]
 
@@ -16,6 +17,8 @@ def is_secret(schema: JsonSchema, path: Path) -> bool:
 
     A path the schema does not know is secret if anything in the schema is.
     """
+    if any(isinstance(step, str) and is_secret_name(step) for step in path):
+        return True
     if not any(map(_marked, walk(schema))):
         return False
     here = _alternatives(schema, [schema])

@@ -57,6 +57,8 @@ class Questions:
         self._last += 1
         id, pending = self._last, engine.pending()
         self._pending[id] = pending
+        if question.numbered is not None:
+            question.numbered(id)
         body = {"jsonrpc": "2.0", "id": id, "method": question.method, "params": question.params}
         outlet(Outgoing(encode(body), question.relates_to, asks=True))
         try:
@@ -90,9 +92,20 @@ class Questions:
 
 
 class Question:
-    """One request to the peer, and the call it is asked in, if it is asked in one."""
+    """One request to the peer, and the call it is asked in, if it is asked in one.
 
-    __slots__ = ("method", "params", "relates_to", "timeout")
+    `numbered` is told the request's id before it is sent, for a peer that names it in what it says meanwhile.
+    """
 
-    def __init__(self, method: str, params: Params, relates_to: Call | None, timeout: float) -> None:
+    __slots__ = ("method", "params", "relates_to", "timeout", "numbered")
+
+    def __init__(
+        self,
+        method: str,
+        params: Params,
+        relates_to: Call | None,
+        timeout: float,
+        numbered: Callable[[Id], None] | None = None,
+    ) -> None:
         self.method, self.params, self.relates_to, self.timeout = method, params, relates_to, timeout
+        self.numbered = numbered

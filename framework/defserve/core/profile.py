@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
 
 INTERNAL_ERROR = -32603
+LONGEST_TRACEBACK = 32_000
 
 
 class Profile:
@@ -52,12 +53,15 @@ def error_object(code: int, message: str, data: Any = None) -> Params:
 
 def mask(call: Call, error: BaseException) -> str:
     """Log an exception nobody expected under a fresh id; the text for the peer holds only that id."""
-    # Both imports are for the unlucky path only; `logging` alone costs several ms at start.
+    # These imports are for the unlucky path only; `logging` alone costs several ms at start.
     import logging
     import secrets
+    import traceback
+
+    from defserve.redaction import redact_text
 
     error_id = secrets.token_hex(6)
-    logging.getLogger("defserve").error(
-        "internal error %s in %s: %s", error_id, call.title, error, exc_info=(type(error), error, error.__traceback__)
-    )
+    # As text, since whoever formats an `exc_info` would show the secrets that are in it.
+    told = redact_text("".join(traceback.format_exception(error)), limit=LONGEST_TRACEBACK, multiline=True)
+    logging.getLogger("defserve").error("internal error %s in %s\n%s", error_id, call.title, told)
     return f"internal error (id {error_id})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.core.extension import Offer, Outgoing, is_coroutine_function
@@ -17,9 +17,6 @@ from defserve.wire.messages import Id, Malformed, Message, Notification, Params,
 if TYPE_CHECKING:
     from defserve.core.composition import Composition, Terms
     from defserve.core.engine import Engine
-
-
-Start: TypeAlias = Callable[[Call, Coroutine[Any, Any, Any]], None]
 
 
 class Batch:
@@ -113,9 +110,8 @@ class Session(Locals):
         None when the request has been answered already. The reply goes to the outlet in either case.
         """
         self._malformed = 0
-        left: list[Coroutine[Any, Any, None]] = []
-        self._request(request, envelope, start=lambda call, work: left.append(self.engine.settling(call, work)))
-        return left[0] if left else None
+        begun = self._begun(request, envelope)
+        return self.engine.settling(*begun) if isinstance(begun, tuple) else None
 
     def _other(self, message: Message, envelope: object | None) -> bool:
         if isinstance(message, Malformed):
@@ -162,9 +158,17 @@ class Session(Locals):
         self._batch_done(batch)
         return True
 
-    def _request(
-        self, request: Request, envelope: object | None, batch: Batch | None = None, start: Start | None = None
-    ) -> bool:
+    def _request(self, request: Request, envelope: object | None, batch: Batch | None = None) -> bool:
+        begun = self._begun(request, envelope, batch)
+        if isinstance(begun, tuple):
+            self.engine.start(*begun)
+            return True
+        return begun
+
+    def _begun(
+        self, request: Request, envelope: object | None, batch: Batch | None = None
+    ) -> tuple[Call, Coroutine[Any, Any, Any]] | bool:
+        """A call and the work it needs; True when it has been answered already, False when there is no loop for it."""
         terms = self.terms or self.composition.unopened
         call = Call(self, request.id, request.method, request.params, request.raw, terms)
         call.envelope, call.batch = envelope, batch
@@ -182,12 +186,13 @@ class Session(Locals):
             self._reply(call, *self._failure(call, error))
             return True
         try:
-            if method.immediate:
-                self.settle(call, method.run(call, call.params))
-            else:
-                (start or self.engine.start)(call, method.run(call, call.params))
+            result = method.run(call, call.params)
         except Exception as error:
             self.fail(call, error)
+            return True
+        if not method.immediate:
+            return call, result
+        self.settle(call, result)
         return True
 
     def _unknown(self, method: str, terms: Terms) -> Exception:
@@ -291,9 +296,15 @@ class Session(Locals):
         self.outlet(Outgoing(notification(method, params), relates_to))
 
     async def request(
-        self, method: str, params: Params, *, relates_to: Call | None = None, timeout: float | None = None
+        self,
+        method: str,
+        params: Params,
+        *,
+        relates_to: Call | None = None,
+        timeout: float | None = None,
+        numbered: Callable[[Id], None] | None = None,
     ) -> Any:
-        """Ask the peer and wait for its answer.
+        """Ask the peer and wait for its answer. `numbered` is told the request's id before it is sent.
 
         Raises PeerError if it answers with an error, PeerTimeout if it does not answer in time, PeerGone if it
         leaves first, NoBackChannel if this conversation cannot call back.
@@ -305,7 +316,7 @@ class Session(Locals):
             raise PeerGone(f"{method}: the peer has left")
         if self._questions is None:
             self._questions = Questions()
-        question = Question(method, params, relates_to, timeout or self.composition.limits.question)
+        question = Question(method, params, relates_to, timeout or self.composition.limits.question, numbered)
         return await self._questions.ask(self.engine, self.outlet, terms.profile, question)
 
     # -- life --------------------------------------------------------------------------------------------

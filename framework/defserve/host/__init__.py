@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from defserve.host.addresses import Remote, connect_url
     from defserve.host.answers import Accept, Answers, Cancel, Decision, Decline
     from defserve.host.approval import Grant
+    from defserve.host.audit_server import AuditServer
     from defserve.host.client import Client
+    from defserve.host.events import Event, EventStream
     from defserve.host.http import HttpLink
     from defserve.host.links import Link, Lost
     from defserve.host.mgp import Mgp
@@ -22,10 +24,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Accept",
     "Answers",
+    "AuditServer",
     "Cancel",
     "Client",
     "Decision",
     "Decline",
+    "Event",
+    "EventStream",
     "Grant",
     "HttpLink",
     "Link",
@@ -41,10 +46,13 @@ __all__ = [
 _HOMES = {
     "Accept": "defserve.host.answers",
     "Answers": "defserve.host.answers",
+    "AuditServer": "defserve.host.audit_server",
     "Cancel": "defserve.host.answers",
     "Client": "defserve.host.client",
     "Decision": "defserve.host.answers",
     "Decline": "defserve.host.answers",
+    "Event": "defserve.host.events",
+    "EventStream": "defserve.host.events",
     "Grant": "defserve.host.approval",
     "HttpLink": "defserve.host.http",
     "Link": "defserve.host.links",

@@ -50,6 +50,10 @@ class Approval:
         self.policy, self._approve = policy, approve
         self._granted = frozenset(checked_permission(name, "Mgp(granted=…)") for name in granted)
 
+    def can_ask(self, answers: Answers) -> bool:
+        """Whether somebody decides, so that what was put off is worth asking again."""
+        return self.policy == "interactive" and (self._approve is not None or answers.ask is not None)
+
     async def decide(self, permission: str, server: str, answers: Answers) -> Grant:
         """The decision about one permission of one server."""
         if self._granted.issuperset(FAMILIES.get(permission, (permission,))):
@@ -71,6 +75,8 @@ def risk_of(permission: str) -> str:
 
 def _grant(said: Any) -> Grant:
     if isinstance(said, Grant):
+        if said.expires_at is not None and said.expires_at.tzinfo is None:
+            raise UsageError(f"{said!r} ends at nobody's time", fix="use datetime(…, tzinfo=UTC)")
         return said
     if said is None or isinstance(said, bool):
         return Grant("deferred" if said is None else "approved" if said else "denied")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
 
 from anyio import CancelScope
@@ -21,6 +21,7 @@ from defserve.version import VERSION
 from defserve.wire.codec import encode
 
 if TYPE_CHECKING:
+    from defserve.host.events import EventStream
     from defserve.host.mgp import Mgp
     from defserve.host.mgp_peer import MgpPeer
 
@@ -242,6 +243,18 @@ class Client:
             return StreamEvents(wanted, self._audience, self._conversation, self._open, self.timeout)
         return SessionEvents(wanted, self._audience, self.subscribe, self.unsubscribe)
 
+    def subscribe_events(
+        self, channels: Sequence[str], *, min_severity: str | None = None, every: float = 1.0
+    ) -> EventStream:
+        """Events of a server that speaks MGP: `async with client.subscribe_events(["tool.*"]) as events: async for …`.
+
+        Where there is no session they are asked for `every` so many seconds.
+        """
+        from defserve.host.events import subscription
+
+        pause = every if self.stateless else None
+        return subscription(self.request, self._audience, channels, min_severity=min_severity, every=pause)
+
     async def request(
         self,
         method: str,
@@ -254,19 +267,18 @@ class Client:
         """Any request. `follow` answers and repeats one that comes back as `input_required`."""
         opening, patience = self._open, self.timeout if timeout is None else timeout
 
-        async def ask(params: Mapping[str, Any]) -> Any:
+        async def ask(params: Mapping[str, Any]) -> Json:
             dressed = opening.dress(params, self._log_level)
-            return await self._conversation.request(method, dressed, within=patience, on_progress=on_progress)
-
-        async def result_of(params: Mapping[str, Any]) -> Json:
-            result = await (in_rounds(ask, params, self.answers) if follow else ask(params))
+            result = await self._conversation.request(method, dressed, within=patience, on_progress=on_progress)
             if not is_object(result):
                 raise PeerError(f"the result of {method} is not an object")
             return result
 
-        if self.mgp is not None:
-            return await self.mgp.around(method, params or {}, result_of)
-        return await result_of(params or {})
+        def follow_up(params: Mapping[str, Any]) -> Awaitable[Json]:
+            return in_rounds(ask, params, self.answers)
+
+        send = follow_up if follow else ask
+        return await (send(params or {}) if self.mgp is None else self.mgp.around(method, params or {}, send))
 
     async def access_query(self, agent_id: str, tool: str | None = None) -> Json:
         """Whether an agent may use a tool, or the server (MGP §5.4). Needs `mgp`, and an admin's credentials."""

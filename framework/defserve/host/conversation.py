@@ -53,7 +53,7 @@ class Conversation:
         self._on_request, self._on_notification, self._on_gone = on_request, on_notification, on_gone
         self._pending: dict[Id, Pending] = {}
         self._last_id = 0
-        self._answering: dict[Id, asyncio.Task[None]] = {}
+        self._answering: dict[object, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[None] | None = None
         self._gone: PeerGone | None = None
@@ -129,8 +129,12 @@ class Conversation:
             return None
         return self._spawn(self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason}))
 
-    def occupy(self, key: Id, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`, an answer to the peer: as long as it takes, no deadline of ours passes."""
+    def occupy(self, work: Coroutine[Any, Any, None], id: Id | None = None) -> None:
+        """Run `work`, which answers the peer: as long as it takes, no deadline of ours passes.
+
+        With the `id` of a request it ends when the peer calls that request off.
+        """
+        key = object() if id is None else id
         task = self._answering[key] = asyncio.create_task(work)
         task.add_done_callback(lambda _: self._answering.pop(key, None))
 
@@ -173,7 +177,7 @@ class Conversation:
         elif isinstance(message, Notification):
             self._notified(message)
         elif isinstance(message, Request):
-            self.occupy(message.id, self._answer(message))
+            self.occupy(self._answer(message), message.id)
         else:
             self._malformed(message, data)
 

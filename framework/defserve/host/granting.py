@@ -25,6 +25,8 @@ Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 ASK: Final = ("mgp/permission/request", "mgp/permission/await")
 TELL: Final = ("mgp/permission/grant", "mgp/permission/response")
 
+DEFERRED: Final = Grant("deferred")
+
 log = logging.getLogger("defserve.host")
 
 
@@ -40,32 +42,25 @@ class Granting:
     @property
     def grants(self) -> dict[str, Decision]:
         """How it stands now with each permission that was decided; one whose time is over is `deferred`."""
-        now = instants.now()
-        return {name: grant.decision if grant.holds(now) else "deferred" for name, grant in self._grants.items()}
+        return {name: self._held(name).decision for name in self._grants}
 
     async def settle(self, names: Iterable[str], server: str) -> None:
         """Decide what is not decided, or no longer, and tell the server."""
         async with self._deciding:  # two calls at once must not ask a person twice
-            now = instants.now()
-            open_ = [n for n in dict.fromkeys(names) if n not in self._grants or not self._grants[n].holds(now)]
-            if not open_:
+            wanting = [name for name in dict.fromkeys(names) if not self._is_settled(name)]
+            if not wanting:
                 return
-            request_id = str(uuid4())
-            if self.send is not None:
-                await self._wire(ASK, {"request_id": request_id, "permissions": open_, "policy": self._approval.policy})
-            decided = {name: await self._approval.decide(name, server, self._answers) for name in open_}
+            asked = {"request_id": str(uuid4()), "permissions": wanting, "policy": self._approval.policy}
+            await self._wire(ASK, asked)
+            decided = {name: await self._approval.decide(name, server, self._answers) for name in wanting}
             self._grants.update(decided)
             self._report(decided)
-            if self.send is not None:
-                told = {name: grant.wire() for name, grant in decided.items()}
-                await self._wire(TELL, {"request_id": request_id, "grants": told})
+            told = {name: grant.wire() for name, grant in decided.items()}
+            await self._wire(TELL, {"request_id": asked["request_id"], "grants": told})
 
     def require(self, tool: str, names: Sequence[str]) -> None:
         """Raises PermissionDenied unless each of these is approved."""
-        standing = self.grants
-        missing: dict[str, Any] = {
-            name: decision for name in names if (decision := self._decision(standing, name)) != "approved"
-        }
+        missing = {name: held.decision for name in names if (held := self._held(name)).decision != "approved"}
         if missing:
             told = "; ".join(f"{name}: {decision}" for name, decision in missing.items())
             raise PermissionDenied(
@@ -75,16 +70,20 @@ class Granting:
 
     def meta(self) -> dict[str, Any]:
         """What a call carries in `_meta` where nothing is remembered between requests."""
-        now = instants.now()
-        held = {name: grant.wire() for name, grant in self._grants.items() if grant.holds(now)}
-        return {GRANT_KEYS[0]: held} if held else {}
+        told = {name: grant.wire() for name, grant in self._grants.items()}
+        return {GRANT_KEYS[0]: told} if told else {}
 
-    def _decision(self, standing: Mapping[str, Decision], name: str) -> Decision:
-        """A permission by itself, or as one of a family that was decided as a whole."""
-        for each in (name, *(family for family, members in FAMILIES.items() if name in members)):
-            if each in standing:
-                return standing[each]
-        return "deferred"
+    def _held(self, name: str) -> Grant:
+        """What holds of a permission: by itself, or as one of a family that was decided as a whole."""
+        families = (family for family, members in FAMILIES.items() if name in members)
+        found = next((self._grants[each] for each in (name, *families) if each in self._grants), DEFERRED)
+        return found if found.holds(instants.now()) else DEFERRED
+
+    def _is_settled(self, name: str) -> bool:
+        held = self._held(name)
+        if held.decision != "deferred":
+            return True
+        return name in self._grants and self._grants[name] == held and not self._approval.can_ask(self._answers)
 
     def _report(self, decided: Mapping[str, Grant]) -> None:
         for decision, event, result in (
@@ -98,7 +97,8 @@ class Granting:
 
     async def _wire(self, methods: Sequence[str], params: Mapping[str, Any]) -> None:
         """Say it under the first of its names that the server knows. What we refuse ourselves holds either way."""
-        assert self.send is not None
+        if self.send is None:
+            return
         for method in methods:
             try:
                 await self.send(method, params)

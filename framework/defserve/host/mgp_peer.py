@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
-from defserve.errors import MethodNotFound, PeerError, Refused
+from pydantic_core import from_json
+
+from defserve.errors import DefserveError, MethodNotFound, PeerError, PeerGone, Refused
 from defserve.host import callbacks, failures, retrying
 from defserve.host.auditing import AUDIT, FELL_BACK, RETRIED, Auditing
 from defserve.host.confirming import Confirming
@@ -22,6 +23,7 @@ from defserve.host.failures import Failure
 from defserve.host.granting import Granting
 from defserve.jsonvalue import is_array
 from defserve.protocols.mgp.negotiation import EXTENSION_ID, SECTIONS, VERSION
+from defserve.wire.codec import encode
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
@@ -62,12 +64,12 @@ class MgpPeer:
         """Read what the server said of MGP, and decide about its permissions before the first call (§3.4)."""
         self._opening = opening
         self._read(opening)
+        details = {"protocol_version": opening.version, "mgp": self.version, "extensions": list(self.extensions)}
+        self._audit.report("SERVER_CONNECTED", details=details)
         if "permissions" in self.sections:
             if not opening.stateless:
                 self._granting.send = self._send
             await self._granting.settle(self.permissions_required, self.server_id)
-        details = {"protocol_version": opening.version, "mgp": self.version, "extensions": list(self.extensions)}
-        self._audit.report("SERVER_CONNECTED", details=details)
 
     def closed(self, reason: str) -> None:
         if self._opening is not None:
@@ -93,7 +95,8 @@ class MgpPeer:
         self.trust_level = _text(block.get("trust_level"))
 
     async def _send(self, method: str, params: Mapping[str, Any]) -> Any:
-        assert self._opening is not None
+        if self._opening is None:
+            raise PeerGone("the conversation is over")
         dressed = self._opening.dress(params, None)
         return await self._conversation.request(method, dressed, within=self._client.timeout)
 
@@ -104,7 +107,7 @@ class MgpPeer:
             self._audit.received(params)
         elif method == callbacks.REQUEST and "callbacks" in self.sections and callbacks.wants_answer(params):
             answer = callbacks.respond(params, self._client.answers, self._send)
-            self._conversation.occupy(f"{method} {params['callback_id']}", answer)
+            self._conversation.occupy(answer)
 
     # -- requests ----------------------------------------------------------------------------------------
 
@@ -116,21 +119,18 @@ class MgpPeer:
         """
         try:
             if method == "tools/call":
-                return await self._call(deepcopy(dict(params)), ask, frozenset())
+                # A copy, as the server will read it: what is judged is what is sent.
+                return await self._call(from_json(encode(dict(params))), ask, frozenset())
             result, error, _ = await self._attempts(params, ask, None, None)
             return _given(result, error)
         except PeerError as error:
-            failure = failures.of_error(error) if self.version is not None else None
-            typed = failure.exception() if failure is not None else None
-            if typed is None:
+            if (typed := self._typed(error)) is None:
                 raise
             raise typed from error
 
     def check(self, result: Json) -> None:
         """Raises the exception of its code for a result that is an error of MGP's."""
-        failure = failures.of_result(result) if self.version is not None else None
-        error = failure.exception() if failure is not None else None
-        if error is not None:
+        if (error := self._typed(result)) is not None:
             raise error
 
     async def _call(self, params: Json, ask: Ask, tried: frozenset[str], trace_id: str = "") -> Json:
@@ -187,6 +187,10 @@ class MgpPeer:
             details = {"attempt": retried, "wait_ms": round(wait * 1000), "code": failure.code}
             self._audit.report(RETRIED, trace_id=trace_id, tool=tool, result="RETRY", details=details)
             await asyncio.sleep(wait)
+
+    def _typed(self, outcome: PeerError | Json) -> DefserveError | None:
+        failure = self._failure(outcome)
+        return failure.exception() if failure is not None else None
 
     def _failure(self, outcome: PeerError | Json) -> Failure | None:
         if self.version is None:

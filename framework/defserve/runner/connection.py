@@ -69,14 +69,10 @@ class Connection:
         self.transport.flush()
 
     def close(self) -> None:
-        self.forget()
-        self.transport.flush()
-        self.transport.close()
-
-    def forget(self) -> None:
-        """Let go of every peer without another word to it."""
         for session in list(self.sessions.values()):
             session.close()
+        self.transport.flush()
+        self.transport.close()
 
     # -- peers -------------------------------------------------------------------------------------------
 

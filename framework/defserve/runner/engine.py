@@ -196,7 +196,8 @@ class AsyncioEngine:
             done.set()
 
         if self.post(begin):
-            done.wait()
+            with self.pool.parked():
+                done.wait()
         if not tasks or tasks[0].cancelled():
             work.close()
             raise Suspended()

@@ -65,7 +65,12 @@ async def alive(composition: Composition) -> AsyncGenerator[AsyncioEngine]:
             await life.end(composition.limits.farewell)
 
 
-async def drain(calls: list[Call], seconds: float) -> None:
+async def drain(connection: Connection, seconds: float) -> None:
+    """Let the calls of a connection finish; see `finish`."""
+    await finish(_calls(connection), seconds)
+
+
+async def finish(calls: list[Call], seconds: float) -> None:
     """Let calls finish; endless ones are told to end. Those not done in time are answered as they are."""
     for call in calls:
         if call.endless:
@@ -79,13 +84,13 @@ async def drain(calls: list[Call], seconds: float) -> None:
 
 async def leave(connection: Connection, seconds: float) -> None:
     """End the conversation. Calls that are cancelled by it have `seconds` to clean up."""
-    calls = calls_of(connection)
+    calls = _calls(connection)
     connection.close()
     await asyncio.sleep(0)  # one that was just received has its first step first
     await _finished(calls, seconds)
 
 
-def calls_of(connection: Connection) -> list[Call]:
+def _calls(connection: Connection) -> list[Call]:
     return [call for session in connection.sessions.values() for call in session.in_flight.values()]
 
 

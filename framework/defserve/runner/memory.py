@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from defserve.core.composition import Composition
 from defserve.runner.connection import Connection
-from defserve.runner.life import alive, calls_of, drain, leave
+from defserve.runner.life import alive, drain, leave
 from defserve.transports.memory import Memory, MemoryPeer
 
 
@@ -22,7 +22,7 @@ async def serving(composition: Composition) -> AsyncGenerator[MemoryPeer]:
         loop.call_soon_threadsafe(lambda: engine.spawn(finish(seconds)))
 
     async def finish(seconds: float) -> None:
-        await drain(calls_of(connection), seconds)
+        await drain(connection, seconds)
         service.end(stop)
         connection.close()
 

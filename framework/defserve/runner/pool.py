@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
@@ -30,7 +31,7 @@ class Job:
 
 
 class Pool:
-    """At most `size` threads at work; those whose job was given up on (`abandon`) no longer count."""
+    """At most `size` threads at work, besides those that wait for a peer (`parked`) or were given up on (`abandon`)."""
 
     def __init__(self, size: int, wake: Callable[[Callable[[], None]], Any]) -> None:
         self._size, self._wake = size, wake
@@ -41,7 +42,7 @@ class Pool:
         self._lock = threading.Lock()
         # A job stays pending, and the thread that takes it idle, until both counts go down together: the
         # difference is exact at any moment, and no job waits behind a thread that is already taken.
-        self._pending = self._threads = self._idle = self._abandoned = 0
+        self._pending = self._threads = self._idle = self._abandoned = self._parked = 0
 
     def submit(self, function: Callable[[], Any], finished: Finished) -> Job:
         """Run `function` in a thread, with the caller's context variables; `finished(result, error)` on the loop."""
@@ -61,6 +62,18 @@ class Pool:
             if job.running:
                 self._abandoned += 1
                 self._hire()
+
+    @contextmanager
+    def parked(self) -> Generator[None]:
+        """While a worker thread waits for a peer, who may be slow: another may take its place."""
+        with self._lock:
+            self._parked += 1
+            self._hire()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._parked -= 1
 
     def post(self, action: Callable[[], None]) -> bool:
         """Run `action` on the loop, behind what this thread posted before. False when the loop has ended."""
@@ -84,7 +97,7 @@ class Pool:
     @property
     def _allowed(self) -> int:
         # However many threads hang, a peer that calls the hanging function again cannot have endless ones.
-        return self._size + min(self._abandoned, self._replaceable)
+        return self._size + min(self._abandoned + self._parked, self._replaceable)
 
     def _hire(self) -> None:
         if self._pending <= self._idle or self._threads >= self._allowed:

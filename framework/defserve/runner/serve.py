@@ -43,7 +43,8 @@ class StdioService:
         self.exit_code = 0
         self._stopper: Stopper | None = None
         self._seconds: float | None = None
-        self._reading = False
+        self._is_deaf = False
+        self._early: list[int] = []
 
     def run(self) -> int:
         self.composition.service.begin(self.stop)
@@ -58,8 +59,6 @@ class StdioService:
                 self.connection.close()
         except _Stop as stop:
             self.exit_code = stop.code
-            if not self._reading:  # it may have cut a message in two: nothing can follow that
-                self.connection.forget()
         finally:
             self.composition.service.end(self.stop)
             _restore_signals(previous)
@@ -87,20 +86,29 @@ class StdioService:
         while not self.connection.waiting:
             if self._seconds is not None:
                 return False
-            self._reading = True
             frames = self.transport.read_now(PATIENCE if answered else None)
-            self._reading = False
             if frames is None or self.transport.closed:
                 return False
             if frames:
+                # A signal must not cut a message in two.
+                self._is_deaf = True
                 self.connection.received(frames)
+                self._is_deaf = False
+                if self._early:
+                    raise _Stop(_code(self._early[0]))
                 answered = True
             elif answered:
                 break
+        # Somebody is there who has to be told, and maybe answered: that takes the loop.
+        self._is_deaf = True
         return True
 
     def _interrupt_prelude(self, number: int, frame: Any) -> None:
-        raise _Stop(INTERRUPTED if number == signal.SIGINT else 0)
+        if not self._is_deaf:
+            raise _Stop(_code(number))
+        self._early.append(number)
+        seconds = DEAF if number == signal.SIGINT else self.composition.limits.drain
+        _end_unless(lambda: not self._is_deaf, seconds, _code(number))
 
     # -- the loop ----------------------------------------------------------------------------------------
 
@@ -114,6 +122,9 @@ class StdioService:
             stop.listen()
             if self._seconds is not None:
                 stop.drain(self._seconds)
+            self._is_deaf = False
+            for number in self._early:
+                stop.hear(number)
             loop.run_until_complete(self._main(loop, stop))
         except asyncio.CancelledError:
             pass  # a signal cut the lifespan short
@@ -161,9 +172,9 @@ class StdioService:
         stop.cut_short(DEAF)
 
     async def _finish(self, seconds: float) -> None:
-        from defserve.runner.life import calls_of, drain
+        from defserve.runner.life import drain
 
-        await drain(calls_of(self.connection), seconds)
+        await drain(self.connection, seconds)
         self.composition.service.end(self.stop)
         self.transport.flush()
         await self.transport.written(self.composition.limits.farewell)
@@ -227,6 +238,13 @@ class Stopper:
             self.seconds = seconds
             self.over.set()
 
+    def hear(self, number: int) -> None:
+        """A signal that came before anything was served."""
+        if number == signal.SIGINT:
+            self._interrupt()
+        else:
+            self.composition.service.stop(self.composition.limits.drain)
+
     def _drain(self) -> None:
         if self._signalled or not self.serving:
             self._stop()
@@ -259,6 +277,10 @@ class _Stop(BaseException):
 
     def __init__(self, code: int) -> None:
         self.code = code
+
+
+def _code(number: int) -> int:
+    return INTERRUPTED if number == signal.SIGINT else 0
 
 
 def _on_signals(action: Callable[[int, Any], None]) -> dict[int, Any]:

@@ -12,7 +12,7 @@ from defserve.core.service import Stop
 from defserve.core.session import Session
 from defserve.limits import Limits
 from defserve.runner.engine import AsyncioEngine
-from defserve.runner.life import alive, drain
+from defserve.runner.life import alive, finish
 
 
 class Caller(Protocol):
@@ -40,6 +40,11 @@ class WebDesk:
         """Ends the streams that belong to no call; the transport's business."""
         self.over: Callable[[float], None] = _at_leisure
         """Told when all is answered that will be; what is still on its way to a client may take so many seconds."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether conversations can be opened on the running loop."""
+        return self._engine is not None and self._engine.loop is asyncio.get_running_loop()
 
     async def start(self, ended: Callable[[], None]) -> None:
         """Enter the lifespans, once on each loop. `ended` is called there when conversations have to end."""
@@ -90,7 +95,7 @@ class WebDesk:
     async def _finish(self, engine: AsyncioEngine, seconds: float, stop: Stop) -> None:
         """Serve what is under way, then let go of the clients."""
         until = engine.loop.time() + seconds
-        await drain([call for call in self.composition.calls() if call.engine is engine], seconds)
+        await finish([call for call in self.composition.calls() if call.engine is engine], seconds)
         self.composition.service.end(stop)
         self.hang_up()
         self.over(until - engine.loop.time())

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,8 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from defserve.errors import LimitExceeded, Refused
+from defserve.jsonvalue import is_object
+from defserve.stores.checkpoint_cache import Known
 from defserve.stores.checkpoint_ids import RANDOM, canonical, identify, is_id, verify
 from defserve.stores.checkpoints import (
     SPACES,
@@ -137,7 +138,7 @@ class CheckpointStore:
         self._store, self._secret, self._clock = store, secret, clock
         self.retention = retention or Retention()
         self._max_bytes, self._max_depth = max_bytes, max_depth
-        self._known = _Known(CACHED)
+        self._known = Known(CACHED)
 
     async def load(self, key: TreeKey) -> Tree:
         """The tree as it is now; an empty one if nothing was ever committed."""
@@ -170,9 +171,10 @@ class CheckpointStore:
     async def commit(self, held: Held, content: Any = OPAQUE, *, branch: bool = False) -> Commit:
         """Make a new checkpoint of `content` below the one that is held, and make it the head.
 
-        The content is the store's from now on: leave it as it is. Returns when it is kept. Raises HeadMoved if what is held is not the head, unless this may `branch` off, and
-        LimitExceeded or ValueError for a content that cannot be kept. Nothing is left of a commit that raises, save
-        when the store was lost while it was asked: then it may turn up as the head.
+        The content is the store's from now on: leave it as it is. Returns when it is kept. Raises HeadMoved if what
+        is held is not the head, unless this may `branch` off, and LimitExceeded or ValueError for a content that
+        cannot be kept. Nothing is left of a commit that raises, save when the store was lost while it was asked: then
+        it may turn up as the head.
         """
         made = None if content is OPAQUE else Content(content, self._encoded(content))
         key = held.key
@@ -344,34 +346,6 @@ class CheckpointStore:
         return tree, {name: Record.decode(name, data) for name, data in entries.items()}
 
 
-class _Known:
-    """The contents asked for last, by their ids, as long as nothing in their tree was rewritten."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._bytes = limit, 0
-        self._held: OrderedDict[tuple[TreeKey, str], tuple[int, Record, Content | None]] = OrderedDict()
-
-    def find(self, key: TreeKey, tree: Tree, id: str) -> tuple[Record, Content | None] | None:
-        found = self._held.get((key, id))
-        if found is None or found[0] != tree.epoch:
-            return None
-        self._held.move_to_end((key, id))
-        return found[1], found[2]
-
-    def keep(self, key: TreeKey, tree: Tree, record: Record, content: Content | None) -> None:
-        if (key, record.id) in self._held:
-            self._bytes -= _weight(self._held.pop((key, record.id)))
-        self._held[key, record.id] = kept = (tree.epoch, record, content)
-        self._bytes += _weight(kept)
-        while self._bytes > self._limit:
-            self._bytes -= _weight(self._held.popitem(last=False)[1])
-
-
-def _weight(kept: tuple[int, Record, Content | None]) -> int:
-    # A value takes several times the room of its text.
-    return 1024 + len(kept[1].body) + (8 * len(kept[2].encoded) if kept[2] is not None else 0)
-
-
 def _content_of(record: Record, records: dict[str, Record]) -> Content | None:
     if record.form == "opaque":
         return None
@@ -387,12 +361,8 @@ def _encoded_of(record: Record, records: dict[str, Record]) -> bytes:
 def _is_deeper(value: Any, depth: int) -> bool:
     level: list[Any] = [value] if type(value) in _CONTAINERS else []
     for _ in range(depth):
-        level = [
-            item
-            for held in level
-            for item in (held.values() if type(held) is dict else held)
-            if type(item) in _CONTAINERS
-        ]
+        items = (item for held in level for item in (held.values() if is_object(held) else held))
+        level = [item for item in items if type(item) in _CONTAINERS]
         if not level:
             return False
     return True

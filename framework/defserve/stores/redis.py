@@ -1,8 +1,9 @@
 """A store in Redis, for servers that run as many processes. Each space is one hash, each change one script.
 
-How safe an acknowledged change is, is Redis's own setting. With `appendonly yes` it survives a killed Redis; with
-`appendfsync always` a machine without power as well (`everysec`, the default, may lose the last second then). `open`
-warns where append-only is off. Scripts touch one key each, so a cluster will do.
+How safe an acknowledged change is, is Redis's own setting. Only `appendonly yes` with `appendfsync always` keeps the
+promise of a Store: with `everysec` a Redis that is killed may lose what it acknowledged in the last two seconds, and
+without an append-only file everything since it last saved. `open` warns of both. A script touches one key, so a cluster
+will do.
 """
 
 from __future__ import annotations
@@ -76,12 +77,16 @@ class RedisStore:
         with self._troubles():
             await self._redis().ping()
         try:
-            said = await self._redis().config_get("appendonly")
+            said = await self._redis().config_get("append*")
         except Exception:
             # Hosted ones do not tell.
             return
-        if said.get("appendonly", said.get(b"appendonly")) in ("no", b"no"):
-            log.warning("the Redis at %s keeps no append-only file: state is lost when it restarts", self._where)
+        for setting, value in (("appendonly", "yes"), ("appendfsync", "always")):
+            if said.get(setting, value) != value:
+                log.warning(
+                    "the Redis at %s may lose what it acknowledged: its %s is %s, not %s",
+                    *(self._where, setting, said[setting], value),
+                )
 
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
         if not names:
@@ -156,7 +161,8 @@ class RedisStore:
         except (RedisError, OSError) as error:
             text = str(error) or type(error).__name__
             log.error("the store %s is in trouble: %s", self._where, text)
-            kind, said = next((found for sign, found in _PROBLEMS.items() if sign in text), _UNREACHABLE)
+            signs = f"{type(error).__name__} {text}"
+            kind, said = next((found for sign, found in _PROBLEMS.items() if sign in signs), _UNREACHABLE)
             raise kind(said) from None
 
 
@@ -165,9 +171,9 @@ Problem = type[StoreUnavailable] | type[StoreFull]
 # Peers are told what is wrong, never where.
 _UNREACHABLE: Final[tuple[Problem, str]] = (StoreUnavailable, "The store cannot be reached")
 _PROBLEMS: Final[dict[str, tuple[Problem, str]]] = {
-    "OOM ": (StoreFull, "The store is full"),
+    "OutOfMemoryError": (StoreFull, "The store is full"),
     "MISCONF": (StoreFull, "The store cannot save what it is given"),
-    "READONLY": (StoreReadOnly, "The store cannot be written"),
+    "ReadOnlyError": (StoreReadOnly, "The store cannot be written"),
 }
 
 

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
+from threading import RLock
 from typing import Any, Final
 
 from defserve.stores.lanes import Lane, Outcome
@@ -77,7 +78,7 @@ class SqliteStore:
         self.path = Path(path).expanduser()
         self._clock = clock
         writer, reader = _Connection(self.path, busy), _Connection(self.path, busy)
-        self._writer: Lane[Change, bool] = Lane("defserve-writer", _Writing(writer, clock), writer.drop)
+        self._writer: Lane[Change, bool] = Lane("defserve-writer", _Writing(writer, reader, clock), writer.drop)
         self._reader: Lane[Read, Any] = Lane("defserve-reader", _Reading(reader), reader.drop)
 
     async def open(self) -> None:
@@ -99,13 +100,11 @@ class SqliteStore:
 
     async def spaces(self, prefix: str) -> AsyncIterator[str]:
         # One step over the index for each space, however much it holds.
-        sql = f"SELECT space FROM entries WHERE space > ? AND {_LIVE} ORDER BY space LIMIT 1"
-        after = prefix
-        while rows := await self._rows(sql, after, self._clock()):
-            after = rows[0][0]
-            if not after.startswith(prefix):
-                return
-            yield after
+        sql = f"SELECT space FROM entries WHERE space %s ? AND {_LIVE} ORDER BY space LIMIT 1"
+        rows = await self._rows(sql % ">=", prefix, self._clock())
+        while rows and rows[0][0].startswith(prefix):
+            yield rows[0][0]
+            rows = await self._rows(sql % ">", rows[0][0], self._clock())
 
     async def check(self) -> list[str]:
         rows = await self._rows("PRAGMA integrity_check")
@@ -122,24 +121,42 @@ class SqliteStore:
 class _Writing:
     """Makes the changes that came together in one transaction, so that they share its fsync."""
 
-    def __init__(self, connection: _Connection, clock: Callable[[], float]) -> None:
-        self._connection, self._clock = connection, clock
+    def __init__(self, connection: _Connection, reader: _Connection, clock: Callable[[], float]) -> None:
+        self._connection, self._reader, self._clock = connection, reader, clock
         self._swept = clock()
 
     def __call__(self, changes: Sequence[Change]) -> Sequence[Outcome]:
         try:
-            connection = self._connection.get()
-            connection.execute("BEGIN IMMEDIATE")
-            now = self._clock()
-            outcomes = [(True, _change(connection, change, now)) for change in changes]
-            self._sweep(connection, now)
-            connection.execute("COMMIT")
-            return outcomes
+            return self._commit(changes)
         except Exception as error:
-            self._connection.drop()
-            problem = self._connection.problem(error)
-            # Each caller raises one of its own.
-            return [(False, copy(problem)) for _ in changes]
+            self._drop()
+            if _code(error) != sqlite3.SQLITE_READONLY:
+                return self._failed(changes, error)
+        # It may be writable by now: that shows only to connections made since.
+        try:
+            return self._commit(changes)
+        except Exception as error:
+            self._drop()
+            return self._failed(changes, error)
+
+    def _commit(self, changes: Sequence[Change]) -> Sequence[Outcome]:
+        connection = self._connection.get()
+        connection.execute("BEGIN IMMEDIATE")
+        now = self._clock()
+        outcomes = [(True, _change(connection, change, now)) for change in changes]
+        self._sweep(connection, now)
+        connection.execute("COMMIT")
+        return outcomes
+
+    def _drop(self) -> None:
+        # SQLite lets a process's connections share what it knows of a file, so one alone would not start afresh.
+        self._connection.drop()
+        self._reader.drop()
+
+    def _failed(self, changes: Sequence[Change], error: Exception) -> Sequence[Outcome]:
+        problem = self._connection.problem(error)
+        # Each caller raises one of its own.
+        return [(False, copy(problem)) for _ in changes]
 
     def _sweep(self, connection: sqlite3.Connection, now: float) -> None:
         if not 0 <= now - self._swept < 60:
@@ -158,17 +175,18 @@ class _Reading:
 
     def _one(self, read: Read) -> Outcome:
         try:
-            return True, read(self._connection.get())
+            with self._connection.lock:
+                return True, read(self._connection.get())
         except Exception as error:
             self._connection.drop()
             return False, self._connection.problem(error)
 
 
 class _Connection:
-    """A connection that is made when it is needed, and again after it was dropped. Used by one thread."""
+    """A connection that is made when it is needed, and again after it was dropped. Used by one thread at a time."""
 
     def __init__(self, path: Path, busy: float) -> None:
-        self._path, self._busy = path, busy
+        self._path, self._busy, self.lock = path, busy, RLock()
         self._open: sqlite3.Connection | None = None
 
     def get(self) -> sqlite3.Connection:
@@ -185,24 +203,35 @@ class _Connection:
 
     def drop(self) -> None:
         """Close it, and so undo what was not committed."""
-        opened, self._open = self._open, None
-        if opened is not None:
-            with suppress(sqlite3.Error):
-                opened.close()
+        with self.lock:
+            opened, self._open = self._open, None
+            if opened is not None:
+                with suppress(sqlite3.Error):
+                    opened.close()
 
     def problem(self, error: Exception) -> Exception:
         """What to tell the caller."""
         log.error("the store %s is in trouble: %s", self._path, error)
         if not isinstance(error, sqlite3.Error | OSError):
             return error
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        kind, text = _PROBLEMS.get(code, _UNREADABLE)
+        kind, text = _PROBLEMS.get(_code(error), _UNREADABLE)
         return kind(text, data={"retry_after_ms": int(self._busy * 1000)} if kind is StoreBusy else None)
+
+
+def _code(error: Exception) -> int:
+    """SQLite's primary result code; the rest of it says more than anybody asks."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _make_private(path: Path) -> None:
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    mode = path.stat().st_mode & 0o777
+    for side in (f"{path}-wal", f"{path}-shm"):
+        # Made with the mode the file had then; one that was read-only must not stay so behind its back.
+        with suppress(OSError):
+            if os.stat(side).st_mode & 0o777 != mode:
+                os.chmod(side, mode)
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
@@ -223,7 +252,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            if _code(error) != sqlite3.SQLITE_BUSY:
                 raise
             time.sleep(0.02)
 

@@ -25,11 +25,11 @@ PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 class Exchange(Outbox):
     """A request and the response to it. `push` may be called at any time; what is pushed is written in order."""
 
-    __slots__ = ("headers", "principal", "_send", "_receive")
+    __slots__ = ("headers", "principal", "prefers_events", "_send", "_receive")
 
     def __init__(self, headers: Headers, principal: Principal, receive: Receive, send: Send) -> None:
         super().__init__()
-        self.headers, self.principal = headers, principal
+        self.headers, self.principal, self.prefers_events = headers, principal, False
         self._send, self._receive = send, receive
 
     # -- what the runner says ----------------------------------------------------------------------------
@@ -56,9 +56,6 @@ class Exchange(Outbox):
 
         Raises TimeoutError if it is not there in time.
         """
-        length = self.headers.get("content-length")
-        if length is not None and length.isdecimal() and int(length) > limit:
-            return None
         steps = self._receive().__await__()
         try:
             waiting_for = next(steps)
@@ -67,10 +64,19 @@ class Exchange(Outbox):
             if "body" in message and not message.get("more_body", False):
                 # It came with the headers: nothing to arm a timer for.
                 return message["body"] if len(message["body"]) <= limit else None
+            if self._announces_more_than(limit):
+                return None
             async with asyncio.timeout(seconds):
                 return await self._read(limit, message)
+        if self._announces_more_than(limit):
+            steps.close()
+            return None
         async with asyncio.timeout(seconds):
             return await self._read(limit, await Rest(steps, waiting_for))
+
+    def _announces_more_than(self, limit: int) -> bool:
+        length = self.headers.get("content-length")
+        return length is not None and length.isdecimal() and int(length) > limit
 
     async def _read(self, limit: int, message: MutableMapping[str, Any]) -> bytes | None:
         chunks: list[bytes] = []
@@ -105,7 +111,11 @@ class Exchange(Outbox):
         """One complete response."""
         kind = (PLAIN if plain else JSON,) if body else ()
         headers = [*kind, (b"content-length", b"%d" % len(body)), *headers]
-        await self._begin(status, headers, {"type": "http.response.body", "body": body})
+        try:
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+            await self._send({"type": "http.response.body", "body": body})
+        except OSError:  # what ASGI servers may raise once the client has gone, of which `watch` hears as well
+            pass
 
     @property
     def only(self) -> Sent | None:
@@ -115,14 +125,10 @@ class Exchange(Outbox):
 
     async def start_events(self, first: bytes = b"") -> None:
         """From here on the response is a stream of events."""
-        body = {"type": "http.response.body", "body": first, "more_body": True}
-        await self._begin(200, list(sse_format.HEADERS), body)
-
-    async def _begin(self, status: int, headers: list[tuple[bytes, bytes]], body: MutableMapping[str, Any]) -> None:
         try:
-            await self._send({"type": "http.response.start", "status": status, "headers": headers})
-            await self._send(body)
-        except OSError:  # what ASGI servers may raise once the client has gone, of which `watch` hears as well
+            await self._send({"type": "http.response.start", "status": 200, "headers": list(sse_format.HEADERS)})
+            await self._send({"type": "http.response.body", "body": first, "more_body": True})
+        except OSError:  # as in `respond`
             pass
 
     async def stream(self, keep_alive: float, left: Callable[[], None]) -> None:

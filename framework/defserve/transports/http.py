@@ -11,7 +11,7 @@ from defserve.auth.options import Auth, Denied
 from defserve.auth.principals import LOCAL, Principal, anonymous
 from defserve.transports.exchange import Exchange, Receive, Scope, Send
 from defserve.transports.gate import Gate
-from defserve.transports.headers import Headers, accepts, is_json
+from defserve.transports.headers import Headers, accepts, is_json, prefers_events
 from defserve.transports.sse import MESSAGES, STREAM, LegacySse
 from defserve.transports.streamable import Desk, Rules, Streamable, refuse
 from defserve.transports.websocket import WebSockets, offers_another, refusing
@@ -66,8 +66,8 @@ class HttpApp:
             self.streamable.challenge = self._ask_for_scopes
         self.sockets = WebSockets(desk)
         self.endpoint = options.path.rstrip("/")
-        self._let_in: set[tuple[bytes | None, ...] | None] = set()
-        self._taken: set[tuple[bytes | None, ...] | None] = set()
+        self._let_in: dict[tuple[bytes | None, ...] | None, bool] = {}
+        self._taken: dict[tuple[bytes | None, ...] | None, bool] = {}
         base = self.endpoint.rpartition("/")[0]
         self.legacy = LegacySse(desk, base)
         self._probes = {base + path: probe for path, probe in options.probes.items()}
@@ -106,7 +106,8 @@ class HttpApp:
         if handle is None:
             await exchange.respond(405, headers=[(b"allow", ", ".join(methods).encode())])
             return
-        await self.desk.start(self.close)
+        if not self.desk.ready:
+            await self.desk.start(self.close)
         await handle(exchange, scope)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,7 +131,7 @@ class HttpApp:
         host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
         refusal = self.gate.check(host, origin, site)
         if refusal is None:
-            _remember(self._let_in, exchange.headers.pick(LET_IN_BY))
+            _remember(self._let_in, exchange.headers.pick(LET_IN_BY), True)
             return True
         await exchange.respond(refusal.status, refusal.text.encode(), plain=True)
         return False
@@ -200,7 +201,10 @@ class HttpApp:
         return scope["path"].removeprefix(self._root(scope)).rstrip("/")
 
     async def _post(self, exchange: Exchange, scope: Scope) -> None:
-        if exchange.headers.pick(TAKEN_BY) not in self._taken and not await self._takes(exchange):
+        prefers_events = self._taken.get(exchange.headers.pick(TAKEN_BY))
+        if prefers_events is not None:
+            exchange.prefers_events = prefers_events
+        elif not await self._takes(exchange):
             return
         body = await self._body(exchange)
         if body is not None:
@@ -212,7 +216,8 @@ class HttpApp:
             return False
         accept = exchange.headers.get("accept")
         if accepts(accept, "application/json") and accepts(accept, "text/event-stream"):
-            _remember(self._taken, exchange.headers.pick(TAKEN_BY))
+            exchange.prefers_events = prefers_events(accept)
+            _remember(self._taken, exchange.headers.pick(TAKEN_BY), exchange.prefers_events)
             return True
         text = "Not acceptable: accept both application/json and text/event-stream"
         await refuse(exchange, 406, INVALID_REQUEST, text)
@@ -272,9 +277,11 @@ class HttpApp:
                 return
 
 
-def _remember(known: set[tuple[bytes | None, ...] | None], values: tuple[bytes | None, ...] | None) -> None:
+def _remember(
+    known: dict[tuple[bytes | None, ...] | None, bool], values: tuple[bytes | None, ...] | None, judged: bool
+) -> None:
     if values is None:
         return
     if len(known) >= REMEMBERED:
         known.clear()
-    known.add(values)
+    known[values] = judged

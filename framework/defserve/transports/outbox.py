@@ -79,7 +79,7 @@ class Outbox:
         self.unread.insert(self._place(message), Unread(message, id))
 
     def _place(self, message: Sent) -> int:
-        """Behind all but the bulk of other calls; the answers to a batch, which belong to no single call, behind all."""
+        """Behind all but the bulk of other calls; the answers to a batch, which belong to no one call, behind all."""
         bulk = next((at for at, item in enumerate(self.unread) if item.message.bulk), None)
         if bulk is None or (message.answers and message.relates_to is None):
             return len(self.unread)

@@ -36,10 +36,11 @@ class Sessions:
         # Somebody else's session is no session: an id is never authority.
         if web is None or web.principal != principal:
             return None
-        if web.is_idle(self.idle):
+        now = time.monotonic()
+        if now - web.used > self.idle and web.is_idle(self.idle):
             self.end(web)
             return None
-        web.used = time.monotonic()
+        web.used = now
         return web
 
     def end(self, web: WebSession) -> None:

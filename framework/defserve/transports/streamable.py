@@ -18,7 +18,7 @@ from defserve.errors import LimitExceeded
 from defserve.jsonvalue import is_object
 from defserve.limits import Limits
 from defserve.transports.exchange import Exchange, HeaderList, Rest
-from defserve.transports.headers import accepts, param_mismatch, prefers_events, routing_mismatch
+from defserve.transports.headers import accepts, param_mismatch, routing_mismatch
 from defserve.transports.sessions import Sessions
 from defserve.transports.web_session import Conversation, Stream, WebSession
 from defserve.wire.codec import INVALID_REQUEST, decode, encode
@@ -40,6 +40,11 @@ class Desk(Protocol):
     """What a network transport asks of the runner."""
 
     limits: Limits
+
+    @property
+    def ready(self) -> bool:
+        """Whether it was started on the running loop."""
+        ...
 
     async def start(self, ended: Callable[[], None]) -> None:
         """Be ready to serve; a second call does nothing. `ended` is called when conversations have to end."""
@@ -94,7 +99,8 @@ class Streamable:
             return refuse(exchange, 400, message.code, message.message, message.id)
         if self.challenge is not None and (scopes := self._missing_scopes(exchange, message)):
             return self.challenge(exchange, scopes)
-        if self._is_stateless(exchange, message):
+        version = exchange.headers.get("mcp-protocol-version")
+        if self._is_stateless(version, message):
             return self._post_stateless(exchange, message)
         return self._post_handshake(exchange, message)
 
@@ -106,9 +112,8 @@ class Streamable:
         scopes = self.rules.scopes(name) if isinstance(name, str) else ()
         return scopes if exchange.principal.missing(scopes) else ()
 
-    def _is_stateless(self, exchange: Exchange, message: Message | list[Message]) -> bool:
+    def _is_stateless(self, version: str | None, message: Message | list[Message]) -> bool:
         """The body decides; a header of another era, or of none we know, leaves the handshake's rules behind."""
-        version = exchange.headers.get("mcp-protocol-version")
         if isinstance(message, SPOKEN):
             meta = message.params.get("_meta")
             if is_object(meta) and self.rules.version_key in meta:
@@ -170,8 +175,9 @@ class Streamable:
         if isinstance(message, Request) and message.method == self.rules.opening:
             await self._open(exchange, message)
             return
-        web = await self._session(exchange)
-        if web is None:
+        web = self._session(exchange)
+        if not isinstance(web, WebSession):
+            await web
             return
         if isinstance(message, list) and web.version not in self.rules.batch_versions:
             text = "Invalid request: batches are not part of this protocol version"
@@ -220,19 +226,16 @@ class Streamable:
             self.sessions.end_idle()
             return self.desk.open(web.outlet, principal=principal, counted=True)
 
-    async def _session(self, exchange: Exchange) -> WebSession | None:
-        """The session a request belongs to; None when it was refused."""
+    def _session(self, exchange: Exchange) -> WebSession | Awaitable[None]:
+        """The session a request belongs to, or the refusal to be awaited."""
         id, version = exchange.headers.get("mcp-session-id"), exchange.headers.get("mcp-protocol-version")
         if id is None:
-            await refuse(exchange, 400, INVALID_REQUEST, "Invalid request: the Mcp-Session-Id header is missing")
-            return None
+            return refuse(exchange, 400, INVALID_REQUEST, "Invalid request: the Mcp-Session-Id header is missing")
         web = self.sessions.find(id, exchange.principal.id)
         if web is None:
-            await refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; initialize again")
-            return None
+            return refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; initialize again")
         if version is not None and version not in self.rules.handshake_versions:
-            await refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
-            return None
+            return refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
         return web
 
     async def _run(
@@ -251,6 +254,11 @@ class Streamable:
             try:
                 waiting_for = work.send(None)
             except StopIteration:
+                answer = exchange.only
+                if answer is not None and (stream is None or not (stream.name or exchange.prefers_events)):
+                    exchange.unread.clear()  # else it and its call would keep each other alive until garbage collection
+                    await exchange.respond(statuses.get(answer.code, 200) if answer.code else 200, answer.data)
+                    return
                 await _absorb()
             else:
                 answering = asyncio.create_task(self._answer(exchange, left, statuses, stream))
@@ -278,7 +286,7 @@ class Streamable:
 
     async def _answer_at_once(self, exchange: Exchange, statuses: Mapping[int, int], stream: Stream | None) -> bool:
         """A single message is plain JSON; a request that ended without an answer was cancelled."""
-        if stream is not None and (stream.name or prefers_events(exchange.headers.get("accept"))):
+        if stream is not None and (stream.name or exchange.prefers_events):
             return False  # its client is sent away to come back for the answer, or asked for events
         if not exchange.unread:
             await exchange.respond(202)
@@ -287,7 +295,7 @@ class Streamable:
         if answer is None:
             return False
         exchange.unread.clear()  # else it and its call would keep each other alive until the next garbage collection
-        await exchange.respond(statuses.get(answer.code, 200) if answer.code is not None else 200, answer.data)
+        await exchange.respond(statuses.get(answer.code, 200) if answer.code else 200, answer.data)
         return True
 
     # -- GET and DELETE ----------------------------------------------------------------------------------
@@ -301,8 +309,9 @@ class Streamable:
                 exchange, 406, INVALID_REQUEST, "Not acceptable: a stream of text/event-stream is all there is"
             )
             return
-        web = await self._session(exchange)
-        if web is None:
+        web = self._session(exchange)
+        if not isinstance(web, WebSession):
+            await web
             return
         last = exchange.headers.get("last-event-id")
         if last is not None:
@@ -326,10 +335,12 @@ class Streamable:
         if exchange.headers.get("mcp-protocol-version") in self.rules.stateless_versions:
             await exchange.respond(405, headers=[(b"allow", b"POST")])
             return
-        web = await self._session(exchange)
-        if web is not None:
-            self.sessions.end(web)
-            await exchange.respond(204)
+        web = self._session(exchange)
+        if not isinstance(web, WebSession):
+            await web
+            return
+        self.sessions.end(web)
+        await exchange.respond(204)
 
     def drain(self) -> None:
         """End the streams that belong to no call; the others end with theirs."""

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import threading
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
 import pytest
@@ -21,11 +23,15 @@ from defserve import (
     UsageError,
     moderate,
 )
+from defserve.auth.principals import LOCAL
 from defserve.protocols.mcp.lifecycle import LOG_LEVELS
 from defserve.protocols.mgp.event_delivery import EVENT, UNDER_WAY, WAITING, WAITING_BYTES
+from defserve.runner.connection import Connection
+from defserve.runner.life import alive
+from defserve.transports.stdio import Stdio
 from tests.asgi import Peer, living
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, speaking
-from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw, text_of, turns
+from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw, text_of, turns, until
 
 pytestmark = pytest.mark.anyio
 
@@ -85,9 +91,9 @@ class Plant:
 
 @asynccontextmanager
 async def subscriber(
-    server: Server, *channels: str, who: Principal | None = None, **filter: Any
+    server: Server, *channels: str, who: Principal = LOCAL, **filter: Any
 ) -> AsyncGenerator[tuple[Raw, str]]:
-    async with speaking(server, SESSION, ["events"], **({"who": who} if who else {})) as peer:
+    async with speaking(server, SESSION, ["events"], who=who) as peer:
         yield peer, (await subscribed(peer, *channels, **filter))["subscription_id"]
 
 
@@ -328,10 +334,9 @@ async def test_a_foreign_subscription_is_as_unknown_as_one_that_never_was():
 async def test_a_session_that_ends_takes_its_subscriptions_along():
     plant = Plant()
     async with subscriber(plant.server, "*"):
-        assert plant.server.mgp.events.watches_calls
-        assert plant.server.mgp.events._subscriptions
+        assert plant.server.mgp.events.listeners == 1
+    assert plant.server.mgp.events.listeners == 0
     assert not plant.server.mgp.events.watches_calls
-    assert not plant.server.mgp.events._subscriptions
     await plant.usage.emit(tokens_used=1)
 
 
@@ -440,10 +445,45 @@ async def test_over_http_events_wait_for_the_sessions_stream_and_a_gap_is_told()
         for number in range(1, total + 1):
             await plant.usage.emit(tokens_used=number)
         stream = await peer.listen().started()
-        heard = [(await stream.next())["params"] for _ in range(UNDER_WAY + WAITING)]
+        await stream.until(lambda: stream.body.count(EVENT.encode()) == UNDER_WAY + WAITING)
+        heard = [message["params"] for message in stream.messages]
         stream.leave()
     assert heard[-1]["data"]["tokens_used"] == total
     assert [e["gap"] for e in heard if "gap" in e] == [{"from": UNDER_WAY + 1, "to": UNDER_WAY + 3}]
+
+
+async def test_on_a_pipe_that_nobody_reads_little_waits_and_the_newest_comes_last():
+    plant, stdio = Plant(), Stdio(1 << 20)
+    stdio._input, say = os.pipe()
+    hear, stdio._output = os.pipe()
+    mgp = {"version": "0.3.0", "extensions": ["events"]}
+    opening = {"protocolVersion": SESSION, "capabilities": {"mgp": mgp}, "clientInfo": {"name": "n", "version": "1"}}
+    async with alive(plant.server.composition) as engine:
+        connection = Connection(plant.server.composition, stdio)
+        connection.attach(engine)
+        stdio.start(asyncio.get_running_loop(), connection.received, connection.close)
+        for id, (method, params) in enumerate(
+            [("initialize", opening), ("mgp/events/subscribe", {"channels": ["system.*"]})]
+        ):
+            os.write(say, json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).encode() + b"\n")
+        await until(lambda: plant.server.mgp.events.listeners == 1)
+        for _ in range(2_000):
+            await plant.load.emit("x" * 1_000)
+            await asyncio.sleep(0)
+        assert stdio.backlog < UNDER_WAY * 2_000
+        os.set_blocking(hear, False)
+        lines = b""
+        async with asyncio.timeout(10):
+            while b'"sequence":2000' not in lines:
+                with suppress(BlockingIOError):
+                    lines += os.read(hear, 1 << 20)
+                await asyncio.sleep(0)
+        stdio.close()
+        for descriptor in (say, hear, stdio._input, stdio._output):
+            os.close(descriptor)
+    heard = [m["params"] for m in map(json.loads, lines.splitlines()) if m.get("method") == EVENT]
+    (gap,) = [e["gap"] for e in heard if "gap" in e]
+    assert len(heard) + gap["to"] - gap["from"] + 1 == 2_000
 
 
 # -- tools and security ----------------------------------------------------------------------------------
@@ -557,6 +597,14 @@ async def test_a_place_that_is_no_longer_known_is_a_gap():
         assert (await replayed(peer, "*", since="forged"))["gap"] is True
 
 
+@pytest.mark.parametrize("version", [SESSION, STATELESS])
+async def test_what_was_for_one_session_is_not_kept(version: str):
+    plant = Plant()
+    async with speaking(plant.server, version, ["events"]) as peer:
+        await peer.call("mine")
+        assert (await replayed(peer, "*"))["events"] == []
+
+
 async def test_a_replay_shows_a_principal_what_concerns_it_alone():
     plant = Plant()
     async with (
@@ -584,7 +632,7 @@ async def test_events_of_a_mounted_server_reach_the_subscribers_of_its_parent():
         assert channels(await events(peer)) == ["model.token_usage", "system.later"]
 
 
-@pytest.mark.parametrize("params", [{}, {"subscription_id": 1, "channel": None}, {"data": [[]]}])
+@pytest.mark.parametrize("params", [{}, {"subscription_id": 1, "channel": None}, {"data": [1]}])
 async def test_events_and_audits_of_the_peer_do_no_harm(params: Json):
     plant = Plant()
     async with subscriber(plant.server, "model.*") as (peer, _):

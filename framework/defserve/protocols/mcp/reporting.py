@@ -12,6 +12,7 @@ from defserve.core.call import Call
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.lifecycle import LOG_LEVEL_KEY, LOG_LEVELS, Dialect, dialect_of, handshake_only
 from defserve.protocols.mcp.params import meta
+from defserve.redaction import redact, redact_text
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def set_level(call: Call, params: Params) -> Params:
 
 
 def log(call: Call, level: str, message: str, fields: Params) -> None:
-    """Send a log message that belongs to this call, if the client wants its level. From any thread."""
+    """Send a log message that belongs to this call, secrets masked, if the client wants its level. From any thread."""
     threshold = _threshold(call)
     if threshold is None or RANK[level] < RANK[threshold]:
         return
@@ -63,7 +64,9 @@ def log(call: Call, level: str, message: str, fields: Params) -> None:
     if reported.messages == limit:
         message, fields = f"further messages of this call are dropped after {limit}", {}
     name = getattr(call.subject, "name", None)
-    params: Params = {"level": level, "data": {"message": message, **_jsonable(fields)} if fields else message}
+    message = redact_text(message, limit=len(message), multiline=True)
+    data = {"message": message, **redact(_jsonable(fields))} if fields else message
+    params: Params = {"level": level, "data": data}
     call.notify("notifications/message", {**params, "logger": name} if name else params)
 
 

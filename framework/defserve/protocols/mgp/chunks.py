@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.extension import Outgoing
+from defserve.errors import TimedOut
 from defserve.protocols.mcp.tools import pieces
 from defserve.wire.codec import encode
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 # and what a worker thread may be ahead. Only a chunk that is larger by itself waits alone.
 WINDOW_BYTES = 24 * 1024
 AHEAD_BYTES = 16 * 1024
+
+# What a message has around its content, about.
+AROUND_BYTES = 128
 
 # What can be sent again.
 KEPT_BYTES = 64 * 1024
@@ -71,16 +75,25 @@ class Chunks:
             self._put(contents)
             return
         engine.post(lambda: self._put(contents))
-        self._ahead += sum(map(len, contents))
+        self._ahead += sum(AROUND_BYTES + len(content) for content in contents)
         if self._ahead > AHEAD_BYTES or self._waiting:
             self._ahead = 0
             engine.wait_from_thread(self.call, self.room())
 
     async def room(self) -> None:
+        """See `mcp.function.Sink`. The call's own timeout stands still meanwhile, as for a question to the peer.
+
+        Raises TimedOut when the reader has not caught up after as long as a question may take.
+        """
+        call, seconds = self.call, self.call.session.composition.limits.question
         while self._waiting and not self._closed:
-            waiter = self.call.engine.pending()
+            waiter = call.engine.pending()
             self._waiters.append(waiter)
-            await waiter
+            try:
+                await call.asked(call.engine.wait(waiter, seconds))
+            except TimeoutError:
+                late = f"nobody read the stream for {seconds:g} s"
+                raise TimedOut(late, data={"timeout_ms": int(seconds * 1000)}) from None
 
     # -- to the peer -------------------------------------------------------------------------------------
 
@@ -107,7 +120,7 @@ class Chunks:
             self._wake()
 
     def _has_room(self, size: int) -> bool:
-        return not self._unsent or self._unsent + size <= WINDOW_BYTES
+        return not self._unsent or self._unsent + AROUND_BYTES + size <= WINDOW_BYTES
 
     def _send(self, index: int, fields: bytes) -> None:
         data = (

@@ -40,6 +40,11 @@ class Event:
         self.size = len(encode(data))
         self._to = to.id if isinstance(to, Principal) else to
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it can be read later: not what the framework tells of a call, nor what was for one session alone."""
+        return not (self.channel.standard or isinstance(self._to, Session))
+
     def concerns(self, session: Session) -> bool:
         """Whether this session may be told."""
         if not self.channel.is_open_to(session):

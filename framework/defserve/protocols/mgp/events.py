@@ -169,6 +169,11 @@ class Events:
             self._watchers -= self._watches(subscription)
 
     @property
+    def listeners(self) -> int:
+        """How many subscriptions there are."""
+        return len(self._subscriptions)
+
+    @property
     def watches_calls(self) -> bool:
         """Whether anybody wants to hear of tools and security; if not, calls are not looked at for it."""
         return self._watchers > 0
@@ -189,7 +194,7 @@ class Events:
 
     def publish(self, event: Event) -> None:
         """Hand an event to whom it concerns. From any thread."""
-        if not event.channel.standard:
+        if event.is_kept:
             self.recent.keep(event)
         for subscription in list(self._subscriptions):
             if subscription.wants(event.channel) and event.severity >= subscription.least:

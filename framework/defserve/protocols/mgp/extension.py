@@ -239,7 +239,7 @@ class MGP(Extension):
 
     def _concerns(self, item: Any, active: frozenset[str]) -> bool:
         options = self.options
-        return bool(item.facets) or options.access is not None or bool(options.audit) or self.name in active
+        return self.name in item.facets or options.access is not None or bool(options.audit) or self.name in active
 
     def _audit(self, call: Call, tool: Any) -> AbstractAsyncContextManager[Any] | None:
         return self.audit.around(call, tool)

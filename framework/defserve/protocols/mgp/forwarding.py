@@ -21,13 +21,17 @@ _UNLISTED = frozenset({"unknown-program", "subcommand"})
 def judge(name: str, arguments: Mapping[str, Any], block: Mapping[str, Any] | None = None) -> None:
     """Apply the validator `name` to the arguments it is meant for, or to all where none has such a name.
 
-    `block` is the `security` object of a server that enforces it too: its code safety settings hold, and commands are
-    judged by their form and the dangers known of them, not by whether the program is on a list. Raises Rejected.
+    `block` is the `security` object of a server that applies it as well, and knows which arguments are meant: of
+    several whose names do not tell, none is judged here. Its code safety settings hold, and commands are judged by
+    their form and the dangers known of them, not by whether the program is on a list. Raises Rejected.
     """
     _, telling = STANDARD[name]
-    meant = [arguments[argument] for argument in arguments if argument in telling] or list(arguments.values())
-    for value in meant:
-        for text in texts(value):
+    found = {argument: list(texts(value)) for argument, value in arguments.items()}
+    meant = [found[argument] for argument in found if argument in telling] or [each for each in found.values() if each]
+    if block is not None and len(meant) > 1 and telling.isdisjoint(found):
+        return
+    for several in meant:
+        for text in several:
             _judge_text(name, text, block)
 
 

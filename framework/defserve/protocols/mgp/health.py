@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
-from defserve.core.extension import is_coroutine_function
 from defserve.errors import UsageError
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mgp import instants
@@ -48,6 +47,8 @@ class HealthCheck:
     """
 
     def __init__(self, function: Callable[[], Any], name: str, timeout: float, critical: bool) -> None:
+        if name == "<lambda>":
+            raise UsageError("a health check needs a name", fix='write a def, or @server.health_check(name="…")')
         if not callable(function) or _wants_arguments(function):
             raise UsageError(f"health check {name!r} has to be a function without parameters", fix="let it take none")
         if not timeout > 0:
@@ -82,8 +83,9 @@ class HealthCheck:
 
     def _begin(self) -> asyncio.Future[Any]:
         import asyncio
+        from inspect import iscoroutinefunction
 
-        if is_coroutine_function(self.function):
+        if iscoroutinefunction(self.function) or iscoroutinefunction(type(self.function).__call__):
             return asyncio.ensure_future(self.function())
         return _in_thread_of_its_own(self.function, self.name)
 

@@ -6,7 +6,6 @@ Upstream's §12.8 (pace) and §12.9 (gap) are notifications of the client's; bot
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from math import isfinite
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
 PROGRESS = "notifications/mgp.stream.progress"
 STREAM_KEY = VENDOR + "stream"
 CALL = "tools/call"
+
+# Chunks a second that are as good as no bound.
+FASTEST = 1e6
 
 # Where callers cannot be told apart, only an id that nobody would guess says whose a call is.
 UNGUESSABLE = 16
@@ -70,9 +72,8 @@ class Streaming:
     def pace(self, session: Session, params: Params) -> None:
         """`notifications/mgp.stream.pace`: at most so many chunks a second from here on; 0 pauses."""
         chunks, rate = _chunks_in(session, params), params.get("max_chunks_per_second")
-        if chunks is not None and isinstance(rate, int | float) and not isinstance(rate, bool):
-            if isfinite(rate) and rate >= 0:
-                chunks.pace(rate)
+        if chunks is not None and isinstance(rate, int | float) and not isinstance(rate, bool) and rate >= 0:
+            chunks.pace(min(rate, FASTEST))
 
     def gap(self, session: Session, params: Params) -> None:
         """`notifications/mgp.stream.gap`: send these chunks again, if they are still kept."""

@@ -1,0 +1,97 @@
+"""MCPL appendix A: what a host is told when a feature set, a checkpoint or a channel is not to be had.
+
+The codes are for a session that negotiated MCPL; every other peer reads the same refusal as a tool's error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from defserve.core.profile import error_object
+from defserve.errors import Refused, UsageError
+from defserve.protocols.mcp.trace import trace_id
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+
+
+class LiveRefusal(Refused):
+    """A refusal with a code of its own (appendix A)."""
+
+    code = 0
+
+    def __init__(self, message: str, **data: Any) -> None:
+        super().__init__(message, data=data)
+
+
+class FeatureDisabled(LiveRefusal):
+    """The host has not enabled this feature set, or has disabled it."""
+
+    error_type, code = "feature_set_disabled", -32001
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Feature set not enabled: {name}", featureSet=name, canEnable=True)
+
+
+class UnknownFeatureSet(LiveRefusal):
+    """Nobody declared this feature set."""
+
+    error_type, code = "unknown_feature_set", -32003
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Unknown feature set: {name}", featureSet=name)
+
+
+class CheckpointNotFound(LiveRefusal):
+    """The checkpoint was pruned, or never was."""
+
+    error_type, code = "checkpoint_not_found", -32005
+
+    def __init__(self, checkpoint: str) -> None:
+        super().__init__("Checkpoint not found", checkpoint=checkpoint)
+
+
+class ChannelNotPermitted(LiveRefusal):
+    """The host's scopes do not cover this channel."""
+
+    error_type, code = "channel_not_permitted", -32017
+
+    def __init__(self, channel: str) -> None:
+        super().__init__(f"Channel not permitted: {channel}", channelId=channel)
+
+
+class UnknownChannel(LiveRefusal):
+    """No channel has this id."""
+
+    error_type, code = "unknown_channel", -32023
+
+    def __init__(self, channel: str) -> None:
+        super().__init__(f"Unknown channel: {channel}", channelId=channel)
+
+
+class ChannelOpenFailed(LiveRefusal):
+    """The channel could not be opened."""
+
+    error_type, code = "channel_open_failed", -32024
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Channel open failed: {reason}", reason=reason)
+
+
+class AmbiguousPeer(UsageError):
+    """Several sessions could be meant; `to=` says which."""
+
+    def __init__(self, verb: str, count: int) -> None:
+        super().__init__(
+            f"{verb}: {count} sessions could be meant", fix="say which: to=session, to=principal or to=everyone"
+        )
+
+
+def failure(call: Call, error: BaseException) -> Params | None:
+    """The error with its code, in a session that negotiated MCPL (never in the stateless era, A2)."""
+    if not isinstance(error, LiveRefusal) or call.terms.offer is None or call.terms.offer.stateless:
+        return None
+    data: Mapping[str, Any] = {"error_type": error.error_type, "trace_id": trace_id(call), **error.data}
+    return {"error": error_object(error.code, error.message, dict(data))}

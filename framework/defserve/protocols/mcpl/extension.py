@@ -1,0 +1,254 @@
+"""MCPL as an extension (§3–5): advertised to hosts that offer it, silent for everyone else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import ContextVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from defserve.core.call import Call
+from defserve.core.composition import Composition
+from defserve.core.extension import Extension, Handler, Listener, Offer
+from defserve.core.registry import Registry
+from defserve.core.session import Session
+from defserve.core.stages import Stages
+from defserve.protocols.mcp.function import FindProvider
+from defserve.protocols.mcpl import errors
+from defserve.protocols.mcpl.feature_sets import FeatureSet, Live, Tie, offered, policy, require
+from defserve.protocols.mcpl.section import Section
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcpl.channels import Channels
+    from defserve.protocols.mcpl.hooks import Hooks
+    from defserve.protocols.mcpl.inference import Inferring
+    from defserve.protocols.mcpl.push import Pushing
+    from defserve.protocols.mcpl.scopes import Scopes
+
+VERSION = "0.4"
+
+DeclareTool = Callable[[Any, Tie, Mapping[str, Any]], None]
+
+
+class HookRun:
+    """One run of a context hook, until it has answered."""
+
+    __slots__ = ("running",)
+
+    def __init__(self) -> None:
+        self.running = True
+
+
+# The call that this code runs for, so that a verb of a feature set knows whom it speaks to.
+CURRENT: ContextVar[Call | None] = ContextVar("defserve_call", default=None)
+
+# The hook this code runs in; once it has answered, what it began may infer (§10.7).
+IN_HOOK: ContextVar[HookRun | None] = ContextVar("defserve_hook", default=None)
+
+# What a context hook runs in, for as long as it runs: inference must not be asked for there (§10.7).
+IN_HOOK: ContextVar[object | None] = ContextVar("defserve_hook", default=None)
+
+# clientInfo.name → how this host wants `featureSets`; the others read the specification's object.
+ARRAY_HOSTS = ("mcpl-harness",)
+
+
+@contextmanager
+def in_hook() -> Generator[None]:
+    """Around a context hook of the author's: inference is refused within (§10.7)."""
+    run = HookRun()
+    token = IN_HOOK.set(run)
+    try:
+        yield
+    finally:
+        run.running = False
+        IN_HOOK.reset(token)
+
+
+class MCPL(Extension):
+    """A server that takes part: pushes, hooks into inference, infers, keeps channels and state."""
+
+    name = "mcpl"
+
+    def __init__(
+        self,
+        declare_tool: DeclareTool,
+        find_provider: FindProvider,
+        tools: Registry[Any],
+        owner: object,
+        strict: bool = False,
+    ) -> None:
+        self.declare_tool, self.find_provider = declare_tool, find_provider
+        self.tools, self.owner, self.strict = tools, owner, strict
+        self.sets: Registry[FeatureSet] = Registry("feature set")
+        self.composition: Composition | None = None
+
+    def feature_set(self, name: str, description: str, **options: Any) -> FeatureSet:
+        """Declare a set; once hosts are there they are told."""
+        made = FeatureSet(self, name, description, **options)
+        self.sets.add(name, made)
+        self._tell({"added": {name: made.wire()}})
+        return made
+
+    def remove(self, name: str) -> None:
+        """Take a set back; hosts are told, and its tools, hooks and events stop at once."""
+        removed = self.sets.remove(name)
+        for section in self._sections():
+            section.removed(removed)
+        self._tell({"removed": [name]})
+
+    def _tell(self, change: Params) -> None:
+        for session in list(self.composition.sessions) if self.composition is not None else ():
+            if session.ready and session.terms is not None and self.name in session.terms.states:
+                session.notify("featureSets/changed", change)
+
+    # -- negotiation -------------------------------------------------------------------------------------
+
+    def negotiate(self, offer: Offer) -> Live | None:
+        found = offered(offer)
+        return Live(found, self.strict) if found is not None else None
+
+    def capabilities(self, offer: Offer) -> Mapping[str, Any]:
+        if offered(offer) is None:
+            return {}
+        sets = list(self.sets)
+        used = {use for one in sets for use in one.uses}
+        mcpl: Params = {"version": VERSION}
+        if "pushEvents" in used:
+            mcpl["pushEvents"] = True
+        hooks = self.hooks.capability() if "hooks" in self.__dict__ else {}
+        if hooks:
+            mcpl["contextHooks"] = hooks
+        if "inferenceRequest" in used:
+            mcpl["inferenceRequest"] = {"streaming": True}
+        if any(one.model_info for one in sets):
+            mcpl["modelInfo"] = True
+        if "channels" in self.__dict__:
+            mcpl["channels"] = self.channels.capability()
+        described = {one.name: one.wire() for one in sets}
+        is_array = str(offer.info.get("name", "")).startswith(ARRAY_HOSTS)
+        mcpl["featureSets"] = [{"name": n, **wire} for n, wire in described.items()] if is_array else described
+        return {"experimental": {"mcpl": mcpl}}
+
+    def compose(self, composition: Composition) -> None:
+        """The composition whose sessions are spoken to."""
+        self.composition = composition
+
+    # -- sections, made when the first of their kind is declared -----------------------------------------
+
+    @cached_property
+    def hooks(self) -> Hooks:
+        from defserve.protocols.mcpl.hooks import Hooks
+
+        return Hooks(self)
+
+    @cached_property
+    def pushing(self) -> Pushing:
+        from defserve.protocols.mcpl.push import Pushing
+
+        return Pushing(self)
+
+    @cached_property
+    def inference(self) -> Inference:
+        from defserve.protocols.mcpl.inference import Inferring
+
+        return Inference(self)
+
+    @cached_property
+    def channels(self) -> Channels:
+        from defserve.protocols.mcpl.channels import Channels
+
+        return Channels(self)
+
+    @cached_property
+    def scopes(self) -> Scopes:
+        from defserve.protocols.mcpl.scopes import Scopes
+
+        return Scopes(self)
+
+    def _sections(self) -> Iterator[Section]:
+        """Those that were made."""
+        return (section for section in list(self.__dict__.values()) if isinstance(section, Section))
+
+    # -- the plug ----------------------------------------------------------------------------------------
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {"featureSets/update": self._update}
+
+    def notifications(self) -> Mapping[str, Listener]:
+        return {
+            "featureSets/update": self._updated,
+            "notifications/initialized": self._ready,
+            "inference/chunk": self._chunk,
+        }
+
+    async def _ready(self, session: Session, params: Params) -> None:
+        # A coroutine: what begins now needs the event loop.
+        for section in self._sections():
+            section.session_ready(session)
+
+    def _chunk(self, session: Session, params: Params) -> None:
+        if "inference" in self.__dict__:
+            self.inference.chunk(session, params)
+
+    def session_closed(self, session: Session) -> None:
+        for section in self._sections():
+            section.session_closed(session)
+
+    def lifespan(self) -> AbstractAsyncContextManager[None] | None:
+        return self.pushing.lifespan() if "pushing" in self.__dict__ else None
+
+    def _update(self, call: Call, params: Params) -> Params:
+        """A request in newer drafts; its receipt says what is enabled now."""
+        agreed = call.terms.states[self.name]
+        agreed.policy.update(params)
+        self._changed(call.session)
+        return {"enabled": [one.name for one in self.sets if agreed.policy.enabled(one.name)]}
+
+    def _updated(self, session: Session, params: Params) -> None:
+        assert session.terms is not None
+        session.terms.states[self.name].policy.update(params)
+        self._changed(session)
+
+    def _changed(self, session: Session) -> None:
+        """Tools come and go with their sets, and so does what runs for them."""
+        for section in self._sections():
+            section.policy_changed(session)
+        if session.ready and any(one.uses for one in self.sets):
+            session.notify("notifications/tools/list_changed", {})
+
+    def stages(self) -> Stages:
+        return Stages(admit=self._admit, judge=self._judge)
+
+    def _admit(self, call: Call, item: Any) -> None:
+        CURRENT.set(call)
+        tie = tied(item)
+        if tie is not None:
+            require(call, tie.feature_set)
+
+    async def _judge(self, call: Call, item: Any, arguments: dict[str, Any]) -> None:
+        tie = tied(item)
+        if tie is not None and tie.scope is not None:
+            await self.scopes.check(call, tie, arguments)
+
+    def visible(self, call: Call, item: Any) -> bool:
+        tie = tied(item)
+        # Asked again at the call, where the stage says why.
+        return tie is None or call.method == "tools/call" or policy(call).enabled(tie.feature_set.name)
+
+    def view(self, call: Call) -> object:
+        found = policy(call)
+        return self.name in call.terms.states, tuple(one.name for one in self.sets if found.enabled(one.name))
+
+    def describe(self, item: Any, view: Any) -> Mapping[str, Any]:
+        tie = tied(item)
+        return {"_meta": {"featureSet": tie.feature_set.name}} if tie is not None and view[0] else {}
+
+    def failure(self, call: Call, error: BaseException) -> Params | None:
+        return errors.failure(call, error)
+
+
+def tied(item: Any) -> Tie | None:
+    """What binds a tool to a feature set."""
+    return item.facets.get(MCPL.name)

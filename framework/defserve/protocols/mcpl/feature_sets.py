@@ -1,0 +1,329 @@
+"""MCPL §5–6: feature sets. What a server can do beyond tools, in pieces a host switches on and off."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+
+from defserve.core.call import Call
+from defserve.core.extension import Offer
+from defserve.errors import InvalidParams, UsageError
+from defserve.jsonvalue import is_array, is_object
+from defserve.protocols.mcp.failures import VENDOR
+from defserve.protocols.mcp.params import meta
+from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcpl.extension import MCPL
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+USES = (
+    "pushEvents",
+    "contextHooks.beforeInference",
+    "contextHooks.afterInference",
+    "inferenceRequest",
+    "tools",
+    "channels.publish",
+    "channels.observe",
+)
+# What a set may do that nothing has to be declared for.
+UNDECLARED = ("pushEvents", "inferenceRequest")
+POLICY_KEY = VENDOR + "featureSets"
+MOST_NAMES = 1_000
+
+
+class FeatureSet:
+    """One behaviour of a server, and the verbs it has; made by `server.feature_set`."""
+
+    def __init__(
+        self,
+        mcpl: MCPL,
+        name: str,
+        description: str,
+        *,
+        scoped: bool = False,
+        uses: Sequence[str] = (),
+        model_info: bool = False,
+    ) -> None:
+        if not NAME.fullmatch(name):
+            raise UsageError(f"feature set {name!r}", fix='use words with dots between them: "memory.retrieval"')
+        if not description:
+            raise UsageError(f"feature set {name!r} has no description", fix="say what it does, for people to decide")
+        for use in uses:
+            if use not in USES:
+                raise UsageError(f"feature set {name!r}: uses={use!r}", fix=f"use some of {', '.join(USES)}")
+        self.mcpl, self.name, self.description = mcpl, name, description
+        self.scoped, self.model_info, self.rollback = scoped, model_info, False
+        self.removed = False
+        self._uses = dict.fromkeys(uses)
+
+    def __repr__(self) -> str:
+        return f"<feature set {self.name}>"
+
+    @property
+    def uses(self) -> list[str]:
+        """What it was declared with; a set that declares nothing may push and infer."""
+        return [use for use in USES if use in self._uses] or list(UNDECLARED)
+
+    def use(self, what: str) -> None:
+        """Note that something was declared on this set."""
+        self._uses[what] = None
+
+    def wire(self) -> Params:
+        described: Params = {"description": self.description, "uses": self.uses}
+        if self.scoped:
+            described["scoped"] = True
+        if self.rollback:
+            described["rollback"] = True
+        return described
+
+    # -- verbs -------------------------------------------------------------------------------------------
+
+    def tool(self, function: Any = None, /, *, scope: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """As `@server.tool`, switched on and off with this set.
+
+        `scope` gives the label a call needs, from its arguments.
+        """
+        if scope is not None and not self.scoped:
+            raise UsageError(
+                f"feature set {self.name!r} is not scoped, so its tools need no scope",
+                fix=f'server.feature_set("{self.name}", …, scoped=True)',
+            )
+        self.use("tools")
+
+        def declare(function: F) -> F:
+            self.mcpl.declare_tool(function, Tie(self, scope), options)
+            return function
+
+        return declare(function) if function is not None else declare
+
+
+    # used bare: @memory.before_inference
+    @overload
+    def before_inference(self, function: F, /) -> F: ...
+    # used with options: @memory.before_inference(timeout=2)
+    @overload
+    def before_inference(self, /, *, timeout: float | None = None) -> Callable[[F], F]: ...
+    def before_inference(self, function: Any = None, /, *, timeout: float | None = None) -> Any:
+        """Give the model something to read before it answers: `(turn: Turn)` to text, `Injection`s or None.
+
+        One that fails or takes longer than `timeout` seconds (`Limits.hook`) contributes nothing. Returns the function.
+        """
+        return self.mcpl.hooks.declare(self, function, before=True, timeout=timeout)
+
+    # used bare: @memory.after_inference
+    @overload
+    def after_inference(self, function: F, /) -> F: ...
+    # used with options: @redaction.after_inference(blocking=True)
+    @overload
+    def after_inference(
+        self, /, *, blocking: bool = False, fail_open: bool = False, timeout: float | None = None
+    ) -> Callable[[F], F]: ...
+    def after_inference(
+        self,
+        function: Any = None,
+        /,
+        *,
+        blocking: bool = False,
+        fail_open: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """See what the model answered: `(turn: FinishedTurn)`. A `blocking` one may return other words for it.
+
+        Blocking ones are chained as declared; the others then see what is left. When a blocking one fails, the host is
+        told so and decides what is shown, unless `fail_open`: then the answer passes unchanged. Returns the function.
+        """
+        return self.mcpl.hooks.declare(self, function, blocking=blocking, fail_open=fail_open, timeout=timeout)
+
+
+class Tie:
+    """What binds a tool to its feature set; `scope` gives the label of a call, from the arguments it `takes`."""
+
+    __slots__ = ("feature_set", "scope", "takes")
+
+    def __init__(self, feature_set: FeatureSet, scope: Callable[..., Any] | None) -> None:
+        self.feature_set, self.scope = feature_set, scope
+        self.takes: Mapping[str, Any] = {}
+
+
+class Policy:
+    """What one host has enabled, and its scopes. Until it says so, every set is enabled, or none where `strict`.
+
+    `revision` counts the updates; `approved` holds what the host let pass since the last one.
+    """
+
+    __slots__ = ("strict", "revision", "approved", "_decided", "_scopes")
+
+    def __init__(self, strict: bool) -> None:
+        self.strict, self.revision = strict, 0
+        self.approved: dict[tuple[str, str], Params] = {}
+        self._decided: dict[str, bool] = {}
+        self._scopes: dict[str, Scoping] = {}
+
+    def enabled(self, name: str) -> bool:
+        """The latest word that covers a name counts; the most specific one of those said at once."""
+        for pattern in _covering(name):
+            if pattern in self._decided:
+                return self._decided[pattern]
+        return not self.strict
+
+    def scoping(self, name: str) -> Scoping:
+        """The host's lists for a scoped set, those of the most specific pattern that covers it."""
+        return next((self._scopes[pattern] for pattern in _covering(name) if pattern in self._scopes), NO_SCOPING)
+
+    def update(self, params: Params) -> None:
+        """Take over `enabled`, `disabled` and `scopes`. Raises InvalidParams and then changes nothing."""
+        enabled, disabled = _names(params, "enabled"), _names(params, "disabled")
+        scopes = self._scopes | _scopes(params.get("scopes"))
+        # A wildcard replaces what was said before of what it covers.
+        wildcards = tuple(name[:-1] for name in (*enabled, *disabled) if name == "*" or name.endswith(".*"))
+        decided = {name: word for name, word in self._decided.items() if not name.startswith(wildcards)}
+        decided |= dict.fromkeys(enabled, True) | dict.fromkeys(disabled, False)  # what is in both is off
+        if len(decided) > MOST_NAMES or len(scopes) > MOST_NAMES:
+            raise InvalidParams(f"Invalid params: more than {MOST_NAMES} feature sets")
+        self._decided, self._scopes = decided, scopes
+        self.revision += 1
+        self.approved = {}
+
+
+class Scoping(NamedTuple):
+    """A host's patterns for one scoped set. No whitelist at all leaves every label to be asked for."""
+
+    whitelist: Sequence[str] = ()
+    blacklist: Sequence[str] = ()
+
+
+NO_SCOPING = Scoping()
+
+
+class EverythingEnabled(Policy):
+    """The policy of a host that knows nothing of feature sets: its tools all work."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(strict=False)
+
+
+class RequestPolicy:
+    """The policy a request brings along, where there are no sessions."""
+
+    __slots__ = ("policy",)
+
+    def __init__(self) -> None:
+        self.policy: Policy | None = None
+
+
+class Live:
+    """What was agreed with one host: its policy, and what it offered."""
+
+    __slots__ = ("policy", "offered", "_noted")
+
+    def __init__(self, offered: Mapping[str, Any], strict: bool) -> None:
+        self.policy, self.offered = Policy(strict or _decides_first(offered)), offered
+        self._noted = False
+
+    def offers(self, capability: str) -> bool:
+        """Whether the host can do something: `pushEvents`, `inferenceRequest`, `channels`, `modelInfo`, …"""
+        found = self.offered.get(capability)
+        return found is not None and found is not False
+
+    def note_silence(self, call: Call) -> None:
+        """Say once, in the log, that this host lets every feature set act without a word of its own."""
+        if self._noted or self.policy.revision:
+            return
+        self._noted = True
+        import logging
+
+        logging.getLogger("defserve").info(
+            "%s: the host has sent no featureSets/update, so all feature sets act", call.title
+        )
+
+
+def offered(offer: Offer) -> Mapping[str, Any] | None:
+    """What a host says of MCPL; None where it says nothing we understand."""
+    experimental = offer.capabilities.get("experimental")
+    found = experimental.get("mcpl") if is_object(experimental) else None
+    if not is_object(found):
+        return None
+    version = found.get("version", "0.4")
+    return found if isinstance(version, str) and version.startswith("0.") else None
+
+
+def _decides_first(offered: Mapping[str, Any]) -> bool:
+    """Whether nothing is enabled until the host says so: from 0.5 on hosts always do (A15)."""
+    minor = str(offered.get("version", "0.4")).split(".")[1]
+    return minor.isdecimal() and int(minor) >= 5
+
+
+def live(call: Call) -> Live | None:
+    """What was agreed with the host of this call; None for one that does not speak MCPL."""
+    found = call.terms.states.get("mcpl")
+    return found if isinstance(found, Live) else None
+
+
+def policy(call: Call) -> Policy:
+    """What the host of this call has enabled."""
+    agreed = live(call)
+    if agreed is None:
+        return EverythingEnabled()
+    if not is_stateless(call):
+        return agreed.policy
+    kept = call.local(RequestPolicy)
+    if kept.policy is None:
+        kept.policy = Policy(agreed.policy.strict)
+        given = meta(call.params).get(POLICY_KEY)
+        if is_object(given):
+            kept.policy.update(given)
+    return kept.policy
+
+
+def require(call: Call, feature_set: FeatureSet) -> None:
+    """Raises FeatureDisabled where the host has switched a set off."""
+    if feature_set.removed:
+        raise UnknownFeatureSet(feature_set.name)
+    if not policy(call).enabled(feature_set.name):
+        raise FeatureDisabled(feature_set.name)
+    agreed = live(call)
+    if agreed is not None and not agreed.policy.revision and not is_stateless(call):
+        agreed.note_silence(call)
+
+
+def is_stateless(call: Call) -> bool:
+    """Whether this call stands alone, so that it brings its policy along."""
+    return call.terms.offer is not None and call.terms.offer.stateless
+
+
+def _covering(name: str) -> Iterator[str]:
+    """The patterns that cover a name, the most specific first: `a.b`, `a.*`, `*`."""
+    yield name
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield f"{name}.*"
+    yield "*"
+
+
+def _names(params: Params, member: str) -> list[str]:
+    found = params.get(member)
+    if found is None:
+        return []
+    if not is_array(found) or not all(isinstance(name, str) for name in found):
+        raise InvalidParams(f"Invalid params: {member} must be a list of feature sets")
+    return list(found)
+
+
+def _scopes(found: Any) -> dict[str, Scoping]:
+    if found is None:
+        return {}
+    if not is_object(found):
+        raise InvalidParams("Invalid params: scopes must be an object")
+    scopes: dict[str, Scoping] = {}
+    for name, lists in found.items():
+        if not is_object(lists):
+            raise InvalidParams(f"Invalid params: scopes[{name!r}] must be an object")
+        scopes[name] = Scoping(_names(lists, "whitelist"), _names(lists, "blacklist"))
+    return scopes

@@ -1,0 +1,40 @@
+"""Run by tests as a process of its own: commits to one tree, and says each checkpoint after it is kept.
+
+python committing.py <address> <calls> [<name>]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from defserve.stores.checkpoint_store import CheckpointStore, HeadMoved
+from defserve.stores.checkpoints import TreeKey
+from defserve.stores.open import open_store
+
+SECRET = b"s" * 32
+KEY = TreeKey("notes.edit", "alice")
+
+
+async def main(address: str, calls: int, name: str) -> None:
+    """Each call adds its mark to the head, again and again until it has its place; every tenth rolls back after it."""
+    store = open_store(address)
+    trees = CheckpointStore(store, secret=SECRET)
+    for call in range(calls):
+        while True:
+            held = await trees.hold(KEY)
+            content = held.content() or {"pad": "x" * 200, "marks": []}
+            content["marks"].append(f"{name}{call}")
+            try:
+                made = await trees.commit(held, content)
+            except HeadMoved:
+                continue
+            print(made.checkpoint.id, f"{name}{call}", flush=True)
+            break
+        if name == "killed" and call % 10 == 9 and held.parent is not None:
+            await trees.rollback(KEY, held.parent)
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))

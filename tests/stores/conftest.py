@@ -1,0 +1,44 @@
+"""The stores under test, and a loop to use them from tests that are not asynchronous."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve.stores.open import open_store
+from defserve.stores.store import Store
+from tests.stores.redis_server import RedisServer
+
+Run = Callable[[Awaitable[Any]], Any]
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    async def awaited(awaitable: Awaitable[Any]) -> Any:
+        return await awaitable
+
+    with asyncio.Runner() as runner:
+        yield lambda awaitable: runner.run(awaited(awaitable))
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    server = RedisServer("--appendonly", "yes").start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, run: Run) -> Iterator[Store]:
+    addresses: dict[str, Callable[[], str]] = {
+        "memory": lambda: "memory:",
+        "sqlite": lambda: f"sqlite:///{tmp_path / 'store.db'}",
+        "redis": lambda: f"{request.getfixturevalue('redis').address}?prefix={tmp_path.name}:",
+    }
+    made = open_store(addresses[request.param]())
+    yield made
+    run(made.close())

@@ -1,0 +1,58 @@
+"""A real redis-server in a folder of its own, reached by a socket file: started, killed and started again by tests."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+
+class RedisServer:
+    def __init__(self, *settings: str) -> None:
+        # Not pytest's own folder: a socket's path must be short.
+        self.folder = Path(tempfile.mkdtemp(prefix="redis"))
+        self.socket = self.folder / "s"
+        self.address = f"redis+unix://{self.socket}"
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> RedisServer:
+        program = shutil.which("redis-server")
+        if program is None:
+            pytest.skip("there is no redis-server; install it (apt-get install redis-server) to run this test")
+        options = ("--port", "0", "--unixsocket", str(self.socket), "--dir", str(self.folder), "--save", "")
+        self._process = subprocess.Popen(
+            [program, *options, *self._settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        self._wait()
+        return self
+
+    def kill(self) -> None:
+        """As if by `kill -9`."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _wait(self) -> None:
+        end = time.monotonic() + 10
+        while True:
+            try:
+                with socket.socket(socket.AF_UNIX) as probe:
+                    probe.connect(str(self.socket))
+                    probe.sendall(b"PING\r\n")
+                    if probe.recv(64) == b"+PONG\r\n":
+                        return
+            except OSError:
+                pass
+            if time.monotonic() > end:
+                raise TimeoutError("redis-server does not answer")
+            time.sleep(0.01)

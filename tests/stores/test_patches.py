@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import jsonpatch
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.errors import LimitExceeded
+from defserve.stores.patches import BadPatch, apply, diff, smaller
+
+scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2, width=16) | st.sampled_from(["", "a", "/~"])
+names = st.sampled_from(["a", "b", "~", "/", "~1", "", "0", "-", "é"])
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=6) | st.dictionaries(names, inner, max_size=4), max_leaves=25
+)
+
+
+def text(value: Any) -> str:
+    """Tells true from 1, but not 1.0 from 1: JSON has one kind of number."""
+    whole = json.loads(json.dumps(value), parse_float=lambda digits: int(f) if (f := float(digits)) == int(f) else f)
+    return json.dumps(whole, sort_keys=True)
+
+
+@given(values, values)
+def test_the_diff_of_two_values_makes_one_of_the_other(before: Any, after: Any):
+    was = copy.deepcopy(before)
+    ops = diff(before, after)
+    assert text(jsonpatch.apply_patch(before, ops)) == text(after)
+    assert text(apply(before, ops)) == text(after)
+    assert before == was
+    assert (ops == []) == (text(before) == text(after))
+
+
+@given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3), max_size=3), st.data())
+def test_an_insertion_is_as_many_operations_as_items(items: list[int], new: list[int], data: st.DataObject):
+    at = data.draw(st.integers(0, len(items)))
+    ops = diff({"items": items}, {"items": [*items[:at], *new, *items[at:]]})
+    assert [op["op"] for op in ops] == ["add"] * len(new)
+
+
+@pytest.mark.req("MCPL-8.3")
+def test_an_appended_item_is_added_after_the_last_one():
+    note = {"id": 1, "text": "Remember to..."}
+    assert diff({"notes": []}, {"notes": [note]}) == [{"op": "add", "path": "/notes/-", "value": note}]
+
+
+def test_true_and_one_differ_wherever_they_are():
+    assert diff({"a": [{"b": 1}]}, {"a": [{"b": True}]}) == [{"op": "replace", "path": "/a/0/b", "value": True}]
+
+
+def test_one_and_one_point_zero_are_the_same_number():
+    assert diff({"a": 1, "b": [2]}, {"b": [2.0], "a": 1.0}) == []
+
+
+@pytest.mark.req("MCPL-8.3")
+def test_a_patch_is_smaller_than_a_large_value_and_not_than_a_small_one():
+    large = {"notes": ["x" * 100] * 10}
+    assert smaller(diff(large, {"notes": [*large["notes"], "y"]}), {"notes": [*large["notes"], "y"]})
+    assert not smaller(diff({"a": 1}, {"a": 2}), {"a": 2})
+
+
+def test_a_patch_that_could_not_be_applied_is_never_the_smaller_one():
+    before, after = [0] * 3_000, [1] * 3_000
+    assert not smaller(diff(before, after), ["x" * 10_000] * 100)
+
+
+COPY_BOMB = [{"op": "add", "path": "/a", "value": ["x" * 100]}] + [
+    {"op": "copy", "from": "/a", "path": "/a/-"} for _ in range(100)
+]
+DEPTH_BOMB = [{"op": "copy", "from": "", "path": "/a"}] * 70
+
+
+@pytest.mark.parametrize(
+    ("ops", "limit"),
+    [
+        (COPY_BOMB, "patch_"),
+        (DEPTH_BOMB, "patch_"),
+        ([{"op": "test", "path": "", "value": {}}] * 1_001, "patch_operations"),
+        ([{"op": "add", "path": "/a", "value": "x" * 2_000_000}], "patch_bytes"),
+        ([{"op": "add", "path": "/a", "value": json.loads("[" * 80 + "]" * 80)}], "patch_depth"),
+        ([{"op": "add", "path": "/a" * 80, "value": 1}], "patch_depth"),
+        ([{"op": "add", "path": "/a", "value": "x" * 600_000}] * 1 + [{"op": "copy", "from": "/a", "path": "/b"}], ""),
+    ],
+)
+def test_a_patch_that_grows_beyond_the_limits_is_refused(ops: list[Any], limit: str):
+    value = {"k": 1}
+    with pytest.raises(LimitExceeded) as caught:
+        apply(value, ops)
+    assert caught.value.data["limit"].startswith(limit)
+    assert value == {"k": 1}
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        None,
+        {"op": "add"},
+        "[]",
+        [1],
+        [{}],
+        [{"op": "add", "path": "/a"}],
+        [{"op": "add", "path": 1, "value": 1}],
+        [{"op": "nothing", "path": "/a"}],
+        [{"op": "add", "path": "a", "value": 1}],
+        [{"op": "add", "path": "/x/y", "value": 1}],
+        [{"op": "add", "path": "/l/9", "value": 1}],
+        [{"op": "add", "path": "/l/" + "9" * 5_000, "value": 1}],
+        [{"op": "add", "path": "/l/-1", "value": 1}],
+        [{"op": "remove", "path": "/x"}],
+        [{"op": "remove", "path": "/l/-"}],
+        [{"op": "replace", "path": "/x", "value": 1}],
+        [{"op": "copy", "path": "/a"}],
+        [{"op": "copy", "from": "/l/-", "path": "/a"}],
+        [{"op": "copy", "from": ["k"], "path": "/a"}],
+        [{"op": "move", "from": "/l", "path": "/l/0"}],
+        [{"op": "test", "path": "/k", "value": 2}],
+        [{"op": "add", "path": "/a", "value": "\ud800"}],
+        [{"op": "add", "path": "/k/x", "value": 1}],
+    ],
+)
+def test_what_is_no_patch_or_does_not_fit_is_refused(ops: Any):
+    value = {"k": 1, "l": []}
+    with pytest.raises(BadPatch):
+        apply(value, ops)
+    assert value == {"k": 1, "l": []}
+
+
+def test_a_patch_is_left_as_it_was_even_where_later_steps_change_its_values():
+    ops = [{"op": "add", "path": "/a", "value": []}, {"op": "add", "path": "/a/-", "value": 1}]
+    was = copy.deepcopy(ops)
+    assert apply({}, ops) == {"a": [1]}
+    assert ops == was
+
+
+paths = st.lists(st.sampled_from(["a", "0", "-", "1", "", "~"]), max_size=4).map(
+    lambda parts: "".join(f"/{p}" for p in parts)
+)
+operations = st.fixed_dictionaries(
+    {"op": st.sampled_from(["add", "remove", "replace", "move", "copy", "test", "?"]), "path": paths},
+    optional={"from": paths, "value": values},
+)
+
+
+@given(values, st.lists(operations, max_size=12))
+def test_any_patch_is_applied_as_by_the_library_or_refused(value: Any, ops: list[Any]):
+    was = copy.deepcopy(value)
+    try:
+        result = apply(value, ops)
+    except BadPatch:
+        return
+    assert text(result) == text(jsonpatch.apply_patch(value, ops))
+    assert value == was

@@ -1,0 +1,327 @@
+"""The store in a file, in trouble: killed, full, read-only, shared, old, foreign."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from defserve.stores import sqlite
+from defserve.stores.checkpoint_store import CheckpointStore
+from defserve.stores.sqlite import APPLICATION, MIGRATIONS, SqliteStore
+from defserve.stores.store import Change, StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
+from tests.stores import committing
+from tests.stores.committing import KEY, SECRET
+from tests.stores.conftest import Run
+
+PROGRAM = Path(committing.__file__)
+
+
+def committing_to(address: str, calls: int, name: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), address, str(calls), name],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+@pytest.mark.timeout(120)
+def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path: Path, run: Run):
+    path = tmp_path / "store.db"
+    acknowledged: list[str] = []
+    for _ in range(int(os.environ.get("DEFSERVE_KILLS", "12"))):
+        process = committing_to(f"sqlite:///{path}", 100_000, "killed")
+        assert process.stdout is not None
+        acknowledged += [process.stdout.readline() for _ in range(random.randint(1, 60))]
+        process.kill()
+        acknowledged += process.stdout.readlines()
+        process.wait()
+        process.stdout.close()
+    said = [line.split() for line in acknowledged if line.endswith("\n")]
+
+    async def story() -> None:
+        store = SqliteStore(path)
+        trees = CheckpointStore(store, secret=SECRET)
+        for id, mark in said:
+            assert (await trees.content(KEY, id))["marks"][-1] == mark
+        assert await trees.verify(KEY) == await store.check() == []
+        await store.close()
+
+    run(story())
+
+
+@pytest.mark.timeout(120)
+def test_two_processes_on_one_file_never_fork_or_lose_a_serialised_tree(tmp_path: Path, run: Run):
+    path = tmp_path / "store.db"
+    processes = [committing_to(f"sqlite:///{path}", 60, name) for name in ("a", "b")]
+    outputs = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+
+    async def story() -> None:
+        store = SqliteStore(path)
+        trees = CheckpointStore(store, secret=SECRET)
+        await assert_one_line(trees, outputs)
+        await store.close()
+
+    run(story())
+
+
+async def assert_one_line(trees: CheckpointStore, outputs: list[str]) -> None:
+    """Every acknowledged commit is on the one branch there is, and in the head's content."""
+    marks = {line.split()[1] for output in outputs for line in output.splitlines()}
+    (end,) = await trees.branches(KEY)
+    head = (await trees.hold(KEY)).content()
+    assert end.depth + 1 == len(head["marks"]) == len(marks) == 120
+    assert set(head["marks"]) == marks
+    assert await trees.verify(KEY) == []
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="disk"))
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True)
+    if made.returncode != 0:
+        folder.rmdir()
+        pytest.skip("a disk that can be filled needs the right to mount one")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+    folder.rmdir()
+
+
+def test_a_full_disk_is_told_and_survived(small_disk: Path, run: Run):
+    async def story() -> None:
+        store = SqliteStore(small_disk / "store.db")
+        assert await store.change(Change("s", put={"kept": b"1"}))
+        ballast = small_disk / "ballast"
+        with ballast.open("wb", buffering=0) as file, pytest.raises(OSError):
+            while True:
+                file.write(b"x" * 4096)
+        with pytest.raises(StoreFull):
+            await store.change(Change("s", put={"more": b"x" * 100_000}))
+        assert await store.get("s", ["kept", "more"]) == {"kept": b"1"}
+        ballast.unlink()
+        assert await store.change(Change("s", put={"more": b"x" * 100_000}))
+        assert await store.check() == []
+        await store.close()
+
+    run(story())
+
+
+def test_a_store_at_its_page_limit_is_full_and_survives(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch):
+    prepare = sqlite._prepare
+    limit = [20]
+
+    def limited(connection: sqlite3.Connection) -> None:
+        prepare(connection)
+        connection.execute(f"PRAGMA max_page_count = {limit[0]}")
+
+    monkeypatch.setattr(sqlite, "_prepare", limited)
+
+    async def story() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        await store.change(Change("s", put={"kept": b"1"}))
+        with pytest.raises(StoreFull) as caught:
+            await store.change(Change("s", put={"more": b"x" * 200_000}))
+        assert str(tmp_path) not in caught.value.message
+        limit[0] = 1_000
+        assert await store.change(Change("s", put={"more": b"x" * 200_000}))
+        assert await store.get("s", ["kept"]) == {"kept": b"1"}
+        await store.close()
+
+    run(story())
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[Path]:
+    """A folder of somebody for whom a file's mode counts, even where the tests run as root."""
+    folder = Path(tempfile.mkdtemp(prefix="nobody"))
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.chown(folder, 65534, 65534)
+        os.seteuid(65534)
+    yield folder
+    if is_root:
+        os.seteuid(0)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_a_read_only_file_is_told_and_survived(as_nobody: Path, run: Run):
+    path = as_nobody / "store.db"
+
+    async def story() -> None:
+        store = SqliteStore(path)
+        await store.change(Change("s", put={"a": b"1"}))
+        await store.close()
+        path.chmod(0o400)
+        with pytest.raises(StoreReadOnly):
+            await store.change(Change("s", put={"a": b"2"}))
+        assert await store.get("s", ["a"]) == {"a": b"1"}
+        path.chmod(0o600)
+        assert await store.change(Change("s", put={"a": b"2"}))
+        assert await store.get("s", ["a"]) == {"a": b"2"}
+        await store.close()
+
+    run(story())
+
+
+def test_a_folder_that_is_missing_is_told_and_may_come(tmp_path: Path, run: Run):
+    async def story() -> None:
+        store = SqliteStore(tmp_path / "later" / "store.db")
+        with pytest.raises(StoreUnavailable):
+            await store.open()
+        with pytest.raises(StoreUnavailable):
+            await store.change(Change("s", put={"a": b"1"}))
+        (tmp_path / "later").mkdir()
+        await store.open()
+        assert await store.change(Change("s", put={"a": b"1"}))
+        await store.close()
+
+    run(story())
+
+
+def test_a_file_that_is_no_database_is_corrupt_and_left_as_it_is(tmp_path: Path, run: Run):
+    path = tmp_path / "store.db"
+    path.write_bytes(b"not a database" * 1_000)
+
+    async def story() -> None:
+        store = SqliteStore(path)
+        with pytest.raises(StoreCorrupt):
+            await store.open()
+        with pytest.raises(StoreCorrupt):
+            await store.change(Change("s", put={"a": b"1"}))
+        await store.close()
+
+    run(story())
+    assert path.read_bytes() == b"not a database" * 1_000
+
+
+@pytest.mark.parametrize("version", [0, 1, 7])
+def test_another_applications_database_is_not_touched(tmp_path: Path, run: Run, version: int):
+    path = tmp_path / "store.db"
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE entries (a)")
+        other.execute(f"PRAGMA user_version = {version}")
+    other.close()
+
+    async def story() -> None:
+        store = SqliteStore(path)
+        with pytest.raises(StoreUnavailable, match="another application"):
+            await store.open()
+        await store.close()
+
+    run(story())
+
+
+def test_a_newer_schema_is_refused_and_an_older_one_migrated(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch):
+    async def story() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        await store.change(Change("s", put={"a": b"1"}))
+        await store.close()
+        with monkeypatch.context() as patched:
+            patched.setattr(sqlite, "MIGRATIONS", (*MIGRATIONS, "CREATE TABLE second (a); CREATE TABLE third (a)"))
+            assert await store.get("s", ["a"]) == {"a": b"1"}
+            await store.close()
+        with pytest.raises(StoreUnavailable, match="version 2"):
+            await store.open()
+        await store.close()
+
+    run(story())
+    with sqlite3.connect(tmp_path / "store.db") as file:
+        assert file.execute("PRAGMA application_id").fetchone() == (APPLICATION,)
+        assert file.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
+        assert file.execute("SELECT count(*) FROM third").fetchone() == (0,)
+    file.close()
+
+
+def test_a_store_that_another_keeps_locked_is_busy_and_then_free(tmp_path: Path, run: Run):
+    path = tmp_path / "store.db"
+
+    async def story() -> None:
+        store = SqliteStore(path, busy=0.05)
+        await store.change(Change("s", put={"a": b"1"}))
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreBusy) as caught:
+            await store.change(Change("s", put={"a": b"2"}))
+        assert caught.value.data == {"retry_after_ms": 50}
+        assert await store.get("s", ["a"]) == {"a": b"1"}
+        other.execute("ROLLBACK")
+        other.close()
+        assert await store.change(Change("s", put={"a": b"2"}))
+        await store.close()
+
+    run(story())
+
+
+def test_changes_that_come_together_share_a_transaction(tmp_path: Path, run: Run):
+    async def story() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        await store.open()
+        sizes: list[int] = []
+        work = store._writer._work
+        store._writer._work = lambda changes: (sizes.append(len(changes)), work(changes))[1]
+        await asyncio.gather(*(store.change(Change(f"s{n}", put={"a": b""})) for n in range(64)))
+        assert sum(sizes) == 64
+        assert len(sizes) < 16
+        await store.close()
+
+    run(story())
+
+
+def test_what_a_caller_who_left_had_asked_for_is_still_done(tmp_path: Path, run: Run):
+    async def story() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        asked = asyncio.ensure_future(store.change(Change("s", put={"a": b"1"})))
+        await asyncio.sleep(0)
+        asked.cancel()
+        await store.close()
+        assert await store.get("s", ["a"]) == {"a": b"1"}
+        await store.close()
+
+    run(story())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_the_file_is_its_owners_alone_and_synchronous(tmp_path: Path, run: Run):
+    path = tmp_path / "store.db"
+
+    async def story() -> None:
+        store = SqliteStore(path)
+        await store.change(Change("s", put={"a": b"1"}))
+        modes = {name: stat.S_IMODE(os.stat(tmp_path / name).st_mode) for name in os.listdir(tmp_path)}
+        assert modes == dict.fromkeys(("store.db", "store.db-wal", "store.db-shm"), 0o600)
+        assert await store._rows("PRAGMA synchronous") == [(2,)]
+        assert await store._rows("PRAGMA journal_mode") == [("wal",)]
+        await store.close()
+
+    run(story())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forking")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_has_connections_of_its_own(tmp_path: Path):
+    store = SqliteStore(tmp_path / "store.db")
+    asyncio.run(store.change(Change("s", put={"parent": b"1"})))
+    child = os.fork()
+    if child == 0:
+        done = asyncio.run(store.change(Change("s", put={"child": b"2"}, expect={"parent": b"1"})))
+        os._exit(0 if done else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+    async def story() -> None:
+        assert await store.get("s", ["parent", "child"]) == {"parent": b"1", "child": b"2"}
+        await store.close()
+
+    asyncio.run(story())

@@ -1,0 +1,68 @@
+"""A test's client with MGP: the same server as a plain client and one that guards its calls see it."""
+
+from __future__ import annotations
+
+import pytest
+
+from defserve.errors import Rejected
+from defserve.host import Mgp
+from defserve.protocols.mgp.confirmation import NotConfirmed
+from defserve.testing import Decline, SyncClient
+
+SERVER = "tests.host.guarded:server"
+ROADS = ("memory", "stdio", "http", "ws")
+ERAS = ("handshake", "stateless")
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("over", ROADS[:2])  # from the network an anonymous plain client may not
+def test_a_plain_client_is_asked_by_the_server(era: str, over: str):
+    with SyncClient(SERVER, era, over=over) as client:
+        client.will_answer({"value": True})
+        assert client.mgp is None
+        assert client.call("run", command="git status") == "git status"
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("over", ROADS)
+def test_an_mgp_client_confirms_by_itself(era: str, over: str):
+    mgp = Mgp("auto_approve", confirm=lambda *_: True, audit=[])
+    with SyncClient(SERVER, era, over=over, mgp=mgp) as client:
+        assert client.mgp is not None and client.mgp.version
+        assert client.call("run", command="git status") == "git status"
+        with pytest.raises(Rejected):
+            client.call("run", command="rm -rf /")
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_an_mgp_client_without_confirm_asks_the_test(era: str):
+    with SyncClient(SERVER, era, mgp=Mgp("auto_approve", audit=[])) as client:
+        client.will_answer({"value": True}, Decline)
+        assert client.call("run", command="git status") == "git status"
+        with pytest.raises(NotConfirmed):
+            client.call("run", command="git status")
+
+
+def test_the_mark_of_a_server_takes_mgp(suite: pytest.Pytester):
+    suite.makepyfile(
+        toy="""
+        from defserve import Server, dangerous
+        server = Server("toy")
+
+        @server.tool
+        @dangerous("camera")
+        def look() -> str:
+            "Look."
+            return "seen"
+        """,
+        test_toy="""
+        import pytest
+        from defserve.host import Mgp
+
+        @pytest.mark.serves("toy:server", mgp=Mgp("auto_approve", confirm=lambda *_: True, audit=[]))
+        def test_look(client):
+            assert client.call("look") == "seen"
+            assert client.mgp.grants == {"camera": "approved"}
+        """,
+    )
+    suite.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=2)
