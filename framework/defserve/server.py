@@ -69,7 +69,15 @@ class Server:
         except TypeError:
             from defserve.options import ServerFields, refuse_unknown
 
-            known = [*ServerFields.__annotations__, "lifespan", "limits", "auth", "extensions", "secret", "feature_sets"]
+            known = [
+                *ServerFields.__annotations__,
+                "lifespan",
+                "limits",
+                "auth",
+                "extensions",
+                "secret",
+                "feature_sets",
+            ]
             refuse_unknown(about, known, "Server", _caller())
             raise
         self.limits = limits or Limits()

@@ -12,7 +12,9 @@ from typing import Any
 
 from defserve import Extension, Refused, ToolError
 from defserve.core.call import Call
+from defserve.core.composition import Composition
 from defserve.core.extension import Carrier, Handler, Listener, Next, Offer, Parcel, Provider, Wrapper
+from defserve.core.service import Phase
 from defserve.core.session import Session
 from defserve.core.stages import Stages
 
@@ -55,11 +57,13 @@ class Acme(Extension):
 
     name = "acme"
     opens_with = frozenset({"acme/hello", "notifications/acme/knock"})
+    while_draining = frozenset({"acme/level"})
 
     def __init__(self) -> None:
         self.journal: list[str] = []
         self.negotiated: list[bool] = []
         self.closed: list[Session] = []
+        self.phases: list[Phase] = []
 
     # -- terms
 
@@ -109,6 +113,9 @@ class Acme(Extension):
         return {**result, "acmeCount": len(result["tools"])}
 
     # -- always
+
+    def phase_changed(self, composition: Composition, previous: Phase) -> None:
+        self.phases.append(composition.service.phase)
 
     def stages(self) -> Stages:
         return Stages(audit=self.audit, admit=self.admit, judge=self.judge, hold=self.hold)

@@ -216,6 +216,30 @@ async def test_a_stage_that_swallows_an_error_does_not_make_a_success_of_it():
 
 
 @eras
+async def test_a_draining_server_serves_what_is_vital_and_every_extension_knows_its_phase(version: str):
+    acme = Acme()
+    server = serve(acme)
+    async with raw(server, version, offer(version, 1)) as peer:
+        assert acme.phases == ["starting", "serving"]
+        server.composition.service.drain()
+        assert (await peer.ask("acme/level"))["result"]["level"] == 1
+        assert "shutting down" in json.dumps(await peer.ask("tools/call", {"name": "add"}))
+    assert acme.phases == ["starting", "serving", "draining", "stopped"]
+
+
+async def test_an_extension_that_fails_at_the_end_does_not_keep_the_server(caplog: pytest.LogCaptureFixture):
+    class Clumsy(Acme):
+        def phase_changed(self, composition: Any, previous: Any) -> None:
+            raise RuntimeError("too late")
+
+    server = serve(Clumsy())
+    async with raw(server) as peer:
+        server.composition.service.stop(1)
+        assert await peer.link.receive() is None
+    assert "too late" in caplog.text and server.composition.service.phase == "stopped"
+
+
+@eras
 async def test_an_injectable_is_given_to_the_function_and_is_not_in_its_schema(version: str):
     server = Server("s", "1", extensions=[Acme()])
 

@@ -99,7 +99,6 @@ def test_what_json_cannot_hold_has_no_canonical_text(value: Any):
 # Trees
 
 
-@pytest.mark.req("MCPL-8.2")
 def test_rolling_back_and_committing_makes_a_branch(store: Store, run: Run):
     async def story() -> None:
         trees = trees_in(store)
@@ -126,7 +125,6 @@ def test_rolling_back_and_committing_makes_a_branch(store: Store, run: Run):
     run(story())
 
 
-@pytest.mark.req("MCPL-8.3")
 def test_a_commit_offers_its_patch_unless_the_content_is_no_longer(store: Store, run: Run):
     async def story() -> None:
         trees = trees_in(store)
@@ -144,7 +142,6 @@ def test_a_commit_offers_its_patch_unless_the_content_is_no_longer(store: Store,
     run(story())
 
 
-@pytest.mark.req("MCPL-8.3")
 def test_an_opaque_checkpoint_has_a_place_and_no_content(store: Store, run: Run):
     async def story() -> None:
         trees = trees_in(store)
@@ -218,7 +215,6 @@ def test_owners_and_sets_never_see_each_others_checkpoints(store: Store, run: Ru
     run(story())
 
 
-@pytest.mark.req("MCPL-8.7")
 @pytest.mark.parametrize("id", ["chk_old", "", TREE, "\ud800", identify(SECRET, *reversed(KEY), b"", b"r" * RANDOM)])
 def test_an_unknown_checkpoint_is_named_in_the_refusal(store: Store, run: Run, id: str):
     async def story() -> None:
@@ -231,7 +227,6 @@ def test_an_unknown_checkpoint_is_named_in_the_refusal(store: Store, run: Run, i
     run(story())
 
 
-@pytest.mark.req("MCPL-8.7")
 def test_rollback_to_a_pruned_checkpoint_is_refused_before_and_after_it_is_dropped(store: Store, run: Run):
     async def story() -> None:
         trees = trees_in(store, retention=Retention(keep=3))
@@ -249,7 +244,6 @@ def test_rollback_to_a_pruned_checkpoint_is_refused_before_and_after_it_is_dropp
     run(story())
 
 
-@pytest.mark.req("MCPL-8.7")
 def test_an_old_head_outlives_its_time(run: Run):
     clock = Clock()
 
@@ -311,7 +305,6 @@ def test_a_forgotten_tree_leaves_nothing(store: Store, run: Run):
 # Contents that come from elsewhere
 
 
-@pytest.mark.req("MCPL-8.4")
 def test_a_content_with_its_checkpoint_is_taken_even_when_that_is_pruned(store: Store, run: Run):
     async def story() -> None:
         trees = trees_in(store, retention=Retention(keep=1))
@@ -327,7 +320,6 @@ def test_a_content_with_its_checkpoint_is_taken_even_when_that_is_pruned(store: 
     run(story())
 
 
-@pytest.mark.req("MCPL-8.4")
 def test_a_changed_content_or_anothers_is_refused(run: Run):
     async def story() -> None:
         trees = trees_in(MemoryStore())

@@ -7,7 +7,6 @@ from typing import Any
 
 from defserve.binding.compact import children, walk
 from defserve.jsonvalue import JsonSchema, is_object
-from defserve.redaction import is_secret_name
 
 Path = Sequence[str | int]
 
@@ -17,6 +16,8 @@ def is_secret(schema: JsonSchema, path: Path) -> bool:
 
     A path the schema does not know is secret if anything in the schema is.
     """
+    from defserve.redaction import is_secret_name
+
     if any(isinstance(step, str) and is_secret_name(step) for step in path):
         return True
     if not any(map(_marked, walk(schema))):

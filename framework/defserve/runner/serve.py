@@ -93,8 +93,8 @@ class StdioService:
                 # A signal must not cut a message in two.
                 self._is_deaf = True
                 self.connection.received(frames)
-                self._is_deaf = False
-                if self._early:
+                self._is_deaf = bool(self.connection.waiting)
+                if self._early and not self._is_deaf:
                     raise _Stop(_code(self._early[0]))
                 answered = True
             elif answered:
@@ -240,6 +240,7 @@ class Stopper:
 
     def hear(self, number: int) -> None:
         """A signal that came before anything was served."""
+        self._signalled = True
         if number == signal.SIGINT:
             self._interrupt()
         else:

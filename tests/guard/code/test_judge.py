@@ -30,6 +30,7 @@ def snippets() -> Iterator[Any]:
                     yield pytest.param(source, level, expected == "A", id=f"{name}-{snippet['id']}-{level}")
 
 
+@pytest.mark.req("MGP-7.2")
 @pytest.mark.parametrize(("source", "level", "allowed"), list(snippets()))
 def test_the_corpora_are_judged_as_expected(source: str, level: Level, allowed: bool) -> None:
     verdict = judge(source, level=level)
@@ -158,6 +159,7 @@ def test_a_size_limit_counts_bytes() -> None:
     assert judge("x = 'é'", max_bytes=7).violations[0].rule == "size"
 
 
+@pytest.mark.req("MGP-7.2")
 def test_unrestricted_code_is_only_measured_and_decoded() -> None:
     assert judge("import os; os.system('id')", level="unrestricted")
     assert not judge("x" * 100, level="unrestricted", max_bytes=99)

@@ -55,6 +55,7 @@ async def result(error: Exception, version: str = STATELESS, **options: Any) -> 
         return await peer.call("fails")
 
 
+@pytest.mark.req("MGP-14.2", "MGP-14.3")
 def test_the_nineteen_codes_lie_in_the_ranges_of_their_categories() -> None:
     named = {kind.name: (code, kind.category) for code, kind in errors.KINDS.items()}
     assert named == {
@@ -103,6 +104,7 @@ REFUSALS = (
 )
 
 
+@pytest.mark.req("MGP-14.3", "MGP-14.4")
 @pytest.mark.parametrize("version", ERAS)
 @pytest.mark.parametrize(("error", "code", "retryable"), REFUSALS)
 async def test_a_refusal_is_an_error_with_its_code(error: Refused, code: int, retryable: bool, version: str) -> None:
@@ -115,6 +117,7 @@ async def test_a_refusal_is_an_error_with_its_code(error: Refused, code: int, re
     assert ("max_retries" in block) is ("retry_strategy" in block) is retryable
 
 
+@pytest.mark.req("MGP-14.5")
 async def test_recovery_fields_are_those_the_author_gave() -> None:
     error = errors.RateLimited(
         "Rate limited: 10 requests per minute exceeded",

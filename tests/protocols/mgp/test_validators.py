@@ -204,6 +204,7 @@ def work(command: str, depth: int = 1) -> str:
     return "ran"
 
 
+@pytest.mark.req("GGEN-P4-2")
 @pytest.mark.parametrize(
     ("validators", "arguments", "found"),
     [

@@ -12,7 +12,6 @@ from defserve.core.call import Call
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.lifecycle import LOG_LEVEL_KEY, LOG_LEVELS, Dialect, dialect_of, handshake_only
 from defserve.protocols.mcp.params import meta
-from defserve.redaction import redact, redact_text
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -63,6 +62,8 @@ def log(call: Call, level: str, message: str, fields: Params) -> None:
         return
     if reported.messages == limit:
         message, fields = f"further messages of this call are dropped after {limit}", {}
+    from defserve.redaction import redact, redact_text
+
     name = getattr(call.subject, "name", None)
     message = redact_text(message, limit=len(message), multiline=True)
     data = {"message": message, **redact(_jsonable(fields))} if fields else message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
@@ -14,7 +14,9 @@ from defserve.core.extension import Extension, Handler, Listener, Offer
 from defserve.core.registry import Registry
 from defserve.core.session import Session
 from defserve.core.stages import Stages
+from defserve.errors import MethodNotFound
 from defserve.protocols.mcp.function import FindProvider
+from defserve.protocols.mcp.lifecycle import handshake_only
 from defserve.protocols.mcpl import errors
 from defserve.protocols.mcpl.feature_sets import FeatureSet, Live, Tie, offered, policy, require
 from defserve.protocols.mcpl.section import Section
@@ -46,9 +48,6 @@ CURRENT: ContextVar[Call | None] = ContextVar("defserve_call", default=None)
 
 # The hook this code runs in; once it has answered, what it began may infer (§10.7).
 IN_HOOK: ContextVar[HookRun | None] = ContextVar("defserve_hook", default=None)
-
-# What a context hook runs in, for as long as it runs: inference must not be asked for there (§10.7).
-IN_HOOK: ContextVar[object | None] = ContextVar("defserve_hook", default=None)
 
 # clientInfo.name → how this host wants `featureSets`; the others read the specification's object.
 ARRAY_HOSTS = ("mcpl-harness",)
@@ -88,20 +87,28 @@ class MCPL(Extension):
         """Declare a set; once hosts are there they are told."""
         made = FeatureSet(self, name, description, **options)
         self.sets.add(name, made)
-        self._tell({"added": {name: made.wire()}})
+        self._tell(lambda: {"added": {name: made.wire()}})
         return made
 
     def remove(self, name: str) -> None:
         """Take a set back; hosts are told, and its tools, hooks and events stop at once."""
         removed = self.sets.remove(name)
+        removed.removed = True
+        for tool in [tool for tool in self.tools if (tie := tied(tool)) and tie.feature_set is removed]:
+            self.tools.remove(tool.name)
         for section in self._sections():
             section.removed(removed)
-        self._tell({"removed": [name]})
+        self._tell(lambda: {"removed": [name]})
 
-    def _tell(self, change: Params) -> None:
+    def _tell(self, change: Callable[[], Params]) -> None:
+        """Tell every host, when the declarations that follow at once have been made. From any thread."""
         for session in list(self.composition.sessions) if self.composition is not None else ():
             if session.ready and session.terms is not None and self.name in session.terms.states:
-                session.notify("featureSets/changed", change)
+                send = partial(_send_change, session, change)
+                if session.engine.on_loop():
+                    session.engine.soon(send)
+                else:
+                    session.engine.post(send)
 
     # -- negotiation -------------------------------------------------------------------------------------
 
@@ -174,12 +181,17 @@ class MCPL(Extension):
     # -- the plug ----------------------------------------------------------------------------------------
 
     def methods(self) -> Mapping[str, Handler]:
-        return {"featureSets/update": self._update}
+        return {
+            "featureSets/update": self._update,
+            "context/beforeInference": self._before_inference,
+            "context/afterInference": self._after_inference,
+        }
 
     def notifications(self) -> Mapping[str, Listener]:
         return {
             "featureSets/update": self._updated,
             "notifications/initialized": self._ready,
+            "context/afterInference": self._inference_ended,
             "inference/chunk": self._chunk,
         }
 
@@ -201,21 +213,39 @@ class MCPL(Extension):
 
     def _update(self, call: Call, params: Params) -> Params:
         """A request in newer drafts; its receipt says what is enabled now."""
+        handshake_only(call)  # where there are no sessions the policy comes with every request
         agreed = call.terms.states[self.name]
         agreed.policy.update(params)
         self._changed(call.session)
         return {"enabled": [one.name for one in self.sets if agreed.policy.enabled(one.name)]}
 
     def _updated(self, session: Session, params: Params) -> None:
-        assert session.terms is not None
-        session.terms.states[self.name].policy.update(params)
-        self._changed(session)
+        if session.terms is not None and self.name in session.terms.states:
+            session.terms.states[self.name].policy.update(params)
+            self._changed(session)
+
+    # Where no hook was declared the methods are unknown; one may be declared while serving.
+
+    async def _before_inference(self, call: Call, params: Params) -> Params:
+        return await self._declared_hooks(call).before(call, params)
+
+    async def _after_inference(self, call: Call, params: Params) -> Params:
+        return await self._declared_hooks(call).after(call, params)
+
+    async def _inference_ended(self, session: Session, params: Params) -> None:
+        if "hooks" in self.__dict__:
+            await self.hooks.ended(session, params)
+
+    def _declared_hooks(self, call: Call) -> Hooks:
+        if "hooks" not in self.__dict__:
+            raise MethodNotFound(f"Method not found: {call.method}")
+        return self.hooks
 
     def _changed(self, session: Session) -> None:
         """Tools come and go with their sets, and so does what runs for them."""
         for section in self._sections():
             section.policy_changed(session)
-        if session.ready and any(one.uses for one in self.sets):
+        if session.ready and any("tools" in one.uses for one in self.sets):
             session.notify("notifications/tools/list_changed", {})
 
     def stages(self) -> Stages:
@@ -232,6 +262,11 @@ class MCPL(Extension):
         if tie is not None and tie.scope is not None:
             await self.scopes.check(call, tie, arguments)
 
+    def declared(self, item: Any) -> None:
+        tie = tied(item)
+        if tie is not None and tie.scope is not None:
+            self.scopes.read(tie, item)
+
     def visible(self, call: Call, item: Any) -> bool:
         tie = tied(item)
         # Asked again at the call, where the stage says why.
@@ -247,6 +282,11 @@ class MCPL(Extension):
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
         return errors.failure(call, error)
+
+
+def _send_change(session: Session, change: Callable[[], Params]) -> None:
+    if not session.closed:
+        session.notify("featureSets/changed", change())
 
 
 def tied(item: Any) -> Tie | None:

@@ -255,9 +255,9 @@ def offered(offer: Offer) -> Mapping[str, Any] | None:
 
 
 def _decides_first(offered: Mapping[str, Any]) -> bool:
-    """Whether nothing is enabled until the host says so: from 0.5 on hosts always do (A15)."""
-    minor = str(offered.get("version", "0.4")).split(".")[1]
-    return minor.isdecimal() and int(minor) >= 5
+    """Whether nothing is enabled until the host says so: from 0.5 on hosts always do."""
+    minor = re.match(r"0\.(\d{1,9})", offered.get("version", "0.4"))
+    return minor is not None and int(minor[1]) >= 5
 
 
 def live(call: Call) -> Live | None:

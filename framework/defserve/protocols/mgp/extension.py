@@ -23,7 +23,7 @@ from defserve.wire.messages import Params
 if TYPE_CHECKING:
     from weakref import WeakKeyDictionary
 
-    from defserve.core.composition import Composition
+    from defserve.core.composition import Composition, Terms
     from defserve.core.service import Phase
     from defserve.net.client import GuardedClient
     from defserve.protocols.mcp.tools import Tool
@@ -285,8 +285,10 @@ class MGP(Extension):
         return errors.failure(call, error)
 
     def phase_changed(self, composition: Composition, previous: Phase) -> None:
-        if composition.sessions:  # before there is anybody to tell, nothing need be imported
-            self.lifecycle.phase_changed(composition, previous)
+        # Where nobody wants to know, nothing need be imported.
+        listeners = [s for s in composition.sessions if s.terms and "lifecycle" in _agreed(s.terms)]
+        if listeners:
+            self.lifecycle.phase_changed(composition.service, previous, listeners)
 
     def session_closed(self, session: Session) -> None:
         if "callbacks" in self.__dict__:
@@ -297,7 +299,11 @@ class MGP(Extension):
 
 def sections(call: Call) -> frozenset[str]:
     """The sections of MGP that are active for this call's peer."""
-    agreed = call.terms.states.get(MGP.name)
+    return _agreed(call.terms)
+
+
+def _agreed(terms: Terms) -> frozenset[str]:
+    agreed = terms.states.get(MGP.name)
     return agreed.sections if isinstance(agreed, Agreed) else frozenset()
 
 

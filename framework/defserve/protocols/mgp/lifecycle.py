@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
-from defserve.core.service import Phase
+from defserve.core.service import Phase, Service
 from defserve.core.session import Session
 from defserve.errors import DefserveError, InvalidParams
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.errors import AccessDenied
-from defserve.protocols.mgp.negotiation import Agreed
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -80,9 +79,9 @@ class Lifecycle:
     def __init__(self, mgp: MGP, *, clock: Callable[[], datetime] = instants.now) -> None:
         self._mgp, self.clock = mgp, clock
 
-    def phase_changed(self, composition: Composition, previous: Phase) -> None:
-        """Tell everyone who negotiated it that the server is in another state."""
-        service, machine = composition.service, StateMachine(STATES[previous])
+    def phase_changed(self, service: Service, previous: Phase, listeners: Iterable[Session]) -> None:
+        """Tell those who negotiated it that the server is in another state."""
+        machine = StateMachine(STATES[previous])
         machine.move(STATES[service.phase])
         params: Params = {
             "server_id": self._mgp.server_id,
@@ -91,9 +90,8 @@ class Lifecycle:
             "reason": service.reason or UNSAID,
             "timestamp": instants.wire(self.clock()),
         }
-        for session in tuple(composition.sessions):
-            if _listens(session):
-                _tell(session, params)
+        for session in listeners:
+            _tell(session, params)
 
     def shutdown(self, call: Call, params: Params) -> Params:
         """Drain and end. Raises AccessDenied for a caller who may not ask for it, InvalidParams for a bad wish.
@@ -120,12 +118,6 @@ class Lifecycle:
             return
         self._mgp.audit.report(call, REFUSED, result="BLOCKED", details={"method": call.method})
         raise AccessDenied(f"{caller.id} may not shut this server down", details={"agent_id": caller.id})
-
-
-def _listens(session: Session) -> bool:
-    # Only a handshake leaves terms, and with them a road for what belongs to no request.
-    agreed = session.terms.states.get("mgp") if session.terms is not None else None
-    return isinstance(agreed, Agreed) and "lifecycle" in agreed.sections
 
 
 def _tell(session: Session, params: Params) -> None:

@@ -1,0 +1,49 @@
+"""`notifications/claude/channel`: push events for hosts that take these, and no `push/event`. Where a set opts in.
+
+The shape is that of Claude Code's channels reference: `content` is text, `meta` holds texts under names that are
+identifiers. A notification has no answer, so an event that was sent so counts as accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from defserve.jsonvalue import is_object
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.core.extension import Offer
+    from defserve.protocols.mcpl.peers import Peer
+
+CAPABILITY = "claude/channel"
+METHOD = "notifications/claude/channel"
+
+# Listen to servers that advertise the capability, without an offer of their own; by clientInfo.name.
+HOSTS = ("claude-code",)
+
+
+def offered(offer: Offer) -> bool:
+    """Whether a host takes these notifications."""
+    experimental = offer.capabilities.get("experimental")
+    named = is_object(experimental) and CAPABILITY in experimental
+    return not offer.stateless and (named or offer.info.get("name") in HOSTS)
+
+
+def takes(peer: Peer) -> bool:
+    """Whether this peer does, now."""
+    offer = peer.terms.offer if peer.terms is not None else None
+    return peer.session.ready and not peer.session.closed and offer is not None and offered(offer)
+
+
+def tell(peer: Peer, event: Params) -> None:
+    """Send an event, given as the params of `push/event`."""
+    meta = {"event_id": event["eventId"], "feature_set": event["featureSet"], "timestamp": event["timestamp"]}
+    origin: Mapping[str, Any] = event.get("origin", {})
+    meta |= {name: str(value) for name, value in origin.items() if name.isidentifier() and isinstance(value, str | int)}
+    text = "\n".join(_text(block) for block in event["payload"]["content"])
+    peer.session.notify(METHOD, {"content": text, "meta": meta})
+
+
+def _text(block: Mapping[str, Any]) -> str:
+    return block["text"] if block["type"] == "text" else f"[{block['type']}: {block.get('uri', block.get('mimeType'))}]"

@@ -1,0 +1,198 @@
+"""MCPL §10: a turn of a conversation as context hooks see it, and what they may give back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from defserve.errors import InvalidParams, UsageError
+from defserve.jsonvalue import is_array, is_object
+from defserve.protocols.mcp.params import optional_fields, text
+from defserve.protocols.mcpl.content import Sendable, blocks
+from defserve.wire.messages import Params
+
+Position = Literal["system", "beforeUser", "afterUser", "before_user", "after_user"]
+
+# As authors may write it → as the wire has it.
+POSITIONS: Mapping[str, str] = {
+    "system": "system",
+    "beforeUser": "beforeUser",
+    "before_user": "beforeUser",
+    "afterUser": "afterUser",
+    "after_user": "afterUser",
+}
+
+
+# -- what a host says ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The model at work (§12.2)."""
+
+    id: str
+    vendor: str = ""
+    context_window: int | None = None
+    capabilities: tuple[str, ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
+
+    @classmethod
+    def read(cls, found: Params) -> ModelInfo:
+        """Tolerant: what a host leaves out, or writes in another way, is not known."""
+        vendor, window, capabilities = found.get("vendor"), found.get("contextWindow"), found.get("capabilities")
+        return cls(
+            id=text(found, "id"),
+            vendor=vendor if isinstance(vendor, str) else "",
+            context_window=window if isinstance(window, int) else None,
+            capabilities=tuple(filter(_is_text, capabilities)) if is_array(capabilities) else (),
+            raw=found,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens spent."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    @classmethod
+    def read(cls, found: Params) -> Usage:
+        spent, written = found.get("inputTokens"), found.get("outputTokens")
+        return cls(spent if isinstance(spent, int) else 0, written if isinstance(written, int) else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingMessage:
+    """The message of a channel that this turn answers."""
+
+    channel_id: str
+    message_id: str | None = None
+    thread_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnChannels:
+    """Where a turn comes from and where its answer may go (§14.4)."""
+
+    incoming: IncomingMessage | None = None
+    default_outgoing: str | None = None
+    candidates: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, found: Params) -> TurnChannels:
+        incoming, outgoing = optional_fields(found, "incoming"), optional_fields(found, "defaultOutgoing")
+        candidates = found.get("candidates")
+        message = None
+        if incoming is not None:
+            named = (_optional_text(incoming, member) for member in ("messageId", "threadId"))
+            message = IncomingMessage(text(incoming, "channelId"), *named)
+        return cls(
+            incoming=message,
+            default_outgoing=text(outgoing, "channelId") if outgoing is not None else None,
+            candidates=tuple(filter(_is_text, candidates)) if is_array(candidates) else (),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A turn whose inference is about to begin. `user_message` is None where the model goes on by itself."""
+
+    inference_id: str
+    conversation_id: str
+    turn_index: int
+    user_message: str | None
+    model: ModelInfo | None
+    channels: TurnChannels | None
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def read(cls, params: Params) -> Turn:
+        """Raises InvalidParams for what is not `context/beforeInference`."""
+        return cls(**_turn(params))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedTurn(Turn):
+    """A turn that the model has answered."""
+
+    assistant_message: str
+    usage: Usage | None
+
+    @classmethod
+    def read(cls, params: Params) -> FinishedTurn:
+        """Raises InvalidParams for what is not `context/afterInference`."""
+        usage = optional_fields(params, "usage")
+        return cls(
+            **_turn(params),
+            assistant_message=text(params, "assistantMessage"),
+            usage=Usage.read(usage) if usage is not None else None,
+        )
+
+
+# -- what a hook gives back ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """Something for the model to read (§10.4).
+
+    `namespace` is the first segment of the feature set's name unless it says otherwise.
+    """
+
+    content: Sendable
+    position: Position = "system"
+    namespace: str | None = None
+    metadata: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.position not in POSITIONS:
+            raise UsageError(f"Injection(position={self.position!r})", fix="use system, before_user or after_user")
+
+    def wire(self, namespace: str) -> Params:
+        described: Params = {
+            "namespace": self.namespace or namespace,
+            "position": POSITIONS[self.position],
+            "content": blocks(self.content),
+        }
+        if self.metadata:
+            described["metadata"] = dict(self.metadata)
+        return described
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Other words for the model's answer, and what to say about the change."""
+
+    text: str
+    metadata: Mapping[str, Any] | None = None
+
+
+# -- reading ---------------------------------------------------------------------------------------------
+
+
+def _turn(params: Params) -> dict[str, Any]:
+    index, said = params.get("turnIndex", 0), params.get("userMessage")
+    if not isinstance(index, int):
+        raise InvalidParams("Invalid params: turnIndex must be an integer")
+    if said is not None and not isinstance(said, str):
+        raise InvalidParams("Invalid params: userMessage must be a string or null")
+    model, channels = optional_fields(params, "model"), params.get("channels")
+    return {
+        "inference_id": text(params, "inferenceId"),
+        "conversation_id": _optional_text(params, "conversationId") or "",
+        "turn_index": index,
+        "user_message": said,
+        "model": ModelInfo.read(model) if model is not None else None,
+        "channels": TurnChannels.read(channels) if is_object(channels) else None,
+        "raw": params,
+    }
+
+
+def _optional_text(params: Params, name: str) -> str | None:
+    return text(params, name) if params.get(name) is not None else None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
