@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from defserve.guard.verdict import Verdict
     from defserve.limits import Limits
     from defserve.marks import completion, prompt, resource, tool
+    from defserve.net.egress import Egress
     from defserve.protocols.mcp.identity import Icon
+    from defserve.protocols.mcp.numbered import NumberedErrors
     from defserve.protocols.mcp.prompts import Prompt, PromptOptions
     from defserve.protocols.mcp.resources import Resource, ResourceOptions
     from defserve.protocols.mcp.sampling import Assistant, Message, SampleOptions, User
     from defserve.protocols.mcp.tools import Tool, ToolOptions
     from defserve.protocols.mgp.access_policy import AccessPolicy, Entry
     from defserve.protocols.mgp.audit import AuditLogger
+    from defserve.protocols.mgp.event_channel import EventChannel
     from defserve.protocols.mgp.security import Security, dangerous, moderate, safe
     from defserve.protocols.mgp.validators import validator
     from defserve.server import Server
@@ -43,8 +46,10 @@ _EXPORTS = {
     "Declined": "errors",
     "Depends": "binding.inject",
     "Dismissed": "errors",
+    "Egress": "net.egress",
     "Embedded": "binding.content",
     "Entry": "protocols.mgp.access_policy",
+    "EventChannel": "protocols.mgp.event_channel",
     "Extension": "core.extension",
     "File": "binding.content",
     "Icon": "protocols.mcp.identity",
@@ -54,6 +59,7 @@ _EXPORTS = {
     "Link": "binding.content",
     "Message": "protocols.mcp.sampling",
     "NoBackChannel": "errors",
+    "NumberedErrors": "protocols.mcp.numbered",
     "PeerError": "errors",
     "Principal": "auth",
     "Prompt": "protocols.mcp.prompts",
@@ -101,8 +107,10 @@ __all__ = [
     "Declined",
     "Depends",
     "Dismissed",
+    "Egress",
     "Embedded",
     "Entry",
+    "EventChannel",
     "Extension",
     "File",
     "Icon",
@@ -112,6 +120,7 @@ __all__ = [
     "Link",
     "Message",
     "NoBackChannel",
+    "NumberedErrors",
     "PeerError",
     "Principal",
     "Prompt",

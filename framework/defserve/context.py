@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from defserve.net.client import GuardedClient
     from defserve.protocols.mcp.sampling import Message, Sample, SampleOptions
     from defserve.protocols.mcp.talkback import Root
+    from defserve.protocols.mcpl.turns import ModelInfo
+    from defserve.protocols.mcpl.scopes import Scope
     from defserve.protocols.mgp.extension import MGP
 
 T = TypeVar("T")
@@ -40,6 +42,9 @@ FEATURES: Mapping[str, tuple[str, str | None]] = {
     "sample": ("sampling", None),
     "roots": ("roots", None),
 }
+
+# Those of a live host.
+LIVE = ("push", "infer", "model_info")
 
 
 class Log:
@@ -253,6 +258,15 @@ class Context:
 
         return await talkback.once(self.call, key, effect)
 
+    async def model_info(self, timeout: float = 5.0) -> ModelInfo:
+        """The model behind an MCPL host.
+
+        Raises NoBackChannel where it cannot be asked, and PeerTimeout for a host that leaves it unanswered.
+        """
+        from defserve.protocols.mcpl import inference
+
+        return await inference.model_info(self.call, timeout)
+
     def wait(self, question: Coroutine[Any, Any, T]) -> T:
         """Wait for an awaitable of this context from a worker thread: `ctx.wait(ctx.ask(…))`."""
         return self.call.engine.wait_from_thread(self.call, question)
@@ -280,9 +294,12 @@ class Context:
         """Whether this peer can be asked for `feature`: one of ask, ask_url, confirm, choose, sample, roots.
 
         `stream`: whether what is emitted or yielded is sent as it comes. `events`: whether it can be sent events.
+        `push`, `infer`, `model_info`: whether a feature set of this server that is enabled could do so here.
         """
         from defserve.protocols.mcp import talkback
 
+        if feature in LIVE:
+            return self._can_live(feature)
         if feature == "stream":
             emitted = self.call.peek(Emitted)
             return emitted is not None and emitted.sink is not None
@@ -291,6 +308,14 @@ class Context:
         if feature not in FEATURES:
             return False
         return talkback.can(self.call, *FEATURES[feature])
+
+    def _can_live(self, feature: str) -> bool:
+        extensions = self.call.session.composition.extensions
+        if not any(extension.name == "mcpl" for extension in extensions):
+            return False
+        from defserve.protocols.mcpl.extension import MCPL
+
+        return next(e for e in extensions if isinstance(e, MCPL)).can(self.call, feature)
 
     @property
     def cancelled(self) -> bool:
@@ -311,6 +336,14 @@ class Context:
     def session(self) -> Session:
         """The conversation this call belongs to."""
         return self.call.session
+
+    @property
+    def scope(self) -> Scope | None:
+        """The scope this call was let into; None for a tool that has none (MCPL)."""
+        from defserve.protocols.mcpl.scopes import Granted
+
+        granted = self.call.peek(Granted)
+        return granted.scope if granted is not None else None
 
     @property
     def lifespan(self) -> Any:

@@ -55,6 +55,8 @@ class FeatureSetFields(TypedDict, total=False):
     scoped: bool
     uses: Sequence[str]
     model_info: bool
+    inbox: bool
+    claude_channel: bool
 
 
 class ServerFields(SecurityFields, total=False):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from defserve.auth import Auth, TokenVerifier
     from defserve.host import Client
     from defserve.options import FeatureSetFields, PromptFields, ResourceFields, ServerFields, ToolFields, WebFields
-    from defserve.protocols.mcpl.channels import ChannelType
+    from defserve.protocols.mcpl.channel_type import ChannelType
     from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.feature_sets import FeatureSet
     from defserve.protocols.mgp.event_channel import EventChannel

@@ -16,6 +16,7 @@ from defserve.limits import Limits
 from defserve.runner.address import SECURE, Address
 from defserve.runner.deadlines import HEAD_BYTES, lasting, with_deadlines
 from defserve.runner.sockets import BACKLOG, bound
+from defserve.runner.turns import short_turns
 
 if TYPE_CHECKING:
     import uvicorn
@@ -66,7 +67,8 @@ def listen(app: Any, address: Address, options: NetworkOptions, limits: Limits, 
     ending.over = listener.leave
     with bound(address) as sockets:
         try:
-            listener.run(sockets)
+            with short_turns(limits.threads):
+                listener.run(sockets)
         except SystemExit:  # a lifespan failed; uvicorn has said why
             return FAILED
     return listener.code

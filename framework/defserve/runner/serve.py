@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from defserve.core.composition import Composition
 from defserve.errors import UsageError
 from defserve.runner.connection import Connection
+from defserve.runner.turns import short_turns
 from defserve.transports.stdio import Stdio
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ class StdioService:
             self._is_deaf = False
             for number in self._early:
                 stop.hear(number)
-            loop.run_until_complete(self._main(loop, stop))
+            with short_turns(self.composition.limits.threads):
+                loop.run_until_complete(self._main(loop, stop))
         except asyncio.CancelledError:
             pass  # a signal cut the lifespan short
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -82,9 +82,9 @@ class Host:
                 self.heard.append(message)
 
     async def _answer(self, message: Json) -> None:
-        answer = self.answers.get(message["method"], HostError(-32601, "Method not found"))
+        answer: Any = self.answers.get(message["method"], HostError(-32601, "Method not found"))
         try:
-            if isinstance(answer, Callable):
+            if callable(answer):
                 answer = answer(message)
             if asyncio.iscoroutine(answer):
                 answer = await answer

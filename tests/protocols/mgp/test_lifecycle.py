@@ -245,9 +245,12 @@ async def test_who_is_neither_local_nor_an_admin_cannot_end_the_server(who: Any,
 async def test_a_token_without_a_policy_is_no_admin_and_an_admin_of_the_policy_is_one():
     async with speaking(World().server, HANDSHAKEN, ["lifecycle"], who=ALICE) as peer:
         assert code_of(await shut_down(peer)) == 1001
-    world = World(access=AccessPolicy("opt-in", admins=["tools:admin"]))
+    trail = Trail()
+    world = World(access=AccessPolicy("opt-in", admins=["tools:admin"]), audit=trail)
     async with speaking(world.server, HANDSHAKEN, ["lifecycle"], who=ALICE) as peer:
-        assert (await shut_down(peer))["result"]["accepted"]
+        assert (await shut_down(peer, reason="idle_timeout"))["result"]["accepted"]
+    assert trail.told("SERVER_DISCONNECTED") == [("SERVER_DISCONNECTED", {"reason": "idle_timeout"})]
+    assert trail.events[0]["actor"]["id"] == "alice"
 
 
 @pytest.mark.req("MGP-11.4n")

@@ -180,6 +180,13 @@ def test_two_marks_are_refused():
         dangerous(safe(fresh()))
 
 
+def test_a_mark_and_a_keyword_that_say_different_things_are_refused():
+    server = Server("x", "1")
+    with pytest.raises(UsageError, match="'deploy' is marked safe and given another security=…"):
+        server.tool(security=Security("dangerous"))(safe(fresh()))
+    server.tool(security=Security("safe"))(safe(fresh()))
+
+
 # -- contradictions --------------------------------------------------------------------------------------
 
 

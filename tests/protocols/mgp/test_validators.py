@@ -172,6 +172,25 @@ async def test_a_url_of_pydantics_is_judged_like_a_text():
     assert await outcome(server, {"url": "http://127.0.0.1/"}) != "ran"
 
 
+async def test_a_url_judged_by_name_is_resolved_too():
+    def work(url: str) -> str:
+        return "ran"
+
+    server = serving(work, validator="network_restricted")
+    assert await outcome(server, {"url": "https://inside.example.com/"}) == ["Blocked address: '10.0.0.1' (private)"]
+
+
+async def test_a_validator_that_is_named_looks_at_what_stands_beside_a_guarded_type():
+    def work(command: ShellCommand, script: str = "", note: str = "") -> str:
+        return "ran"
+
+    named, derived = serving(work, validator="sandbox"), serving(work)
+    arguments = {"command": "ls", "note": "any; thing"}
+    assert await outcome(named, arguments) == "ran"
+    assert await outcome(named, arguments | {"script": "id; id"}) == ["Blocked shell operator: ';'"]
+    assert await outcome(derived, arguments | {"script": "id; id"}) == "ran"
+
+
 def test_a_validator_with_nothing_to_look_at_is_refused():
     def work() -> str:
         return "ran"

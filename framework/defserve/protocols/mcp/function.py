@@ -63,7 +63,10 @@ class Emitted:
 
 
 class Function:
-    """What was read at registration, ready to run. `inline` runs a quick sync function on the loop."""
+    """What was read at registration, ready to run. `inline` runs a quick sync function on the loop.
+
+    A `plain` one is given Python values by name: its parameters need no JSON form, nor types.
+    """
 
     __slots__ = ("signature", "arguments", "injection", "inline", "_begin")
 
@@ -74,9 +77,10 @@ class Function:
         *,
         inline: bool = False,
         schema: Mapping[str, Any] | None = None,
+        plain: bool = False,
     ) -> None:
-        self.signature: Signature = read(function, find_provider, explicit=schema is not None)
-        self.arguments = Arguments.of(self.signature) if schema is None else _explicit(self.signature, schema)
+        self.signature: Signature = read(function, find_provider, explicit=plain or schema is not None)
+        self.arguments = _arguments(self.signature, schema, plain)
         self.injection = Injection.of(self.signature)
         self.inline = inline
         flow = self.signature.flow
@@ -106,7 +110,11 @@ class Function:
             return await self._begin(call, self.signature.function, kwargs)
 
 
-def _explicit(signature: Signature, schema: Mapping[str, Any]) -> ExplicitArguments:
+def _arguments(signature: Signature, schema: Mapping[str, Any] | None, plain: bool) -> Arguments | ExplicitArguments:
+    if plain:
+        return Arguments((), ())
+    if schema is None:
+        return Arguments.of(signature)
     from defserve.binding.explicit import ExplicitArguments
 
     return ExplicitArguments.of(signature, dict(schema))

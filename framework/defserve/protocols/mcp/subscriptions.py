@@ -114,12 +114,12 @@ class Subscriptions:
             if first and not _run(engine, partial(self._tell_changes, engine)):
                 del self._changed[engine]
 
-    def updated(self, uri: str) -> None:
-        """A resource's contents changed. From any thread."""
-        for forward in self._forwards:
+    def updated(self, uri: str, principal: str | None = None) -> None:
+        """A resource's contents changed, for everybody or for one principal. From any thread."""
+        for forward in self._forwards if principal is None else ():
             forward(uri)
         for engine in self._engines():
-            _run(engine, partial(self._tell_updated, engine, uri))
+            _run(engine, partial(self._tell_updated, engine, uri, principal))
 
     def _engines(self) -> set[Engine]:
         """The loops on which somebody may want to hear of changes."""
@@ -140,13 +140,13 @@ class Subscriptions:
                 if kind in listening.kinds:
                     listening.tell(method, {})
 
-    def _tell_updated(self, engine: Engine, uri: str) -> None:
+    def _tell_updated(self, engine: Engine, uri: str, principal: str | None) -> None:
         for session in self._sessions(engine):
             subscribed = session.peek(Subscribed)
-            if subscribed is not None and uri in subscribed.uris:
+            if subscribed is not None and uri in subscribed.uris and principal in (None, session.principal):
                 session.notify(UPDATED, {"uri": uri})
         for listening in self._listening_on(engine):
-            if uri in listening.uris:
+            if uri in listening.uris and principal in (None, listening.call.principal):
                 listening.tell(UPDATED, {"uri": uri})
 
     def _listening_on(self, engine: Engine) -> list[Listening]:

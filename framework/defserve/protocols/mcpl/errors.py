@@ -80,6 +80,26 @@ class ChannelOpenFailed(LiveRefusal):
         super().__init__(f"Channel open failed: {reason}", reason=reason)
 
 
+class HookFailed(Refused):
+    """A blocking hook failed, so that nobody has said whether the answer may be shown as it is."""
+
+    error_type = "hook_failed"
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message, data={"featureSet": name})
+
+
+class ScopeDenied(Refused):
+    """The host's scopes do not cover what a tool was asked to do. The model reads why."""
+
+    error_type = "scope_denied"
+
+    def __init__(self, name: str, label: str, reason: str) -> None:
+        super().__init__(
+            f"not permitted in {label!r}: {reason}", data={"featureSet": name, "scope": label, "reason": reason}
+        )
+
+
 class AmbiguousPeer(UsageError):
     """Several sessions could be meant; `to=` says which."""
 

@@ -14,11 +14,12 @@ from defserve.core.extension import Extension, Handler, Listener, Offer
 from defserve.core.registry import Registry
 from defserve.core.session import Session
 from defserve.core.stages import Stages
-from defserve.errors import MethodNotFound
+from defserve.errors import InvalidParams, MethodNotFound
+from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.function import FindProvider
 from defserve.protocols.mcp.lifecycle import handshake_only
-from defserve.protocols.mcpl import errors
-from defserve.protocols.mcpl.feature_sets import FeatureSet, Live, Tie, offered, policy, require
+from defserve.protocols.mcpl import claude_channel, errors
+from defserve.protocols.mcpl.feature_sets import FeatureSet, Live, Tie, is_pushed_to, offered, policy, require
 from defserve.protocols.mcpl.section import Section
 from defserve.wire.messages import Params
 
@@ -51,6 +52,19 @@ IN_HOOK: ContextVar[HookRun | None] = ContextVar("defserve_hook", default=None)
 
 # clientInfo.name → how this host wants `featureSets`; the others read the specification's object.
 ARRAY_HOSTS = ("mcpl-harness",)
+
+# §14.3: what hosts ask and tell of channels → the method of that section.
+CHANNEL_METHODS: Mapping[str, str] = {
+    "channels/list": "known",
+    "channels/open": "open",
+    "channels/close": "close",
+    "channels/publish": "publish",
+}
+CHANNEL_NEWS: Mapping[str, str] = {
+    "channels/publish": "published",
+    "channels/outgoing/chunk": "outgoing_chunk",
+    "channels/outgoing/complete": "outgoing",
+}
 
 
 @contextmanager
@@ -87,6 +101,8 @@ class MCPL(Extension):
         """Declare a set; once hosts are there they are told."""
         made = FeatureSet(self, name, description, **options)
         self.sets.add(name, made)
+        if made.inbox is not None and self.composition is not None:
+            made.inbox.serve(_mcp(self.composition))
         self._tell(lambda: {"added": {name: made.wire()}})
         return made
 
@@ -94,6 +110,8 @@ class MCPL(Extension):
         """Take a set back; hosts are told, and its tools, hooks and events stop at once."""
         removed = self.sets.remove(name)
         removed.removed = True
+        if removed.inbox is not None and self.composition is not None:
+            removed.inbox.withdraw(_mcp(self.composition))
         for tool in [tool for tool in self.tools if (tie := tied(tool)) and tie.feature_set is removed]:
             self.tools.remove(tool.name)
         for section in self._sections():
@@ -117,8 +135,14 @@ class MCPL(Extension):
         return Live(found, self.strict) if found is not None else None
 
     def capabilities(self, offer: Offer) -> Mapping[str, Any]:
-        if offered(offer) is None:
-            return {}
+        found: Params = {}
+        if any(one.claude_channel for one in self.sets) and claude_channel.offered(offer):
+            found[claude_channel.CAPABILITY] = {}
+        if offered(offer) is not None:
+            found["mcpl"] = self._capability(offer)
+        return {"experimental": found} if found else {}
+
+    def _capability(self, offer: Offer) -> Params:
         sets = list(self.sets)
         used = {use for one in sets for use in one.uses}
         mcpl: Params = {"version": VERSION}
@@ -136,11 +160,14 @@ class MCPL(Extension):
         described = {one.name: one.wire() for one in sets}
         is_array = str(offer.info.get("name", "")).startswith(ARRAY_HOSTS)
         mcpl["featureSets"] = [{"name": n, **wire} for n, wire in described.items()] if is_array else described
-        return {"experimental": {"mcpl": mcpl}}
+        return mcpl
 
     def compose(self, composition: Composition) -> None:
         """The composition whose sessions are spoken to."""
         self.composition = composition
+        for one in self.sets:
+            if one.inbox is not None:
+                one.inbox.serve(_mcp(composition))
 
     # -- sections, made when the first of their kind is declared -----------------------------------------
 
@@ -157,10 +184,10 @@ class MCPL(Extension):
         return Pushing(self)
 
     @cached_property
-    def inference(self) -> Inference:
+    def inference(self) -> Inferring:
         from defserve.protocols.mcpl.inference import Inferring
 
-        return Inference(self)
+        return Inferring(self)
 
     @cached_property
     def channels(self) -> Channels:
@@ -185,6 +212,7 @@ class MCPL(Extension):
             "featureSets/update": self._update,
             "context/beforeInference": self._before_inference,
             "context/afterInference": self._after_inference,
+            **{method: self._of_channels(name) for method, name in CHANNEL_METHODS.items()},
         }
 
     def notifications(self) -> Mapping[str, Listener]:
@@ -193,6 +221,7 @@ class MCPL(Extension):
             "notifications/initialized": self._ready,
             "context/afterInference": self._inference_ended,
             "inference/chunk": self._chunk,
+            **{method: self._told_of_channels(name) for method, name in CHANNEL_NEWS.items()},
         }
 
     async def _ready(self, session: Session, params: Params) -> None:
@@ -220,9 +249,17 @@ class MCPL(Extension):
         return {"enabled": [one.name for one in self.sets if agreed.policy.enabled(one.name)]}
 
     def _updated(self, session: Session, params: Params) -> None:
-        if session.terms is not None and self.name in session.terms.states:
+        if session.terms is None or self.name not in session.terms.states:
+            return
+        try:
             session.terms.states[self.name].policy.update(params)
-            self._changed(session)
+        except InvalidParams as error:
+            import logging
+
+            # Nobody else would hear that a host's wishes are not in force.
+            logging.getLogger("defserve").warning("featureSets/update: %s", error.message)
+            raise
+        self._changed(session)
 
     # Where no hook was declared the methods are unknown; one may be declared while serving.
 
@@ -240,6 +277,21 @@ class MCPL(Extension):
         if "hooks" not in self.__dict__:
             raise MethodNotFound(f"Method not found: {call.method}")
         return self.hooks
+
+    def _of_channels(self, name: str) -> Handler:
+        async def run(call: Call, params: Params) -> Params:
+            if "channels" not in self.__dict__:
+                raise MethodNotFound(f"Method not found: {call.method}")
+            return await getattr(self.channels, name)(call, params)
+
+        return run
+
+    def _told_of_channels(self, name: str) -> Listener:
+        async def run(session: Session, params: Params) -> None:
+            if "channels" in self.__dict__:
+                await getattr(self.channels, name)(session, params)
+
+        return run
 
     def _changed(self, session: Session) -> None:
         """Tools come and go with their sets, and so does what runs for them."""
@@ -269,16 +321,26 @@ class MCPL(Extension):
 
     def visible(self, call: Call, item: Any) -> bool:
         tie = tied(item)
-        # Asked again at the call, where the stage says why.
-        return tie is None or call.method == "tools/call" or policy(call).enabled(tie.feature_set.name)
+        return tie is None or tie.shown(call)
 
     def view(self, call: Call) -> object:
         found = policy(call)
-        return self.name in call.terms.states, tuple(one.name for one in self.sets if found.enabled(one.name))
+        enabled = tuple(one.name for one in self.sets if found.enabled(one.name))
+        return self.name in call.terms.states, enabled, is_pushed_to(call)
 
     def describe(self, item: Any, view: Any) -> Mapping[str, Any]:
         tie = tied(item)
         return {"_meta": {"featureSet": tie.feature_set.name}} if tie is not None and view[0] else {}
+
+    def can(self, call: Call, feature: str) -> bool:
+        """Whether the host of a call can be asked to `push`, `infer` or `model_info`."""
+        from defserve.protocols.mcpl import inference
+        from defserve.protocols.mcpl.peers import Peer
+
+        if feature == "model_info":
+            return inference.can_model_info(call)
+        section = self.pushing if feature == "push" else self.inference
+        return section.can(Peer(call.session, call))
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
         return errors.failure(call, error)
@@ -287,6 +349,10 @@ class MCPL(Extension):
 def _send_change(session: Session, change: Callable[[], Params]) -> None:
     if not session.closed:
         session.notify("featureSets/changed", change())
+
+
+def _mcp(composition: Composition) -> MCP:
+    return next(extension for extension in composition.extensions if isinstance(extension, MCP))
 
 
 def tied(item: Any) -> Tie | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, overload
 
 from defserve.core.call import Call
 from defserve.core.extension import Offer
@@ -16,7 +16,15 @@ from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
+    from datetime import datetime
+    from typing import Unpack
+
+    from defserve.core.session import Session
     from defserve.protocols.mcpl.extension import MCPL
+    from defserve.protocols.mcpl.inbox import Inbox
+    from defserve.protocols.mcpl.inference import Inference, InferenceStream, Messages
+    from defserve.protocols.mcpl.peers import Everyone, To
+    from defserve.protocols.mcpl.push import Receipt
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,6 +42,7 @@ USES = (
 UNDECLARED = ("pushEvents", "inferenceRequest")
 POLICY_KEY = VENDOR + "featureSets"
 MOST_NAMES = 1_000
+LONGEST_PATTERN = 1_024
 
 
 class FeatureSet:
@@ -48,6 +57,8 @@ class FeatureSet:
         scoped: bool = False,
         uses: Sequence[str] = (),
         model_info: bool = False,
+        inbox: bool = False,
+        claude_channel: bool = False,
     ) -> None:
         if not NAME.fullmatch(name):
             raise UsageError(f"feature set {name!r}", fix='use words with dots between them: "memory.retrieval"')
@@ -59,6 +70,8 @@ class FeatureSet:
         self.mcpl, self.name, self.description = mcpl, name, description
         self.scoped, self.model_info, self.rollback = scoped, model_info, False
         self.removed = False
+        self.inbox = _inbox(self) if inbox else None
+        self.claude_channel = claude_channel
         self._uses = dict.fromkeys(uses)
 
     def __repr__(self) -> str:
@@ -101,6 +114,56 @@ class FeatureSet:
 
         return declare(function) if function is not None else declare
 
+    @overload
+    async def push(self, content: Any, *, to: Everyone, **about: Unpack[AboutEvent]) -> list[Receipt]: ...
+    @overload
+    async def push(self, content: Any, *, to: Session | str | None = None, **about: Unpack[AboutEvent]) -> Receipt: ...
+    async def push(self, content: Any, *, to: To = None, **about: Unpack[AboutEvent]) -> Receipt | list[Receipt]:
+        """Tell a host that something happened; the model may be run for it. Gives a `Receipt`.
+
+        Inside a call or hook the event is for that session. Elsewhere `to` says whose it is: a session, a principal, or
+        `everyone`, which gives a list of receipts, one a session. An `id` of your own makes a repeated push count once.
+        Raises FeatureDisabled, AmbiguousPeer, PeerError, and NoBackChannel where the host cannot be called and the set
+        has no `inbox`.
+        """
+        from defserve.protocols.mcpl.push import Event
+
+        return await self.mcpl.pushing.push(self, Event(content, **about), to)
+
+    # used bare: @reminders.events
+    @overload
+    def events(self, function: F, /) -> F: ...
+    # used with options: @reminders.events(per="server")
+    @overload
+    def events(self, /, *, per: Literal["session", "server"] = "session") -> Callable[[F], F]: ...
+    def events(self, function: Any = None, /, *, per: str = "session") -> Any:
+        """Push what an async generator function yields: text, content or `Event`s. Returns the function.
+
+        It runs for each session whose host has this set enabled, and may take the session as its argument; or, with
+        `per="server"`, once, for everyone. One that fails is started again after a while.
+        """
+        self.use("pushEvents")
+
+        def declare(function: F) -> F:
+            self.mcpl.pushing.events(self, function, per)
+            return function
+
+        return declare(function) if function is not None else declare
+
+    async def infer(self, messages: Messages, *, to: To = None, **wishes: Unpack[Wishes]) -> Inference:
+        """Let the host's model write, without a person in between. Never inside a context hook.
+
+        Raises as `push` does, PeerTimeout, and UsageError inside a hook.
+        """
+        from defserve.protocols.mcpl.inference import Wish
+
+        return await self.mcpl.inference.infer(self, Wish(messages, **wishes), to)
+
+    def infer_stream(self, messages: Messages, *, to: To = None, **wishes: Unpack[Wishes]) -> InferenceStream:
+        """As `infer`, to be read as it is written: `async for delta in stream`, then `stream.result`."""
+        from defserve.protocols.mcpl.inference import Wish
+
+        return self.mcpl.inference.stream(self, Wish(messages, **wishes), to)
 
     # used bare: @memory.before_inference
     @overload
@@ -140,6 +203,24 @@ class FeatureSet:
         return self.mcpl.hooks.declare(self, function, blocking=blocking, fail_open=fail_open, timeout=timeout)
 
 
+class AboutEvent(TypedDict, total=False):
+    """What an event may say of itself: a stable `id`, where it comes from, and when it happened, if not now."""
+
+    id: str | None
+    origin: Mapping[str, Any] | None
+    timestamp: datetime | str | None
+
+
+class Wishes(TypedDict, total=False):
+    """How to infer: `conversation` says for which one; more `preferences` are hints that a host may know."""
+
+    max_tokens: int | None
+    temperature: float | None
+    conversation: str | None
+    preferences: Mapping[str, Any] | None
+    timeout: float | None
+
+
 class Tie:
     """What binds a tool to its feature set; `scope` gives the label of a call, from the arguments it `takes`."""
 
@@ -148,6 +229,11 @@ class Tie:
     def __init__(self, feature_set: FeatureSet, scope: Callable[..., Any] | None) -> None:
         self.feature_set, self.scope = feature_set, scope
         self.takes: Mapping[str, Any] = {}
+
+    def shown(self, call: Call) -> bool:
+        """Whether the peer of a call may see what is tied."""
+        # Asked again at the call, where the stage says why.
+        return call.method == "tools/call" or policy(call).enabled(self.feature_set.name)
 
 
 class Policy:
@@ -166,14 +252,14 @@ class Policy:
 
     def enabled(self, name: str) -> bool:
         """The latest word that covers a name counts; the most specific one of those said at once."""
-        for pattern in _covering(name):
+        for pattern in covering(name):
             if pattern in self._decided:
                 return self._decided[pattern]
         return not self.strict
 
     def scoping(self, name: str) -> Scoping:
         """The host's lists for a scoped set, those of the most specific pattern that covers it."""
-        return next((self._scopes[pattern] for pattern in _covering(name) if pattern in self._scopes), NO_SCOPING)
+        return next((self._scopes[pattern] for pattern in covering(name) if pattern in self._scopes), NO_SCOPING)
 
     def update(self, params: Params) -> None:
         """Take over `enabled`, `disabled` and `scopes`. Raises InvalidParams and then changes nothing."""
@@ -282,6 +368,12 @@ def policy(call: Call) -> Policy:
     return kept.policy
 
 
+def is_pushed_to(call: Call) -> bool:
+    """Whether the host of this call is sent push events."""
+    agreed = live(call)
+    return agreed is not None and agreed.offers("pushEvents") and call.terms.profile.calls_back
+
+
 def require(call: Call, feature_set: FeatureSet) -> None:
     """Raises FeatureDisabled where the host has switched a set off."""
     if feature_set.removed:
@@ -293,12 +385,21 @@ def require(call: Call, feature_set: FeatureSet) -> None:
         agreed.note_silence(call)
 
 
+def is_enabled(call: Call, feature_set: FeatureSet) -> bool:
+    """Whether the host of this call lets a set act now."""
+    try:
+        require(call, feature_set)
+    except (FeatureDisabled, UnknownFeatureSet):
+        return False
+    return True
+
+
 def is_stateless(call: Call) -> bool:
     """Whether this call stands alone, so that it brings its policy along."""
     return call.terms.offer is not None and call.terms.offer.stateless
 
 
-def _covering(name: str) -> Iterator[str]:
+def covering(name: str) -> Iterator[str]:
     """The patterns that cover a name, the most specific first: `a.b`, `a.*`, `*`."""
     yield name
     while "." in name:
@@ -325,5 +426,18 @@ def _scopes(found: Any) -> dict[str, Scoping]:
     for name, lists in found.items():
         if not is_object(lists):
             raise InvalidParams(f"Invalid params: scopes[{name!r}] must be an object")
-        scopes[name] = Scoping(_names(lists, "whitelist"), _names(lists, "blacklist"))
+        scopes[name] = Scoping(_patterns(lists, "whitelist"), _patterns(lists, "blacklist"))
     return scopes
+
+
+def _inbox(feature_set: FeatureSet) -> Inbox:
+    from defserve.protocols.mcpl.inbox import Inbox
+
+    return Inbox(feature_set)
+
+
+def _patterns(lists: Params, member: str) -> list[str]:
+    found = _names(lists, member)
+    if len(found) > MOST_NAMES or any(len(pattern) > LONGEST_PATTERN for pattern in found):
+        raise InvalidParams(f"Invalid params: {member} has too many patterns, or too long ones")
+    return found

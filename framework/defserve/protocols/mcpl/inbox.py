@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.protocols.mcp.resources import Resource, ResourceOptions
-from defserve.protocols.mcpl.feature_sets import Tie, live
+from defserve.protocols.mcpl.feature_sets import Tie, is_pushed_to
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -117,11 +117,6 @@ class InboxTie(Tie):
 
     def shown(self, call: Call) -> bool:
         return not is_pushed_to(call) and super().shown(call)
-
-
-def is_pushed_to(call: Call) -> bool:
-    agreed = live(call)
-    return agreed is not None and agreed.offers("pushEvents") and call.terms.profile.calls_back
 
 
 def _the_call(annotation: Any) -> Callable[[Any], Any] | None:

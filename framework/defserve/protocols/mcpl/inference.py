@@ -18,6 +18,7 @@ from defserve.protocols.mcpl.extension import IN_HOOK
 from defserve.protocols.mcpl.feature_sets import require
 from defserve.protocols.mcpl.peers import Peer, To, everyone
 from defserve.protocols.mcpl.section import Section
+from defserve.protocols.mcpl.turns import ModelInfo, Usage
 from defserve.wire.messages import Id, Params
 
 if TYPE_CHECKING:
@@ -34,14 +35,6 @@ STOP_REASONS = {"endTurn": "end_turn", "maxTokens": "max_tokens", "stopSequence"
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens read and written, as far as the host counts them."""
-
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Inference:
     """What the host's model wrote. `finish_reason` is `end_turn`, `max_tokens`, `stop_sequence`, or a word of the
     host's own."""
@@ -49,20 +42,10 @@ class Inference:
     content: str
     model: str = ""
     finish_reason: str | None = None
-    usage: Usage = Usage()
+    usage: Usage | None = None
 
     def __str__(self) -> str:
         return self.content
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """The model behind a host."""
-
-    id: str
-    vendor: str | None = None
-    context_window: int | None = None
-    capabilities: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +251,7 @@ async def model_info(call: Call, timeout: float) -> ModelInfo:
     answer = await peer.request(MODEL_INFO, {}, timeout=timeout)
     if not is_object(answer) or not isinstance(answer.get("id"), str):
         raise PeerError(f"the host's answer to {MODEL_INFO} has the wrong shape")
-    found = answer.get("capabilities")
-    capabilities = tuple(str(one) for one in found) if is_array(found) else ()
-    return ModelInfo(answer["id"], _text(answer, "vendor"), _number(answer, "contextWindow"), capabilities)
+    return ModelInfo.read(answer)
 
 
 def can_model_info(call: Call) -> bool:
@@ -329,7 +310,7 @@ def _inference(answer: Any) -> Inference:
     if not isinstance(written, str):
         raise PeerError(f"the host's answer to {METHOD} has the wrong shape")
     usage = answer.get("usage")
-    counted = Usage(_number(usage, "inputTokens"), _number(usage, "outputTokens")) if is_object(usage) else Usage()
+    counted = Usage.read(usage) if is_object(usage) else None
     return Inference(written, _text(answer, "model") or "", _text(answer, "finishReason"), counted)
 
 
@@ -341,8 +322,3 @@ def _from_sample(sample: Sample) -> Inference:
 def _text(answer: Params, member: str) -> str | None:
     found = answer.get(member)
     return found if isinstance(found, str) else None
-
-
-def _number(answer: Params, member: str) -> int | None:
-    found = answer.get(member)
-    return found if type(found) is int else None

@@ -96,7 +96,7 @@ def obstacle(peer: Peer, feature_set: FeatureSet, verb: str, capability: str) ->
     if agreed is None:
         return NoBackChannel(f"{verb}: the host does not speak MCPL", needs=needs)
     if not peer.calls_back:
-        return NoBackChannel(f"{verb}: this protocol version takes no requests from a server", needs=needs)
+        return NoBackChannel(f"{verb}: this protocol version takes no requests from a server")
     if not session.ready:
         return NoBackChannel(f"{verb}: the host has not said that it is ready")
     if not agreed.offers(capability):
@@ -143,7 +143,10 @@ async def on_its_loop(session: Session, work: Coroutine[Any, Any, T]) -> T:
         except BaseException as error:
             done.set_exception(error)
 
-    if not engine.post(lambda: engine.spawn(run()) and None):
+    def begin() -> None:
+        engine.spawn(run())
+
+    if not engine.post(begin):
         work.close()
         raise PeerGone("the peer has left")
     return await asyncio.wrap_future(done)

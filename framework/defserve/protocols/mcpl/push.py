@@ -224,7 +224,7 @@ class Pushing(Section):
 
 def event_wire(feature_set: FeatureSet, event: Event) -> Params:
     """The params of `push/event` (§9.2). Raises UsageError for what is no event."""
-    id: object = event.id if event.id is not None else _new_id()
+    id: Any = event.id if event.id is not None else _new_id()
     if not isinstance(id, str) or not id:
         raise UsageError(f"push: id={id!r} is not a text", fix='give the event a stable name: id="evt_1"')
     wire: Params = {"featureSet": feature_set.name, "eventId": id, "timestamp": instant(event.timestamp)}

@@ -1,4 +1,4 @@
-"""What the parts of MCPL have in common: one section of the specification each, told what becomes of sessions and sets."""
+"""What the parts of MCPL have in common: each is told what becomes of sessions and sets."""
 
 from __future__ import annotations
 

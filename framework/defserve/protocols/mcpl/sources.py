@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -93,7 +93,7 @@ class Sources:
             tasks.pop(source).cancel()
 
     @asynccontextmanager
-    async def lifespan(self) -> AsyncIterator[None]:
+    async def lifespan(self) -> AsyncGenerator[None]:
         """While the server lives, so do the sources that belong to all sessions."""
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(self._run(source, None)) for source in self.declared if source.per == "server"]

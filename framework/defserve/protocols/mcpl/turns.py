@@ -40,10 +40,11 @@ class ModelInfo:
     @classmethod
     def read(cls, found: Params) -> ModelInfo:
         """Tolerant: what a host leaves out, or writes in another way, is not known."""
-        vendor, window, capabilities = found.get("vendor"), found.get("contextWindow"), found.get("capabilities")
+        window, capabilities = found.get("contextWindow"), found.get("capabilities")
+        name, vendor = (value if isinstance(value := found.get(member), str) else "" for member in ("id", "vendor"))
         return cls(
-            id=text(found, "id"),
-            vendor=vendor if isinstance(vendor, str) else "",
+            id=name,
+            vendor=vendor,
             context_window=window if isinstance(window, int) else None,
             capabilities=tuple(filter(_is_text, capabilities)) if is_array(capabilities) else (),
             raw=found,

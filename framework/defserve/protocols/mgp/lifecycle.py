@@ -103,6 +103,7 @@ class Lifecycle:
         reason, seconds = _reason(params), _seconds(params, composition)
         pending = [one for one in composition.calls() if one is not call and not one.endless]
         if composition.service.phase == "serving":
+            self._mgp.audit.report(call, "SERVER_DISCONNECTED", details={"reason": reason})
             composition.service.stop(seconds, reason)
         # What is not done in time is ended: no call, however long it might take, makes the drain longer.
         longest = max((_longest(one, composition) for one in pending), default=0.0)

@@ -233,14 +233,21 @@ class Guarded:
         given: Any = tool.options.security
         if given is not None and not isinstance(given, Security):
             raise UsageError(f"security={given!r}", where=tool.where, fix="write security=Security(…)")
-        declared: Security | None = given or getattr(function, MARK, None)
+        marked: Security | None = getattr(function, MARK, None)
+        if given is not None and marked is not None and given != marked:
+            raise UsageError(
+                f"tool {tool.name!r} is marked {marked.risk_level} and given another security=…",
+                where=tool.where,
+                fix="keep one of the two",
+            )
+        declared = given or marked
         _remember(function)
         found = validators.guards_of(tool)
         if declared is None and not found:
             return None
         security = validators.in_effect(tool, declared, found)
         tool.options = replace(tool.options, annotations=_annotations(tool, security))
-        return cls(security, validators.watches(tool, security, found))
+        return cls(security, validators.watches(tool, declared, security, found))
 
     async def judge(self, mgp: MGP, call: Call, tool: Tool, arguments: dict[str, Any]) -> None:
         """Let everyone concerned look at the validated arguments. Raises Rejected."""

@@ -17,7 +17,6 @@ from defserve.jsonvalue import is_array, is_mapping
 from defserve.protocols.mgp.security import Security
 
 if TYPE_CHECKING:
-    from defserve.net.egress import Egress
     from defserve.protocols.mcp.tools import Tool
     from defserve.protocols.mgp.extension import MGP
 
@@ -222,15 +221,22 @@ def _takes_text(annotation: Any) -> bool:
     return any(_unguarded(branch) is str for branch in branches)
 
 
-def watches(tool: Tool, security: Security, found: Mapping[str, list[Guard]]) -> tuple[Watch, ...]:
-    """Who looks at the validated arguments, in order. The guards in the types have looked already."""
+def watches(
+    tool: Tool, declared: Security | None, security: Security, found: Mapping[str, list[Guard]]
+) -> tuple[Watch, ...]:
+    """Who looks at the validated arguments, in order. The guards in the types have looked already.
+
+    A standard validator that the author named looks at what it is meant for, also beside a guarded type.
+    """
     made: list[Watch] = []
+    named = declared.validators if declared is not None else ()
     covered = {guard.validator for several in found.values() for guard in several}
     for one in security.validators:
         if isinstance(one, Validator):
             made.append(_own(tool, one))
-        elif one != "none" and one not in covered:
-            made.append(_over_texts(tool, one, found))
+        elif one != "none" and (one not in covered or one in named):
+            meant = _meant(tool, one, found, others=one not in covered)
+            made += [_over_texts(one, meant)] if meant else []
     if any(isinstance(guard, Url) for several in found.values() for guard in several):
         made.append(_resolving(found))
     return tuple(made)
@@ -257,22 +263,28 @@ def _own(tool: Tool, validator: Validator) -> Watch:
     return watch
 
 
-def _over_texts(tool: Tool, name: str, found: Mapping[str, list[Guard]]) -> Watch:
-    """A standard validator over the parameters it is meant for, by their names; over every text where none has one."""
-    judge, telling = STANDARD[name]
+def _meant(tool: Tool, name: str, found: Mapping[str, list[Guard]], *, others: bool) -> list[str]:
+    """The parameters a standard validator looks at: by their names, or, where none has such a name, all `others`."""
     texts = [p.name for p in tool.function.signature.parameters if p.name not in found]
-    meant = [text for text in texts if text in telling] or texts
-    if not meant:
+    meant = [text for text in texts if text in STANDARD[name][1]] or (texts if others else [])
+    if others and not meant:
         raise UsageError(
             f"tool {tool.name!r}: validator={name!r} has no argument to look at",
             where=tool.where,
             fix="drop it, or say validator='none'",
         )
+    return meant
+
+
+def _over_texts(name: str, meant: list[str]) -> Watch:
+    judge, _ = STANDARD[name]
 
     async def watch(mgp: MGP, arguments: dict[str, Any]) -> None:
         for parameter in meant:
             for text in _texts(arguments.get(parameter)):
-                judge(text)
+                judged = judge(text)
+                if isinstance(judged, PublicUrl):
+                    await _resolved(mgp, judged, Url())
 
     return watch
 
@@ -316,18 +328,19 @@ def _resolving(found: Mapping[str, list[Guard]]) -> Watch:
     options = {name: [g for g in guards if isinstance(g, Url)] for name, guards in found.items()}
 
     async def watch(mgp: MGP, arguments: dict[str, Any]) -> None:
-        from defserve.net.resolve import check
-
         for name, (guard, *_) in ((name, guards) for name, guards in options.items() if guards):
             for url in _texts(arguments.get(name)):
                 if isinstance(url, PublicUrl):
-                    checked(await check(url, _egress(mgp, guard)), "URL refused", guard.validator)
+                    await _resolved(mgp, url, guard)
 
     return watch
 
 
-def _egress(mgp: MGP, guard: Url) -> Egress:
+async def _resolved(mgp: MGP, url: PublicUrl, guard: Url) -> None:
+    """Raises Rejected where one of the host's addresses is not public."""
     from defserve.net.egress import Egress
+    from defserve.net.resolve import check
 
     private = (*guard.private, *(mgp.options.egress.private if mgp.options.egress else ()))
-    return Egress(schemes=guard.schemes, ports=None, private=private)
+    egress = Egress(schemes=guard.schemes, ports=None, private=private)
+    checked(await check(url, egress), "URL refused", guard.validator)

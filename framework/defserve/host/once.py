@@ -1,0 +1,50 @@
+"""What arrives twice is answered once: the first answer counts, for whoever asks while it is found and long after."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Final, TypeAlias
+
+WINDOW: Final = 10_000
+
+Answer: TypeAlias = dict[str, Any]
+Find: TypeAlias = Callable[[], Awaitable[tuple[Answer, bool]]]
+"""Gives the answer, and whether it is to be remembered."""
+
+
+class Once:
+    """The last `size` answers, by key. What fails is not remembered: it may be tried again."""
+
+    def __init__(self, size: int = WINDOW) -> None:
+        self.size = size
+        self._answers: OrderedDict[Hashable, Answer] = OrderedDict()
+        self._under_way: dict[Hashable, asyncio.Future[None]] = {}
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._answers
+
+    async def answer(self, key: Hashable, find: Find) -> Answer:
+        """The answer that was given before, or else the one that `find` gives now."""
+        while (first := self._under_way.get(key)) is not None:
+            await asyncio.wait((first,))
+        if key in self._answers:
+            return self._answers[key]
+        done = self._under_way[key] = asyncio.get_running_loop().create_future()
+        try:
+            answer, remember = await find()
+            if remember:
+                self._remember(key, answer)
+            return answer
+        finally:
+            del self._under_way[key]
+            done.set_result(None)
+
+    def forget(self) -> None:
+        self._answers.clear()
+
+    def _remember(self, key: Hashable, answer: Answer) -> None:
+        self._answers[key] = answer
+        if len(self._answers) > self.size:
+            self._answers.popitem(last=False)

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from defserve.runner.turns import ROUND, SHORTEST, short_turns
+
+
+@pytest.mark.parametrize(("threads", "seconds"), [(1, 0.005), (32, ROUND / 32), (1_000_000, SHORTEST)])
+def test_turns_are_short_enough_for_all_threads_and_never_longer_than_before(threads: int, seconds: float):
+    before = sys.getswitchinterval()
+    with short_turns(threads):
+        assert sys.getswitchinterval() == pytest.approx(min(seconds, before), rel=0.01)
+    assert sys.getswitchinterval() == pytest.approx(before)
