@@ -11,7 +11,7 @@ from anyio import CancelScope
 from defserve.errors import PeerError, PeerGone
 from defserve.host import access
 from defserve.host.answers import Answers, in_rounds, settled
-from defserve.host.conversation import Conversation, Progress, object_of
+from defserve.host.conversation import Attendant, Conversation, Progress, object_of
 from defserve.host.eras import Offer, Opening, merged, open_conversation
 from defserve.host.links import Link
 from defserve.host.listening import Events, News, SessionEvents, StreamEvents, Wanted
@@ -22,8 +22,10 @@ from defserve.wire.codec import encode
 
 if TYPE_CHECKING:
     from defserve.host.events import EventStream
+    from defserve.host.health import Drain, Health, Lifecycle, Pong, Reason
     from defserve.host.mgp import Mgp
     from defserve.host.mgp_peer import MgpPeer
+    from defserve.host.streaming import Stream
 
 Json: TypeAlias = dict[str, Any]
 
@@ -136,11 +138,23 @@ class Client:
 
         Raises ToolError when the tool says that it failed.
         """
-        result = await self.call_raw(tool, arguments)
+        return await self.value(tool, await self.call_raw(tool, arguments))
+
+    async def value(self, tool: str, result: Json) -> Any:
+        """What `call` makes of a result that came from `tool`."""
         if self.mgp is not None:
             self.mgp.check(result)
         needs_type = not result.get("isError") and lone_text(result) is not None
         return value_of(result, (await self._returns_of(tool)) if needs_type else None)
+
+    def stream(self, tool: str, /, **arguments: Any) -> Stream:
+        """Call a tool and read what it gives on the way: `async with client.stream("tool") as s: async for part in s`.
+
+        Needs `mgp` and a server that streams; from others the whole value comes as one part.
+        """
+        from defserve.host.streaming import Stream
+
+        return Stream(self, tool, arguments, self._on_progress)
 
     async def call_raw(
         self,
@@ -263,13 +277,16 @@ class Client:
         on_progress: Progress | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
         follow: bool = True,
+        attendant: Attendant | None = None,
     ) -> Json:
-        """Any request. `follow` answers and repeats one that comes back as `input_required`."""
+        """Any request. `follow` answers and repeats one that comes back as `input_required`; `attendant` goes along."""
         opening, patience = self._open, self.timeout if timeout is None else timeout
 
         async def ask(params: Mapping[str, Any]) -> Json:
             dressed = opening.dress(params, self._log_level)
-            result = await self._conversation.request(method, dressed, within=patience, on_progress=on_progress)
+            result = await self._conversation.request(
+                method, dressed, within=patience, on_progress=on_progress, attendant=attendant
+            )
             if not is_object(result):
                 raise PeerError(f"the result of {method} is not an object")
             return result
@@ -278,7 +295,36 @@ class Client:
             return in_rounds(ask, params, self.answers)
 
         send = follow_up if follow else ask
-        return await (send(params or {}) if self.mgp is None else self.mgp.around(method, params or {}, send))
+        if self.mgp is None:
+            return await send(params or {})
+        return await self.mgp.around(method, params or {}, send, attendant)
+
+    async def health(self) -> Health:
+        """How the server is, with its resources and checks (MGP §11.3). Needs `mgp`."""
+        from defserve.host import health
+
+        return await health.status(self)
+
+    async def health_ping(self) -> Pong:
+        """A sign of life that says how the server is, as far as it knows without looking."""
+        from defserve.host import health
+
+        return await health.ping(self)
+
+    async def shutdown(self, reason: Reason = "operator_request", timeout: float = 30.0) -> Drain:  # noqa: ASYNC109
+        """Have the server finish what it does within `timeout` seconds, and end (§11.4). For admins and local peers."""
+        from defserve.host import health
+
+        return await health.shutdown(self, reason, timeout)
+
+    def lifecycle(self) -> Lifecycle:
+        """Changes of the server's state: `async with client.lifecycle() as changes: async for change in changes`.
+
+        Only a session is told of them.
+        """
+        from defserve.host.health import Lifecycle
+
+        return Lifecycle(self._audience)
 
     async def access_query(self, agent_id: str, tool: str | None = None) -> Json:
         """Whether an agent may use a tool, or the server (MGP §5.4). Needs `mgp`, and an admin's credentials."""
@@ -294,6 +340,10 @@ class Client:
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         await self._conversation.notify(method, params or {})
+
+    def say(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Notify from where nothing can be awaited."""
+        self._conversation.say(method, params or {})
 
     @property
     def _open(self) -> Opening:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
 from defserve.host.links import Link, Lost
@@ -20,6 +20,23 @@ Progress: TypeAlias = Callable[[float, float | None, str | None], object]
 FLUSH_SECONDS = 1.0
 
 log = logging.getLogger("defserve.host")
+
+
+class Attendant(Protocol):
+    """Follows one request, however often it has to be sent."""
+
+    def begins(self) -> Id:
+        """It is about to be sent: the id it shall have, which no other ever had."""
+        ...
+
+    def waits(self) -> bool:
+        """Its deadline has passed: whether it begins anew."""
+        ...
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it may be sent again after it failed."""
+        ...
 
 
 class Pending:
@@ -80,6 +97,7 @@ class Conversation:
         within: float | None,
         on_progress: Progress | None = None,
         cancellable: bool = True,
+        attendant: Attendant | None = None,
     ) -> Any:
         """Ask, wait `within` seconds, and give back the result.
 
@@ -87,9 +105,9 @@ class Conversation:
         leaves. A request that is given up, by its deadline or because its task is cancelled, is called off with
         `notifications/cancelled` where it is `cancellable`.
         """
-        pending = await self.begin(method, params, on_progress)
+        pending = await self.begin(method, params, on_progress, attendant.begins() if attendant else None)
         try:
-            reply = await self._wait(pending, within)
+            reply = await self._wait(pending, within, attendant)
         except (asyncio.CancelledError, PeerTimeout) as reason:
             if cancellable:
                 self.call_off(pending, "timed out" if isinstance(reason, PeerTimeout) else "no longer needed")
@@ -100,12 +118,16 @@ class Conversation:
             raise peer_error(reply.error)
         return reply.result
 
-    async def begin(self, method: str, params: Params, on_progress: Progress | None = None) -> Pending:
+    async def begin(
+        self, method: str, params: Params, on_progress: Progress | None = None, id: Id | None = None
+    ) -> Pending:
         """Send a request without waiting for its reply; the caller looks after the deadline."""
         if self._gone:
             raise self._departure()
-        self._last_id += 1
-        pending = Pending(self._last_id, method, on_progress)
+        if id is None:
+            self._last_id += 1
+            id = self._last_id
+        pending = Pending(id, method, on_progress)
         if on_progress:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
         self._pending[pending.id] = pending
@@ -127,7 +149,7 @@ class Conversation:
         self._pending.pop(pending.id, None)
         if self._gone or pending.reply.done():
             return None
-        return self._spawn(self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason}))
+        return self.say("notifications/cancelled", {"requestId": pending.id, "reason": reason})
 
     def occupy(self, work: Coroutine[Any, Any, None], id: Id | None = None) -> None:
         """Run `work`, which answers the peer: as long as it takes, no deadline of ours passes.
@@ -146,11 +168,15 @@ class Conversation:
             message["params"] = params
         await self._link.send(encode(message))
 
-    async def _wait(self, pending: Pending, within: float | None) -> Reply:
+    def say(self, method: str, params: Params) -> asyncio.Task[None]:
+        """Notify, by a task of its own that does not mind a peer who left."""
+        return self._spawn(self.notify(method, params))
+
+    async def _wait(self, pending: Pending, within: float | None, attendant: Attendant | None) -> Reply:
         while not pending.reply.done():
             await asyncio.wait((pending.reply,), timeout=within)
             # While we think about a question of the peer's, its silence is our doing.
-            if not pending.reply.done() and not self._answering:
+            if not (pending.reply.done() or self._answering or (attendant and attendant.waits())):
                 raise PeerTimeout(f"no answer to {pending.method} within {within:g} s")
         return pending.reply.result()
 

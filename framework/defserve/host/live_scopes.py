@@ -92,7 +92,9 @@ class LiveScopes:
     async def _asked(self, elevation: Elevation) -> Any:
         if self._approve is not None:
             return await settled(self._approve(elevation))
-        server, name, label = (printable(part) for part in (elevation.server_id, elevation.feature_set, elevation.label))
+        server, name, label = (
+            printable(part) for part in (elevation.server_id, elevation.feature_set, elevation.label)
+        )
         return await agrees(self._answers, f"Allow {server} ({name}) to act on {label}?", "approved")
 
 

@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from defserve.host.mgp_peer import MgpPeer
 
 # Older and newer names: a server of either age finds its own.
-EXTENSIONS: Final = ("security", "permissions", "tool_security", "access_control", "audit", "code_safety", "events")
+EXTENSIONS: Final = (
+    "security",
+    "permissions",
+    "tool_security",
+    "access_control",
+    "audit",
+    "code_safety",
+    "events",
+    "streaming",
+    "lifecycle",
+)
 ASKING: Final = ("bidirectional", "callbacks")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import uuid4
 
 from pydantic_core import from_json
@@ -17,24 +17,43 @@ from defserve.errors import DefserveError, MethodNotFound, PeerError, PeerGone, 
 from defserve.host import callbacks, failures, retrying
 from defserve.host.auditing import AUDIT, FELL_BACK, RETRIED, Auditing
 from defserve.host.confirming import Confirming
-from defserve.host.conversation import Conversation, object_of
+from defserve.host.conversation import Attendant, Conversation, object_of
 from defserve.host.declared import declared
 from defserve.host.failures import Failure
 from defserve.host.granting import Granting
 from defserve.jsonvalue import is_array
 from defserve.protocols.mgp.negotiation import EXTENSION_ID, SECTIONS, VERSION
 from defserve.wire.codec import encode
+from defserve.wire.messages import Id
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
     from defserve.host.eras import Opening
     from defserve.host.mgp import Mgp
+    from defserve.host.streaming import Stream
     from defserve.protocols.mgp.permissions import Decision
+
+CHUNK: Final = "notifications/mgp.stream.chunk"
 
 Json: TypeAlias = dict[str, Any]
 Outcome: TypeAlias = tuple[Json, PeerError | None, Failure | None]
 """A result, or the error there was instead; and what MGP has to say of either."""
-Ask: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Json]]
+
+
+class Ask:
+    """How a request leaves, and whether it may leave again."""
+
+    __slots__ = ("_send", "_attendant")
+
+    def __init__(self, send: Callable[[Mapping[str, Any]], Awaitable[Json]], attendant: Attendant | None) -> None:
+        self._send, self._attendant = send, attendant
+
+    def __call__(self, params: Mapping[str, Any]) -> Awaitable[Json]:
+        return self._send(params)
+
+    @property
+    def repeatable(self) -> bool:
+        return self._attendant is None or self._attendant.repeatable
 
 
 class MgpPeer:
@@ -47,6 +66,8 @@ class MgpPeer:
         self.permissions_required: tuple[str, ...] = ()
         self.server_id = ""
         self.trust_level: str | None = None
+        self.streams: dict[Id, Stream] = {}
+        """The calls that are given their chunks, by the ids of their requests."""
         self._options, self._conversation, self._client = options, conversation, client
         self._opening: Opening | None = None
         self._audit = Auditing(options.sinks, actor)
@@ -103,7 +124,11 @@ class MgpPeer:
     # -- what the server says unasked --------------------------------------------------------------------
 
     def heard(self, method: str, params: Json) -> None:
-        if method == AUDIT and "audit" in self.sections:
+        if method == CHUNK:
+            id = params.get("request_id")
+            if isinstance(id, int | str) and (stream := self.streams.get(id)) is not None:
+                stream.heard(params)
+        elif method == AUDIT and "audit" in self.sections:
             self._audit.received(params)
         elif method == callbacks.REQUEST and "callbacks" in self.sections and callbacks.wants_answer(params):
             answer = callbacks.respond(params, self._client.answers, self._send)
@@ -111,12 +136,19 @@ class MgpPeer:
 
     # -- requests ----------------------------------------------------------------------------------------
 
-    async def around(self, method: str, params: Mapping[str, Any], ask: Ask) -> Json:
+    async def around(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        send: Callable[[Mapping[str, Any]], Awaitable[Json]],
+        attendant: Attendant | None = None,
+    ) -> Json:
         """Make a request as MGP wants it made.
 
         Raises the exception of the code for an error of MGP's; Rejected, PermissionDenied and NotConfirmed also for a
         tool call that may not leave.
         """
+        ask = Ask(send, attendant)
         try:
             if method == "tools/call":
                 # A copy, as the server will read it: what is judged is what is sent.
@@ -165,7 +197,7 @@ class MgpPeer:
     async def _or_fallback(self, params: Json, ask: Ask, tried: frozenset[str], trace_id: str) -> Json:
         name = str(params["name"])
         result, error, failure = await self._attempts(params, ask, name, trace_id)
-        other = retrying.fallback(failure.block) if failure is not None and self._options.retry else None
+        other = retrying.fallback(failure.block) if failure is not None and self._repeats(ask) else None
         if other is not None and other not in tried:
             self._audit.report(FELL_BACK, trace_id=trace_id, tool=name, details={"fallback_tool": other})
             return await self._call({**params, "name": other}, ask, tried, trace_id)
@@ -180,13 +212,16 @@ class MgpPeer:
         while True:
             result, error = await _outcome(ask(params))
             failure = self._failure(result if error is None else error)
-            wait = retrying.delay(failure.block, retried) if failure is not None and self._options.retry else None
+            wait = retrying.delay(failure.block, retried) if failure is not None and self._repeats(ask) else None
             if failure is None or wait is None:
                 return result, error, failure
             retried += 1
             details = {"attempt": retried, "wait_ms": round(wait * 1000), "code": failure.code}
             self._audit.report(RETRIED, trace_id=trace_id, tool=tool, result="RETRY", details=details)
             await asyncio.sleep(wait)
+
+    def _repeats(self, ask: Ask) -> bool:
+        return self._options.retry and ask.repeatable
 
     def _typed(self, outcome: PeerError | Json) -> DefserveError | None:
         failure = self._failure(outcome)

@@ -16,8 +16,6 @@ from defserve.host.values import value_of
 if TYPE_CHECKING:
     from defserve.host.client import Client
 
-CHUNK: Final = "notifications/mgp.stream.chunk"
-
 FASTEST: Final = 1_000_000
 """Chunks a second that are as good as no bound."""
 PAUSE_AT: Final = 256 * 1024
@@ -101,7 +99,9 @@ class Stream:
 
     async def cancel(self, reason: str = "user_cancelled") -> Any:
         """End the call. Gives back what it has given so far; its result, if it was over before."""
-        if self._mgp is not None and self._id is not None and not self._outcome.done():
+        if self._cancelling is not None:
+            await asyncio.shield(self._cancelling)
+        elif self._mgp is not None and self._id is not None and not self._outcome.done():
             self._cancelling = asyncio.get_running_loop().create_future()
             try:
                 about = {"request_id": self._id, "reason": reason}
@@ -125,9 +125,7 @@ class Stream:
         if self._mgp is not None:
             params["_mgp"] = {"stream": True}
         try:
-            attended = await self._client.request(
-                "tools/call", params, on_progress=self._on_progress, attendant=self
-            )
+            attended = await self._client.request("tools/call", params, on_progress=self._on_progress, attendant=self)
             value = await self._value(attended)
         except Exception as error:
             if self._cancelling is None or not await self._cancelling:

@@ -81,4 +81,4 @@ AFTER_INFERENCE_RESULT: dict[str, Any] = {
 
 def validate(value: Any, schema: dict[str, Any]) -> None:
     """Raises jsonschema.ValidationError."""
-    jsonschema.validate(value, schema, cls=jsonschema.Draft202012Validator)
+    jsonschema.Draft202012Validator(schema).validate(value)

@@ -135,7 +135,9 @@ async def test_an_event_is_the_documents_own(server: Server, reminders: Any):
 @pytest.mark.req("MCPL-9.1", "MCPL-B")
 async def test_content_of_every_kind_is_sent_as_blocks(server: Server, reminders: Any):
     async with hosting(server) as host:
-        await reminders.push(["See", Image(b"png", mime_type="image/png"), Link("memo://a"), {"type": "image", "uri": "x:y"}])
+        await reminders.push(
+            ["See", Image(b"png", mime_type="image/png"), Link("memo://a"), {"type": "image", "uri": "x:y"}]
+        )
         (event,) = events(host)
         assert [block["type"] for block in event["payload"]["content"]] == ["text", "image", "resource", "image"]
 
@@ -688,7 +690,10 @@ async def test_an_opted_in_set_reaches_hosts_of_claude_channels(server: Server, 
     async with hosting(server, mcpl=None, **who) as host:
         assert host.opening["capabilities"]["experimental"] == {"claude/channel": {}}
         receipt = await alerts.push(
-            ["Disk full", Link("memo://disk")], id="evt_1", timestamp="2026-01-23T14:00:00Z", origin={"host": "a", "x-y": 1}
+            ["Disk full", Link("memo://disk")],
+            id="evt_1",
+            timestamp="2026-01-23T14:00:00Z",
+            origin={"host": "a", "x-y": 1},
         )
         assert receipt.accepted
         await turns()

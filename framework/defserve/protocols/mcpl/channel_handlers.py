@@ -109,12 +109,9 @@ class Lanes:
             yield
         finally:
             self.waiting -= 1
-            waits = before is not None and not before.done()  # cancelled while it waited
-            if self._tails[lane] is mine and waits:
-                self._tails[lane] = before
-            elif self._tails[lane] is mine:
-                del self._tails[lane]
-            if waits:
-                before.add_done_callback(lambda _: mine.set_result(None))
-            else:
+            if before is None or before.done():
                 mine.set_result(None)
+            else:  # cancelled while it waited: those behind go on waiting for the one before
+                before.add_done_callback(lambda _: mine.set_result(None))
+            if mine.done() and self._tails[lane] is mine:
+                del self._tails[lane]

@@ -15,7 +15,7 @@ from defserve.core.registry import Registry
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, PeerError, Refused, ToolError, UsageError
 from defserve.jsonvalue import is_array, is_object
-from defserve.protocols.mcp.params import optional_fields, text
+from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl import content, peers
 from defserve.protocols.mcpl.channel_handlers import Lanes, unanswered
 from defserve.protocols.mcpl.channel_type import THINKING, WATCHING, ChannelType

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from defserve.core.call import Call
 from defserve.core.profile import mask
 from defserve.core.session import Session
-from defserve.errors import TimedOut, UsageError
+from defserve.errors import InvalidParams, TimedOut, UsageError
 from defserve.jsonvalue import as_list, is_array
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcpl.errors import HookFailed
@@ -174,7 +174,10 @@ class Hooks(Section):
         if terms is None or self.mcpl.name not in terms.states:
             return
         call = Call(session, "", AFTER, params, {}, terms)
-        turn, hooks = FinishedTurn.read(params), _enabled(call, self._after)
+        try:
+            turn, hooks = FinishedTurn.read(params), _enabled(call, self._after)
+        except InvalidParams:
+            return  # a broken notification is never answered
         await _counted(session, self._look(call, turn, hooks))
 
     async def _look(self, call: Call, turn: FinishedTurn, hooks: Sequence[Hook]) -> None:

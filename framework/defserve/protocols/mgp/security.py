@@ -227,7 +227,7 @@ class Guarded:
     @classmethod
     def of(cls, tool: Tool) -> Guarded | None:
         """Read a tool. None for one that declares nothing; raises UsageError for one that contradicts itself."""
-        from defserve.protocols.mgp import validators
+        from defserve.protocols.mgp import guarded_types, validators
 
         function = tool.function.signature.function
         given: Any = tool.options.security
@@ -242,7 +242,7 @@ class Guarded:
             )
         declared = given or marked
         _remember(function)
-        found = validators.guards_of(tool)
+        found = guarded_types.guards_of(tool)
         if declared is None and not found:
             return None
         security = validators.in_effect(tool, declared, found)

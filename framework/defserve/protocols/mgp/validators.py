@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import types
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, cast, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
 from defserve.errors import Rejected, UsageError
-from defserve.guard.arguments import GUARDED_TYPES, GUARDS, Code, PublicUrl, Shell, ShellCommand, Url, Within, checked
+from defserve.guard.arguments import Code, PublicUrl, Shell, ShellCommand, Url, checked
 from defserve.guard.verdict import Verdict
 from defserve.jsonvalue import is_array, is_mapping
+from defserve.protocols.mgp.guarded_types import Guard, takes_text
 from defserve.protocols.mgp.security import Security
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.tools import Tool
     from defserve.protocols.mgp.extension import MGP
 
-Guard: TypeAlias = Shell | Url | Within | Code
 Watch: TypeAlias = Callable[["MGP", dict[str, Any]], Awaitable[None]]
 Judge: TypeAlias = Callable[[str], object]
 
@@ -33,8 +31,6 @@ STANDARD: Mapping[str, tuple[Judge, frozenset[str]]] = {
     "network_restricted": (Url().url, frozenset({"url", "uri", "endpoint", "href", "link", "address"})),
     "code_safety": (Code().source, frozenset({"code", "source", "script", "program", "snippet"})),
 }
-# Types that take any text there is.
-_TEXTS = (str, bytes, bytearray, PurePath)
 # Parameters whose name alone says that somebody should look at them.
 TELLING = {"command": "ShellCommand", "cmd": "ShellCommand", "url": "PublicUrl", "code": "Annotated[str, Code()]"}
 
@@ -95,84 +91,6 @@ def validator(function: Any = None, /, *, name: str | None = None) -> Any:
 # -- reading a tool --------------------------------------------------------------------------------------
 
 
-def guards_of(tool: Tool) -> dict[str, list[Guard]]:
-    """The guards in the types of a tool's parameters. Raises UsageError for one that a union would let bypass."""
-    found: dict[str, list[Guard]] = {}
-    for parameter in tool.function.signature.parameters:
-        guards = list(_guards(parameter.annotation, f"{tool.name}: parameter {parameter.name!r}", tool.where, {}))
-        if guards:
-            found[parameter.name] = guards
-    return found
-
-
-def _guards(annotation: Any, subject: str, place: str, seen: dict[int, Any]) -> Iterator[Guard]:
-    annotation = getattr(annotation, "__value__", annotation)  # what `type Name = …` stands for
-    if id(annotation) in seen:
-        return
-    seen[id(annotation)] = annotation  # kept, or its id might come again for another one
-    if isinstance(annotation, type) and annotation in GUARDED_TYPES:
-        yield GUARDED_TYPES[annotation]()
-        return
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        own = [metadata for metadata in arguments[1:] if isinstance(metadata, GUARDS)]
-        if own:
-            yield from own
-        else:
-            yield from _guards(arguments[0], subject, place, seen)
-        return
-    if origin in (Union, types.UnionType):
-        _refuse_bypass(arguments, subject, place)
-    for inner in arguments or _fields(annotation):
-        if not isinstance(inner, str):
-            yield from _guards(inner, subject, place, seen)
-
-
-def _fields(annotation: Any) -> list[Any]:
-    """The types of a model's, dataclass' or TypedDict's fields."""
-    if not isinstance(annotation, type):
-        return []
-    fields = getattr(annotation, "model_fields", None)
-    if is_mapping(fields):
-        return [Annotated[f.annotation, *f.metadata] if f.metadata else f.annotation for f in fields.values()]
-    if hasattr(annotation, "__dataclass_fields__") or hasattr(annotation, "__total__"):
-        from typing import get_type_hints
-
-        try:
-            return list(get_type_hints(annotation, include_extras=True).values())
-        except (NameError, TypeError):
-            return []
-    return []
-
-
-def _refuse_bypass(branches: tuple[Any, ...], subject: str, place: str) -> None:
-    """A union with what the guarded type is made of would let every refused value in by the other branch."""
-    guarded = [_unguarded(branch) for branch in branches if any(_guards(branch, subject, place, {}))]
-    for branch in branches:
-        plain = _unguarded(branch)
-        if not any(_guards(branch, subject, place, {})) and guarded and (plain in guarded or plain in (Any, object)):
-            raise UsageError(
-                f"{subject}: a guarded type beside {getattr(plain, '__name__', plain)}, which takes what it refuses",
-                where=place,
-                fix="take the other one out of the union",
-            )
-
-
-def _unguarded(given: Any) -> Any:
-    """What JSON a type takes, as a type without guards: what takes any text is `str`, guarded fields are a `dict`."""
-    annotation: Any = getattr(given, "__value__", getattr(given, "__supertype__", given))
-    if inspect.isclass(annotation) and (annotation in GUARDED_TYPES or issubclass(annotation, _TEXTS)):
-        return str
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _unguarded(arguments[0])
-    if origin is dict or (origin is None and any(_guards(annotation, "", "", {}))):
-        return dict
-    if origin is None:
-        return annotation
-    return (origin, *(argument if isinstance(argument, str) else _unguarded(argument) for argument in arguments))
-
-
 def in_effect(tool: Tool, declared: Security | None, found: Mapping[str, list[Guard]]) -> Security:
     """The declaration completed by what the types of the arguments say. Raises UsageError where the two disagree."""
     guards = [guard for several in found.values() for guard in several]
@@ -207,18 +125,13 @@ def _warn_unguarded(tool: Tool, security: Security, found: Mapping[str, list[Gua
     if security.validators or not (security.permissions or security.risk_level == "dangerous"):
         return
     for parameter in tool.function.signature.parameters:
-        if parameter.name in TELLING and parameter.name not in found and _takes_text(parameter.annotation):
+        if parameter.name in TELLING and parameter.name not in found and takes_text(parameter.annotation):
             warnings.warn(
                 f"{tool.where}: {tool.name} takes {parameter.name!r} as plain text and nothing judges it;"
                 f" annotate it {TELLING[parameter.name]}, or say validator='none'",
                 UnguardedParameter,
                 stacklevel=2,
             )
-
-
-def _takes_text(annotation: Any) -> bool:
-    branches = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    return any(_unguarded(branch) is str for branch in branches)
 
 
 def watches(
