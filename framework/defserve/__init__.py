@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.resources import Resource, ResourceOptions
     from defserve.protocols.mcp.sampling import Assistant, Message, SampleOptions, User
     from defserve.protocols.mcp.tools import Tool, ToolOptions
+    from defserve.protocols.mcpl.errors import AmbiguousPeer, CannotUndo, CheckpointNotFound, FeatureDisabled
+    from defserve.protocols.mcpl.inference import Inference
+    from defserve.protocols.mcpl.peers import everyone
+    from defserve.protocols.mcpl.push import Event, Receipt
+    from defserve.protocols.mcpl.state import States
+    from defserve.protocols.mcpl.state_binding import State
     from defserve.protocols.mgp.access_policy import AccessPolicy, Entry
     from defserve.protocols.mgp.audit import AuditLogger
     from defserve.protocols.mgp.event_channel import EventChannel
@@ -31,16 +37,21 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.validators import validator
     from defserve.server import Server
     from defserve.stores.audit_log import AuditLog
+    from defserve.stores.checkpoints import Checkpoint
 
 
 # Name to module: a server imports only what it uses.
 _EXPORTS = {
     "AccessPolicy": "protocols.mgp.access_policy",
+    "AmbiguousPeer": "protocols.mcpl.errors",
     "Assistant": "protocols.mcp.sampling",
     "Audio": "binding.content",
     "AuditLog": "stores.audit_log",
     "AuditLogger": "protocols.mgp.audit",
     "Auth": "auth",
+    "CannotUndo": "protocols.mcpl.errors",
+    "Checkpoint": "stores.checkpoints",
+    "CheckpointNotFound": "protocols.mcpl.errors",
     "Code": "guard.arguments",
     "Context": "context",
     "Declined": "errors",
@@ -49,11 +60,14 @@ _EXPORTS = {
     "Egress": "net.egress",
     "Embedded": "binding.content",
     "Entry": "protocols.mgp.access_policy",
+    "Event": "protocols.mcpl.push",
     "EventChannel": "protocols.mgp.event_channel",
     "Extension": "core.extension",
+    "FeatureDisabled": "protocols.mcpl.errors",
     "File": "binding.content",
     "Icon": "protocols.mcp.identity",
     "Image": "binding.content",
+    "Inference": "protocols.mcpl.inference",
     "JWT": "auth",
     "Limits": "limits",
     "Link": "binding.content",
@@ -65,6 +79,7 @@ _EXPORTS = {
     "Prompt": "protocols.mcp.prompts",
     "PromptOptions": "protocols.mcp.prompts",
     "PublicUrl": "guard.arguments",
+    "Receipt": "protocols.mcpl.push",
     "Refused": "errors",
     "Rejected": "errors",
     "Resource": "protocols.mcp.resources",
@@ -74,6 +89,8 @@ _EXPORTS = {
     "Server": "server",
     "Shell": "guard.arguments",
     "ShellCommand": "guard.arguments",
+    "State": "protocols.mcpl.state_binding",
+    "States": "protocols.mcpl.state",
     "StaticTokens": "auth",
     "Text": "binding.content",
     "TokenVerifier": "auth",
@@ -87,6 +104,7 @@ _EXPORTS = {
     "Within": "guard.arguments",
     "completion": "marks",
     "dangerous": "protocols.mgp.security",
+    "everyone": "protocols.mcpl.peers",
     "moderate": "protocols.mgp.security",
     "prompt": "marks",
     "resource": "marks",
@@ -97,11 +115,15 @@ _EXPORTS = {
 
 __all__ = [
     "AccessPolicy",
+    "AmbiguousPeer",
     "Assistant",
     "Audio",
     "AuditLog",
     "AuditLogger",
     "Auth",
+    "CannotUndo",
+    "Checkpoint",
+    "CheckpointNotFound",
     "Code",
     "Context",
     "Declined",
@@ -110,11 +132,14 @@ __all__ = [
     "Egress",
     "Embedded",
     "Entry",
+    "Event",
     "EventChannel",
     "Extension",
+    "FeatureDisabled",
     "File",
     "Icon",
     "Image",
+    "Inference",
     "JWT",
     "Limits",
     "Link",
@@ -126,6 +151,7 @@ __all__ = [
     "Prompt",
     "PromptOptions",
     "PublicUrl",
+    "Receipt",
     "Refused",
     "Rejected",
     "Resource",
@@ -135,6 +161,8 @@ __all__ = [
     "Server",
     "Shell",
     "ShellCommand",
+    "State",
+    "States",
     "StaticTokens",
     "Text",
     "TokenVerifier",
@@ -149,6 +177,7 @@ __all__ = [
     "__version__",
     "completion",
     "dangerous",
+    "everyone",
     "moderate",
     "prompt",
     "resource",

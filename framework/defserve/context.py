@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from defserve.net.client import GuardedClient
     from defserve.protocols.mcp.sampling import Message, Sample, SampleOptions
     from defserve.protocols.mcp.talkback import Root
-    from defserve.protocols.mcpl.turns import ModelInfo
     from defserve.protocols.mcpl.scopes import Scope
+    from defserve.protocols.mcpl.turns import ModelInfo
     from defserve.protocols.mgp.extension import MGP
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ FEATURES: Mapping[str, tuple[str, str | None]] = {
 }
 
 # Those of a live host.
-LIVE = ("push", "infer", "model_info")
+LIVE = ("push", "infer", "model_info", "channels")
 
 
 class Log:
@@ -295,6 +295,7 @@ class Context:
 
         `stream`: whether what is emitted or yielded is sent as it comes. `events`: whether it can be sent events.
         `push`, `infer`, `model_info`: whether a feature set of this server that is enabled could do so here.
+        `channels`: whether messages of its channels could be delivered.
         """
         from defserve.protocols.mcp import talkback
 

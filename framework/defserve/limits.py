@@ -19,6 +19,8 @@ class Limits:
     description: int = 8_192
     page: int = 1_000
     injection: int = 64 * 1024
+    checkpoint: int = 1024 * 1024
+    patch_operations: int = 1_000
     # times
     tool: float = 60.0
     tool_max: float = 3_600.0

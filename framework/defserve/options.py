@@ -87,7 +87,8 @@ class WebFields(TypedDict, total=False):
     """How a server is reached over the network; see `transports.http.HttpOptions` and `runner.network`.
 
     `parser` is `auto`, `httptools` or `h11`. A bind that is not loopback needs `allowed_hosts` or `trusted_proxy`.
-    `legacy_sse` also serves HTTP+SSE (2024-11-05), at `/sse` beside the endpoint.
+    `legacy_sse` also serves HTTP+SSE (2024-11-05), at `/sse` beside the endpoint. `rest` also serves
+    `POST /tools/{name}` and `GET /openapi.json` there, for callers that do not speak the protocol.
     """
 
     allowed_hosts: Sequence[str]
@@ -97,3 +98,4 @@ class WebFields(TypedDict, total=False):
     keyfile: str
     parser: str
     legacy_sse: bool
+    rest: bool

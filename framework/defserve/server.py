@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.feature_sets import FeatureSet
     from defserve.protocols.mgp.event_channel import EventChannel
+    from defserve.stores.store import Store
     from defserve.transports.http import HttpApp
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,6 +60,7 @@ class Server:
         auth: Auth | TokenVerifier | None = None,
         extensions: Sequence[Extension] = (),
         secret: str | bytes | None = None,
+        store: str | Store | None = None,
         feature_sets: Literal["open", "strict"] = "open",
         **about: Unpack[ServerFields],
     ) -> None:
@@ -76,12 +78,14 @@ class Server:
                 "auth",
                 "extensions",
                 "secret",
+                "store",
                 "feature_sets",
             ]
             refuse_unknown(about, known, "Server", _caller())
             raise
         self.limits = limits or Limits()
-        self.mcp = MCP(self.identity, Sealing(secret))
+        self._sealing, self.store = Sealing(secret), _opened(store)
+        self.mcp = MCP(self.identity, self._sealing)
         self.lifespan_value: Any = None
         self._lifespan, self._mounts = lifespan, list[Mount]()
         self._around: dict[str, list[Wrapper]] = {}
@@ -210,8 +214,12 @@ class Server:
                     "the first feature set comes after serving began", fix="declare it where the server is made"
                 )
             from defserve.protocols.mcpl.extension import MCPL
+            from defserve.protocols.mcpl.keeping import Keeping
 
-            self._mcpl = MCPL(self._add_tied_tool, self.find_provider, self.mcp.tools.registry, self, self._strict)
+            keeping = Keeping(self.store, self._sealing.known, self.limits)
+            self._mcpl = MCPL(
+                self._add_tied_tool, self.find_provider, self.mcp.tools.registry, self, keeping, self._strict
+            )
             self._extensions = (*self._extensions, self._mcpl)
             self._injectables |= self._mcpl.injectables()
         return self._mcpl
@@ -424,9 +432,12 @@ class Server:
     def find_provider(self, annotation: Any) -> Provider | None:
         """The provider of an injectable annotation; None for an argument the peer sends."""
         try:
-            return self._injectables.get(annotation)
+            found = self._injectables.get(annotation)
         except TypeError:  # an annotation that cannot be hashed is an argument
             return None
+        # `State` brings its module along; without it no annotation can mean one.
+        states = sys.modules.get("defserve.protocols.mcpl.state_binding") if found is None else None
+        return states.provider(self._mcpl, annotation) if states is not None else found
 
     @asynccontextmanager
     async def lifetime(self) -> AsyncGenerator[None]:
@@ -518,6 +529,14 @@ def _caller() -> str:
     while frame.f_back is not None and frame.f_globals is globals():
         frame = frame.f_back
     return place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _opened(store: str | Store | None) -> Store | None:
+    if not isinstance(store, str):
+        return store
+    from defserve.stores.open import open_store
+
+    return open_store(store)
 
 
 def _checked_strict(feature_sets: str) -> bool:

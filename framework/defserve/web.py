@@ -13,6 +13,7 @@ from defserve.runner.address import Address
 from defserve.runner.network import NetworkOptions, listen
 from defserve.runner.web import WebDesk
 from defserve.transports.http import HttpApp, HttpOptions
+from defserve.transports.rest import RestRules
 from defserve.transports.streamable import Rules
 
 # SEP-1699: older clients take the empty first event for a broken message.
@@ -59,10 +60,17 @@ def _app(desk: WebDesk, mcp: MCP, auth: Auth | None, options: WebFields, address
         legacy_sse=options.get("legacy_sse", False),
         auth=auth,
         probes={"/healthz": _liveness, "/readyz": ready},
+        rest=_rest(mcp, auth) if options.get("rest", False) else None,
     )
     served = HttpApp(desk, rules, http)
     desk.hang_up = served.drain
     return served
+
+
+def _rest(mcp: MCP, auth: Auth | None) -> RestRules:
+    from defserve.rest import rest_rules
+
+    return rest_rules(mcp, authorized=auth is not None)
 
 
 def _path(address: Address | None) -> str:

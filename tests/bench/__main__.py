@@ -21,11 +21,12 @@ from .measure import CATALOGUES, FULL, QUICK, STDIO, Plan, Run
 from .processes import Launch, ServerFailed, ServerProcess
 from .profile import profile
 from .results import Results
+from .streaming_measure import STREAMING
 from .targets import SUBJECT, judge
 
 OUTPUT = environment.ROOT / "bench-results"
-SECTIONS = STDIO | HTTP
-GROUPS = {"stdio": STDIO, "http": HTTP}
+SECTIONS = STDIO | HTTP | STREAMING
+GROUPS = {"stdio": STDIO, "http": HTTP, "streaming": STREAMING}
 ALL_NAMES = list(dict.fromkeys(each.name for each in (CONTENDERS[0], *HTTP_CONTENDERS, *CONTENDERS)))
 T = TypeVar("T", Contender, HttpContender)
 
@@ -130,7 +131,8 @@ def _facts(began: datetime, plan: Plan, launch: Launch) -> dict[str, str]:
         "machine": f"{os.cpu_count()} cores, {os.uname().sysname} {os.uname().machine}, load {os.getloadavg()[0]:.1f}",
         "versions": ", ".join(f"{name} {version}" for name, version in environment.versions(launch.python).items()),
         "rounds": f"{plan.start_rounds} of {plan.start_tries} starts, {plan.list_rounds} of lists, "
-        f"{plan.call_rounds} of {plan.burst:g} s of calls, {plan.http_rounds} of {plan.http_burst:g} s over HTTP",
+        f"{plan.call_rounds} of {plan.burst:g} s of calls, {plan.http_rounds} of {plan.http_burst:g} s over HTTP, "
+        f"{plan.stream_rounds} of {plan.chunks:,} chunks",
     }
 
 

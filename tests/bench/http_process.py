@@ -54,6 +54,10 @@ class HttpServer:
         """Resident memory, in MiB."""
         return memory_of(self._process.pid)[0]
 
+    def peak(self) -> float:
+        """Resident memory at its peak, in MiB."""
+        return memory_of(self._process.pid)[1]
+
     def _wait(self) -> None:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:

@@ -78,9 +78,10 @@ def call(server: HttpServer, tool: str, arguments: dict[str, Any], session: str 
     return HttpRequest.of(server.port, {"method": "tools/call", "params": params}, headers)
 
 
-def open_session(server: HttpServer, connection: Connection) -> str:
+def open_session(server: HttpServer, connection: Connection, capabilities: dict[str, Any] | None = None) -> str:
     """Shake hands; the id of the session."""
-    params = {"protocolVersion": HANDSHAKE_VERSION, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+    client = {"name": "bench", "version": "1"}
+    params = {"protocolVersion": HANDSHAKE_VERSION, "capabilities": capabilities or {}, "clientInfo": client}
     opening = HttpRequest.of(server.port, {"method": "initialize", "params": params}, {})
     head = exchange(server, connection, opening.numbered(FIRST_ID)).partition(b"\r\n\r\n")[0]
     found = SESSION.search(head)

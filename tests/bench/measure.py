@@ -46,7 +46,8 @@ TOOLS = {
 
 
 class Plan(NamedTuple):
-    """How long a run takes: rounds of each section, tries of a start, and the seconds of a burst of calls."""
+    """How long a run takes: rounds of each section, tries of a start, the seconds of a burst of calls, and the
+    chunks of a stream."""
 
     start_rounds: int
     start_tries: int
@@ -55,10 +56,32 @@ class Plan(NamedTuple):
     burst: float
     http_rounds: int
     http_burst: float
+    stream_rounds: int
+    chunks: int
 
 
-FULL = Plan(start_rounds=6, start_tries=3, list_rounds=3, call_rounds=8, burst=0.25, http_rounds=8, http_burst=0.5)
-QUICK = Plan(start_rounds=3, start_tries=1, list_rounds=1, call_rounds=3, burst=0.1, http_rounds=3, http_burst=0.25)
+FULL = Plan(
+    start_rounds=6,
+    start_tries=3,
+    list_rounds=3,
+    call_rounds=8,
+    burst=0.25,
+    http_rounds=8,
+    http_burst=0.5,
+    stream_rounds=3,
+    chunks=100_000,
+)
+QUICK = Plan(
+    start_rounds=3,
+    start_tries=1,
+    list_rounds=1,
+    call_rounds=3,
+    burst=0.1,
+    http_rounds=3,
+    http_burst=0.25,
+    stream_rounds=1,
+    chunks=5_000,
+)
 
 
 class Run(NamedTuple):

@@ -105,4 +105,12 @@ SECTIONS: tuple[tuple[str, str, Callable[[Figure], str]], ...] = (
     ("HTTP latency, p50, in µs", "http-p50", _median_only),
     ("HTTP latency, p99, in µs", "http-p99", _median_only),
     ("HTTP, resident memory of a session, of 10,000 that idle, in bytes", "http-memory", _with_range),
+    ("mgp/health/ping while every worker thread sleeps, p99 in ms", "health-p99", _with_range),
+    ("add over HTTP while a slow reader streams in the same session, p99 in ms", "stream-p99", _with_range),
+    (
+        "A stream to a slow reader: what it adds to the server's memory at its peak, in MiB",
+        "stream-memory",
+        _with_range,
+    ),
+    ("A stream that nobody reads: chunks between the pipe and an answer, in bytes", "stream-waiting", _with_range),
 )

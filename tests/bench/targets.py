@@ -59,6 +59,9 @@ TARGETS = (
     _at_least("HTTP calls in a session, to FastMCP", "http/session", "fastmcp", 20),
     _at_least("HTTP calls, stateless, to FastMCP", "http/stateless", "fastmcp", 20),
     Target("memory of an idle HTTP session, of 10,000", "http-memory/idle session", "", "", False, 4096, "bytes"),
+    Target("health ping while 64 sync tools sleep, p99", "health-p99/64 sleeping sync tools", "", "", False, 100, "ms"),
+    Target("HTTP calls beside a slow stream, p99", "stream-p99/add", "", "", False, 50, "ms"),
+    Target("chunks that wait before an answer on a pipe", "stream-waiting/chunks", "", "", False, 65_536, "bytes"),
 )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from defserve.errors import MethodNotFound, PeerError, PeerGone, PeerTimeout
 from defserve.host.conversation import Conversation
+from defserve.wire.messages import Request
 from tests.host.pretend import SILENCE, Fail, PretendServer
 
 pytestmark = pytest.mark.anyio
@@ -35,8 +36,8 @@ class Talk:
         await self.conversation.aclose()
 
 
-async def _nothing(method: str, params: dict[str, Any]) -> Any:
-    raise MethodNotFound(f"no {method}")
+async def _nothing(request: Request) -> Any:
+    raise MethodNotFound(f"no {request.method}")
 
 
 async def test_replies_find_their_requests_in_any_order():
@@ -156,8 +157,8 @@ async def test_a_failing_progress_handler_does_not_end_the_conversation():
 
 
 async def test_the_peers_request_is_answered():
-    async def answer(method: str, params: dict[str, Any]) -> Any:
-        return {"method": method, **params}
+    async def answer(request: Request) -> Any:
+        return {"method": request.method, **request.params}
 
     async with Talk(on_request=answer) as talk:
         talk.server.say({"id": "s1", "method": "roots/list", "params": {"x": 1}})
@@ -173,7 +174,7 @@ async def test_the_peers_unknown_request_is_refused_as_method_not_found():
 
 
 async def test_a_failing_answer_is_an_internal_error_for_the_peer():
-    async def answer(method: str, params: dict[str, Any]) -> Any:
+    async def answer(request: Request) -> Any:
         raise RuntimeError("out of ideas")
 
     async with Talk(on_request=answer) as talk:
@@ -185,7 +186,7 @@ async def test_a_failing_answer_is_an_internal_error_for_the_peer():
 async def test_the_clock_stands_still_while_we_answer_the_peer():
     asked, thought = asyncio.Event(), asyncio.Event()
 
-    async def answer(method: str, params: dict[str, Any]) -> Any:
+    async def answer(request: Request) -> Any:
         asked.set()
         await thought.wait()
         return {}
@@ -205,7 +206,7 @@ async def test_the_clock_stands_still_while_we_answer_the_peer():
 async def test_a_question_the_peer_takes_back_is_dropped():
     started, stopped = asyncio.Event(), asyncio.Event()
 
-    async def answer(method: str, params: dict[str, Any]) -> Any:
+    async def answer(request: Request) -> Any:
         started.set()
         try:
             await asyncio.Event().wait()

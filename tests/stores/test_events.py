@@ -349,3 +349,16 @@ def test_a_gap_is_told_only_to_a_reader_that_missed_something(kinds: list[Kind],
     except Gap as gap:
         assert [n for n in lost if n >= place]
         assert [event for _, event in gap.left] == expected
+
+
+def test_a_request_that_was_released_goes_like_any_message():
+    store = MemoryEvents(events=2)
+    first = store.append("s", b"0", kind="request")
+    asked = [store.append("s", f"{n}".encode(), kind="request") for n in range(1, 6)]
+    assert after(store, first) == [b"1", b"2", b"3", b"4", b"5"]
+    for id in (asked[3], asked[0], asked[1], asked[1], first):
+        store.release(id)
+    with pytest.raises(Gap) as gap:
+        store.after(first)
+    assert [data for _, data in gap.value.left] == [b"2", b"3", b"5"]
+    store.release("somebody else's")

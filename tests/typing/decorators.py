@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Annotated, Any, Literal, assert_type
 
 from defserve import Context, Depends, Server, prompt, resource, tool
+from defserve.protocols.mcpl.turns import FinishedTurn, Injection, Rewrite, Turn
 
 server = Server("typing")
 
@@ -77,6 +78,39 @@ def lookup(key: str, db: Annotated[dict[str, int], Depends(open_db)]) -> int:
     assert_type(db, dict[str, int])
     return db[key]
 
+
+# verbs of a feature set, bare and called
+live = server.feature_set("live", "Takes part", scoped=True)
+
+
+@live.tool
+def tied(a: int) -> int:
+    return a
+
+
+def place(path: str) -> str:
+    return path
+
+
+@live.tool(scope=place)
+async def edit(path: str) -> bytes:
+    return b""
+
+
+@live.before_inference
+async def recall(turn: Turn) -> Injection | None:
+    return Injection(turn.user_message or "")
+
+
+@live.after_inference(blocking=True)
+def redact(turn: FinishedTurn) -> Rewrite:
+    return Rewrite(turn.assistant_message)
+
+
+assert_type(tied(1), int)
+editing: Callable[[str], Coroutine[Any, Any, bytes]] = edit
+recalling: Callable[[Turn], Coroutine[Any, Any, Injection | None]] = recall
+redacting: Callable[[FinishedTurn], Rewrite] = redact
 
 assert_type(add(1), int)
 assert_type(add(a=1, b=2), int)

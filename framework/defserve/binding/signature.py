@@ -183,9 +183,12 @@ class _Reader:
                 return self.depends(item, inner, parameter.name)
         if annotation is empty:
             return None
-        found = self.find_provider(annotation)
-        if found is None and len(options := members(inner)) == 2 and type(None) in options:
-            found = self.find_provider(options[options[0] is type(None)])
+        try:
+            found = self.find_provider(annotation)
+            if found is None and len(options := members(inner)) == 2 and type(None) in options:
+                found = self.find_provider(options[options[0] is type(None)])
+        except UsageError as error:
+            raise self.wrong(f"parameter {parameter.name!r}: {error.problem}", fix=error.fix) from None
         return found
 
     def depends(self, depends: Depends, annotated: Any, parameter: str) -> Dependency:

@@ -21,6 +21,8 @@ COMMANDS: Final = {
     "run": ("defserve.cli.run", "serve a server"),
     "list": ("defserve.cli.inventory", "show the tools, resources and prompts of a server"),
     "call": ("defserve.cli.call", "call a tool of a server and print its result"),
+    "new": ("defserve.cli.new", "make a project: a server, its tests, all it takes to publish it"),
+    "add": ("defserve.cli.add", "add a tool, resource, prompt or feature set to a project"),
     "audit": ("defserve.cli.audit", "check that an audit log is whole, and read it"),
 }
 

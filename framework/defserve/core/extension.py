@@ -168,9 +168,11 @@ class Outgoing:
     it replies to, and `code` the reply's error code, if it is an error. Of messages with the same `replaces` only the
     newest matters. `taken` is called on the loop when the message has left this process, or was left out: whoever sends
     much can so wait for its reader. `bulk` ones are never left out, and are overtaken by all that is not of their call.
+    `release` is for a transport that keeps a request for a reader who may come back: it is called when nobody waits for
+    the answer any more.
     """
 
-    __slots__ = ("data", "relates_to", "answers", "envelope", "code", "asks", "replaces", "taken", "bulk")
+    __slots__ = ("data", "relates_to", "answers", "envelope", "code", "asks", "replaces", "taken", "bulk", "release")
 
     def __init__(
         self,
@@ -188,6 +190,7 @@ class Outgoing:
         self.data, self.relates_to, self.answers = data, relates_to, answers
         self.envelope, self.code, self.asks, self.replaces = envelope, code, asks, replaces
         self.taken, self.bulk = taken, bulk
+        self.release: Callable[[], None] | None = None
 
     @property
     def destination(self) -> object | None:

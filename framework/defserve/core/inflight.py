@@ -60,12 +60,15 @@ class Questions:
         if question.numbered is not None:
             question.numbered(id)
         body = {"jsonrpc": "2.0", "id": id, "method": question.method, "params": question.params}
-        outlet(Outgoing(encode(body), question.relates_to, asks=True))
+        asking = Outgoing(encode(body), question.relates_to, asks=True)
+        outlet(asking)
         try:
             return await engine.wait(pending, question.timeout)
         except TimeoutError:
             raise PeerTimeout(f"{question.method}: no answer within {question.timeout:g} s") from None
         finally:
+            if asking.release is not None:
+                asking.release()
             if self._pending.pop(id, None) is not None and (taken_back := profile.withdrawal(id)) is not None:
                 outlet(Outgoing(notification(*taken_back), question.relates_to))
 

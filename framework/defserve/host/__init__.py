@@ -16,9 +16,20 @@ if TYPE_CHECKING:
     from defserve.host.events import Event, EventStream
     from defserve.host.health import Change, Drain, Health, Pong
     from defserve.host.http import HttpLink
+    from defserve.host.inbox import Inbox
     from defserve.host.links import Link, Lost
+    from defserve.host.live_channels import ChannelMessage, Delivery, LiveChannels, MessageAnswer, Outgoing
+    from defserve.host.live_events import EventAnswer, PushedEvent
+    from defserve.host.live_hooks import HookRunner, Injected, Reviewed, Rewritten
+    from defserve.host.live_routing import InferenceRequest, Router
+    from defserve.host.live_scopes import Elevation
+    from defserve.host.live_sets import Declared, FeatureSets
+    from defserve.host.mcpl import Mcpl
+    from defserve.host.mcpl_peer import McplPeer
     from defserve.host.mgp import Mgp
     from defserve.host.mgp_peer import MgpPeer
+    from defserve.host.once import Once
+    from defserve.host.scripted_model import ScriptedModel
     from defserve.host.stdio import ProcessLink
     from defserve.host.streaming import Stream
     from defserve.host.websocket import WebSocketLink
@@ -29,22 +40,43 @@ __all__ = [
     "AuditServer",
     "Cancel",
     "Change",
+    "ChannelMessage",
     "Client",
     "Decision",
+    "Declared",
     "Decline",
+    "Delivery",
     "Drain",
+    "Elevation",
     "Event",
+    "EventAnswer",
     "EventStream",
+    "FeatureSets",
     "Grant",
     "Health",
+    "HookRunner",
     "HttpLink",
+    "Inbox",
+    "InferenceRequest",
+    "Injected",
     "Link",
+    "LiveChannels",
     "Lost",
+    "Mcpl",
+    "McplPeer",
+    "MessageAnswer",
     "Mgp",
     "MgpPeer",
+    "Once",
+    "Outgoing",
     "Pong",
     "ProcessLink",
+    "PushedEvent",
     "Remote",
+    "Reviewed",
+    "Rewritten",
+    "Router",
+    "ScriptedModel",
     "Stream",
     "WebSocketLink",
     "connect_url",
@@ -56,22 +88,43 @@ _HOMES = {
     "AuditServer": "defserve.host.audit_server",
     "Cancel": "defserve.host.answers",
     "Change": "defserve.host.health",
+    "ChannelMessage": "defserve.host.live_channels",
     "Client": "defserve.host.client",
     "Decision": "defserve.host.answers",
+    "Declared": "defserve.host.live_sets",
     "Decline": "defserve.host.answers",
+    "Delivery": "defserve.host.live_channels",
     "Drain": "defserve.host.health",
+    "Elevation": "defserve.host.live_scopes",
     "Event": "defserve.host.events",
+    "EventAnswer": "defserve.host.live_events",
     "EventStream": "defserve.host.events",
+    "FeatureSets": "defserve.host.live_sets",
     "Grant": "defserve.host.approval",
     "Health": "defserve.host.health",
+    "HookRunner": "defserve.host.live_hooks",
     "HttpLink": "defserve.host.http",
+    "Inbox": "defserve.host.inbox",
+    "InferenceRequest": "defserve.host.live_routing",
+    "Injected": "defserve.host.live_hooks",
     "Link": "defserve.host.links",
+    "LiveChannels": "defserve.host.live_channels",
     "Lost": "defserve.host.links",
+    "Mcpl": "defserve.host.mcpl",
+    "McplPeer": "defserve.host.mcpl_peer",
+    "MessageAnswer": "defserve.host.live_channels",
     "Mgp": "defserve.host.mgp",
     "MgpPeer": "defserve.host.mgp_peer",
+    "Once": "defserve.host.once",
+    "Outgoing": "defserve.host.live_channels",
     "Pong": "defserve.host.health",
     "ProcessLink": "defserve.host.stdio",
+    "PushedEvent": "defserve.host.live_events",
     "Remote": "defserve.host.addresses",
+    "Reviewed": "defserve.host.live_hooks",
+    "Rewritten": "defserve.host.live_hooks",
+    "Router": "defserve.host.live_routing",
+    "ScriptedModel": "defserve.host.scripted_model",
     "Stream": "defserve.host.streaming",
     "WebSocketLink": "defserve.host.websocket",
     "connect_url": "defserve.host.addresses",

@@ -19,10 +19,13 @@ from defserve.host.values import RETURNS, lone_text, value_of
 from defserve.jsonvalue import is_object
 from defserve.version import VERSION
 from defserve.wire.codec import encode
+from defserve.wire.messages import Request
 
 if TYPE_CHECKING:
     from defserve.host.events import EventStream
     from defserve.host.health import Drain, Health, Lifecycle, Pong, Reason
+    from defserve.host.mcpl import Mcpl
+    from defserve.host.mcpl_peer import McplPeer
     from defserve.host.mgp import Mgp
     from defserve.host.mgp_peer import MgpPeer
     from defserve.host.streaming import Stream
@@ -41,6 +44,7 @@ class Client:
     capabilities merged over the capabilities that `answers` amount to
     methods      further requests of the server's that are answered: method to function of its params, sync or async
     mgp          how the host guards its calls; without it nothing of MGP is offered, and nothing is guarded
+    mcpl         how the host takes part in what servers do by themselves; without it nothing of MCPL is offered
     timeout      seconds every request may take unless it says otherwise; None waits for ever
     on_log       called with the params of each log notification; `log_level` (then "info") is asked for
     on_progress  called with progress, total and message of every tool call that names no handler of its own
@@ -59,6 +63,7 @@ class Client:
         answers: Answers | None = None,
         capabilities: Mapping[str, Any] | None = None,
         mgp: Mgp | None = None,
+        mcpl: Mcpl | None = None,
         timeout: float | None = TIMEOUT_SECONDS,
         log_level: str | None = None,
         methods: Mapping[str, Callable[[Json], Any]] | None = None,
@@ -69,7 +74,8 @@ class Client:
         self.answers = answers or Answers()
         self.timeout = timeout
         offered = merged(self.answers.capabilities(), capabilities or {})
-        self._offer = Offer(dict(info), offered, mgp.capabilities(self.answers) if mgp else None)
+        by_era = merged(mgp.capabilities(self.answers) if mgp else {}, mcpl.capabilities() if mcpl else {})
+        self._offer = Offer(dict(info), offered, by_era)
         self._wanted_version = version
         self._methods = dict(methods or {})
         self._log_level = log_level or ("info" if on_log else None)
@@ -79,6 +85,8 @@ class Client:
         )
         self.mgp: MgpPeer | None = mgp.peer(self._conversation, self, str(info.get("name"))) if mgp else None
         """What was negotiated with the server, and what it was granted."""
+        self.mcpl: McplPeer | None = mcpl.peer(self._conversation, self) if mcpl else None
+        """The server as a participant: its feature sets, events, hooks and channels."""
         self._opening: Opening | None = None
         self._audience: set[Events] = set()
         self._watched: dict[str, Events] = {}
@@ -87,10 +95,11 @@ class Client:
     async def __aenter__(self) -> Client:
         self._conversation.start()
         try:
-            prepare = self.mgp.prepare if self.mgp is not None else None
             self._opening = await open_conversation(
-                self._conversation, self._offer, self._wanted_version, self.timeout, prepare
+                self._conversation, self._offer, self._wanted_version, self.timeout, self._prepare
             )
+            if self.mcpl is not None:
+                await self.mcpl.opened()
             if self._log_level and "logging" in self.capabilities:
                 await self.set_log_level(self._log_level)
         except BaseException:
@@ -101,7 +110,14 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         for events in tuple(self._audience):
             events.end()
+        if self.mcpl is not None:
+            self.mcpl.closed()
         await self._close()
+
+    async def _prepare(self, opening: Opening) -> None:
+        for peer in (self.mgp, self.mcpl):
+            if peer is not None:
+                await peer.prepare(opening)
 
     async def _close(self) -> None:
         # Also inside a cancelled scope: a child process has to be seen out.
@@ -164,9 +180,13 @@ class Client:
         on_progress: Progress | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
         meta: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
     ) -> Json:
-        """Call a tool and give back the result as it came, `isError` and all."""
-        params: Json = {"name": tool, "arguments": dict(arguments or {})}
+        """Call a tool and give back the result as it came, `isError` and all.
+
+        `fields` are further members of the params, such as MCPL's `scope`, `state` and `checkpoint`.
+        """
+        params: Json = {**(fields or {}), "name": tool, "arguments": dict(arguments or {})}
         if meta:
             params["_meta"] = dict(meta)
         return await self.request("tools/call", params, on_progress=on_progress or self._on_progress, timeout=timeout)
@@ -370,16 +390,19 @@ class Client:
         try:
             found = await self.listed(tool)
         except PeerError as error:
-            if type(error) is not PeerError:
-                raise
+            if not isinstance(error, PeerGone) and type(error) is not PeerError:
+                raise  # but a server that ends after its answer has answered
             found, self._listed = {}, self._listed or {}
         return object_of(found.get("_meta")).get(RETURNS)
 
-    async def _asked(self, method: str, params: Json) -> Any:
+    async def _asked(self, request: Request) -> Any:
+        method, params = request.method, request.params
         handler = self._methods.get(method)
-        if handler is None:
-            return await self.answers.answer(method, params)
-        return await settled(handler(params))
+        if handler is not None:
+            return await settled(handler(params))
+        if self.mcpl is not None and self.mcpl.answers(method):
+            return await self.mcpl.answer(method, params, request.id)
+        return await self.answers.answer(method, params)
 
     def _heard(self, method: str, params: Json) -> None:
         if method == "notifications/message" and self._on_log:
@@ -388,6 +411,8 @@ class Client:
             self._listed = None
         if self.mgp is not None:
             self.mgp.heard(method, params)
+        if self.mcpl is not None:
+            self.mcpl.heard(method, params)
         news = News(method, params)
         for events in tuple(self._audience):
             events.hear(news)
@@ -397,6 +422,8 @@ class Client:
     def _bereaved(self, gone: PeerGone) -> None:
         if self.mgp is not None:
             self.mgp.closed(gone.message)
+        if self.mcpl is not None:
+            self.mcpl.closed(gone)
         for events in tuple(self._audience):
             events.end(gone)
 

@@ -62,7 +62,7 @@ class Conversation:
         self,
         link: Link,
         *,
-        on_request: Callable[[str, dict[str, Any]], Awaitable[Any]],
+        on_request: Callable[[Request], Awaitable[Any]],
         on_notification: Callable[[str, dict[str, Any]], None],
         on_gone: Callable[[PeerGone], None],
     ) -> None:
@@ -251,9 +251,11 @@ class Conversation:
     async def _answer(self, request: Request) -> None:
         reply: dict[str, Any] = {"jsonrpc": "2.0", "id": request.id}
         try:
-            reply["result"] = await self._on_request(request.method, request.params)
+            reply["result"] = await self._on_request(request)
         except ProtocolError as error:
             reply["error"] = {"code": error.code, "message": error.message}
+            if error.data is not None:
+                reply["error"]["data"] = error.data
         except Exception as error:
             log.exception("answering %s failed", request.method)
             reply["error"] = {"code": -32603, "message": f"{type(error).__name__}: {error}"}

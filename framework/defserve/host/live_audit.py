@@ -32,8 +32,8 @@ class LiveAudit:
         method: str,
         outcome: Outcome = "success",
         *,
-        feature_set: str | None = None,
-        inference_id: str | None = None,
+        feature_set: object = None,
+        inference_id: object = None,
         **details: Any,
     ) -> None:
         """Tell of one operation. What is None is left out."""
@@ -41,8 +41,8 @@ class LiveAudit:
             "timestamp": instants.wire(instants.now()),
             "serverId": self.server_id,
             "method": method,
-            "featureSet": feature_set,
-            "inferenceId": inference_id,
+            "featureSet": _name(feature_set),
+            "inferenceId": _name(inference_id),
             "outcome": outcome,
             "details": redact({name: value for name, value in details.items() if value is not None}),
         }
@@ -65,6 +65,11 @@ class LiveAudit:
                 sink.append(record)
             except Exception as error:
                 log.error("the audit record of %s is lost: %s", record["method"], error)
+
+
+def _name(given: object) -> str | None:
+    """What a server wrote for a name, if it is one."""
+    return given[:TEXT] if isinstance(given, str) else None
 
 
 def _outcome(error: BaseException) -> Outcome:

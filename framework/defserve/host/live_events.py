@@ -12,7 +12,7 @@ from defserve.host.conversation import object_of
 from defserve.host.inbox import Inbox
 from defserve.host.live_audit import LiveAudit
 from defserve.host.live_sets import FeatureSets
-from defserve.host.once import Once
+from defserve.host.once import Once, checked_id
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl.content import Content, read
 
@@ -62,7 +62,7 @@ class LiveEvents:
 
     async def pushed(self, params: Json) -> Json:
         """Raises InvalidParams, FeatureDisabled or UnknownFeatureSet."""
-        name, id = params.get("featureSet"), text(params, "eventId")
+        name, id = params.get("featureSet"), checked_id(params, "eventId")
         with self._audit.watching(PUSH, feature_set=name, event_id=id) as told:
             self._sets.require(name, "pushEvents")
             event = self._event(params)

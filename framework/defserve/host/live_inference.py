@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 from uuid import uuid4
 
 from defserve.errors import InvalidParams, MethodNotFound, UsageError
@@ -90,9 +90,10 @@ class Chunks:
 async def _written(said: Any, chunks: Chunks | None) -> Inference:
     """What a model wrote, told in `chunks` while it writes."""
     given = await settled(said)
+    written = cast("AsyncIterator[Any]", given) if isinstance(given, AsyncIterator) else _at_once(given)
     whole: Inference | None = None
     bits: list[str] = []
-    async for bit in given if isinstance(given, AsyncIterator) else _at_once(given):
+    async for bit in written:
         if isinstance(bit, Inference):
             whole = bit
         elif isinstance(bit, str):

@@ -59,6 +59,10 @@ class Router:
         self.conversations = dict(conversations or {})
         self._pins: OrderedDict[tuple[str, str], Model] | None = OrderedDict() if pin else None
 
+    def __bool__(self) -> bool:
+        """Whether there is any model."""
+        return self.default is not None or bool(self.routes) or bool(self.conversations)
+
     @property
     def info(self) -> ModelInfo | None:
         """What the default model is."""

@@ -84,7 +84,7 @@ class LiveScopes:
         if is_mapping(said):
             return {"approved": True, "payload": dict(said)}, True
         if said is True:
-            return {"approved": True, "payload": dict(elevation.payload)}, True
+            return {"approved": True, "payload": dict(elevation.payload)}, allowed is None
         if said is None or said is False:
             return _denied("nobody approved it" if said is None else "the user did not approve"), False
         raise UsageError(f"approve gave back {said!r:.80}", fix="return True, False, None, or a payload")

@@ -7,7 +7,11 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final, TypeAlias
 
+from defserve.errors import InvalidParams
+from defserve.protocols.mcp.params import text
+
 WINDOW: Final = 10_000
+LONGEST_ID: Final = 1_024
 
 Answer: TypeAlias = dict[str, Any]
 Find: TypeAlias = Callable[[], Awaitable[tuple[Answer, bool]]]
@@ -48,3 +52,11 @@ class Once:
         self._answers[key] = answer
         if len(self._answers) > self.size:
             self._answers.popitem(last=False)
+
+
+def checked_id(params: dict[str, Any], name: str) -> str:
+    """An id that can be remembered. Raises InvalidParams."""
+    found = text(params, name)
+    if len(found) > LONGEST_ID:
+        raise InvalidParams(f"Invalid params: {name} must have at most {LONGEST_ID} characters")
+    return found

@@ -12,7 +12,7 @@ from defserve.protocols.mcpl.inference import Inference
 from defserve.protocols.mcpl.turns import ModelInfo, Usage
 
 Line: TypeAlias = str | Inference | Exception | Sequence[str] | Callable[[InferenceRequest], Any]
-"""A text, a whole inference, the bits of a text, an exception to raise, or a function of the request to one of these."""
+"""A text, a whole inference, the bits of a text, an exception to raise, or a function of the request."""
 
 INFO = ModelInfo("scripted-model", "defserve", 200_000, ("tools",))
 
@@ -29,15 +29,6 @@ class ScriptedModel:
         line = self._next(request)
         if isinstance(line, Exception):
             raise line
-        return self._said(request, line)
-
-    def _next(self, request: InferenceRequest) -> Any:
-        if not self._lines:
-            raise UsageError("the scripted model has nothing left to say", fix="give ScriptedModel(…) more lines")
-        line: Any = self._lines[0] if self._loop and len(self._lines) == 1 else self._lines.popleft()
-        return line(request) if callable(line) else line
-
-    async def _said(self, request: InferenceRequest, line: Any) -> AsyncIterator[Written]:
         if isinstance(line, Inference):
             yield line
             return
@@ -47,3 +38,9 @@ class ScriptedModel:
         asked = sum(len(str(message.get("content")).split()) for message in request.messages)
         whole = "".join(bits)
         yield Inference(whole, self.info.id, "end_turn", Usage(asked, len(whole.split())))
+
+    def _next(self, request: InferenceRequest) -> Any:
+        if not self._lines:
+            raise UsageError("the scripted model has nothing left to say", fix="give ScriptedModel(…) more lines")
+        line: Any = self._lines[0] if self._loop and len(self._lines) == 1 else self._lines.popleft()
+        return line(request) if callable(line) else line

@@ -18,6 +18,7 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--keyfile", "keyfile", {"metavar": "FILE", "help": "its key, if that is in a file of its own"}),
     ("--http", "parser", {"choices": ("auto", "httptools", "h11"), "help": "which HTTP parser to use"}),
     ("--legacy-sse", "legacy_sse", {**SWITCH, "help": "also serve clients of 2024 (HTTP+SSE) at …/sse"}),
+    ("--rest", "rest", {**SWITCH, "help": "also serve POST …/tools/NAME and GET …/openapi.json"}),
 )
 
 

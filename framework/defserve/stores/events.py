@@ -14,7 +14,8 @@ from typing import Literal, Protocol
 from defserve.errors import Refused
 
 Kind = Literal["result", "request", "message", "progress"]
-"""`result` and `request` are kept, since somebody waits for them; `message` and `progress` go when room is needed."""
+"""`result` and `request` are kept, since somebody waits for them; `message` and `progress`
+go when room is needed, and so do requests that were released."""
 
 Event = tuple[str, bytes]
 """An event's id and its data."""
@@ -45,6 +46,10 @@ class EventStore(Protocol):
         """Keep an event and return its id. A `progress` takes the place of an earlier one with its `key`."""
         ...
 
+    def release(self, event_id: str) -> None:
+        """Nobody waits for the answer to this `request` any more: it may go like any message."""
+        ...
+
     def mark(self, stream: str) -> str:
         """The id of the place after everything appended so far, for an event that has no data of its own."""
         ...
@@ -69,8 +74,9 @@ class MemoryEvents:
     """An EventStore in memory.
 
     Each stream keeps up to `events` messages and progresses, of `size` bytes together; the oldest go first. Results
-    and requests stay as long as their stream. Streams go, oldest first, when more than `finished` are finished, or
-    when the session holds more than `held` bytes: finished ones before others, never the one just appended to.
+    stay as long as their stream, requests until they are released. Streams go, oldest first, when more than `finished`
+    are finished, or when the session holds more than `held` bytes: finished ones before others, never the one just
+    appended to.
     """
 
     __slots__ = ("events", "size", "finished", "held", "_tag", "_streams", "_names", "_finished", "_made", "_bytes")
@@ -94,6 +100,15 @@ class MemoryEvents:
         self._bytes += at.bytes - held
         self._make_room(at.number)
         return self._id(at.number, at.last)
+
+    def release(self, event_id: str) -> None:
+        found = _ID.fullmatch(event_id)
+        stream = self._streams.get(int(found[2])) if found is not None and found[1] == self._tag else None
+        if found is not None and stream is not None:
+            held = stream.bytes
+            stream.release(int(found[3]))
+            stream.shrink(self.events, self.size)
+            self._bytes += stream.bytes - held
 
     def mark(self, stream: str) -> str:
         at = self._open(stream)
@@ -182,10 +197,16 @@ class _Stream:
         self._droppable[self.last] = key
         self._droppable_bytes += len(data)
 
+    def release(self, place: int) -> None:
+        if place in self.kept and place not in self._droppable:
+            self._droppable[place] = None
+            self._droppable_bytes += len(self.kept[place])
+
     def shrink(self, events: int, size: int) -> None:
         while len(self._droppable) > events or self._droppable_bytes > size:
-            self.lost = next(iter(self._droppable))
-            self._remove(self.lost)
+            oldest = next(iter(self._droppable))
+            self.lost = max(self.lost, oldest)  # what is released is not always the oldest
+            self._remove(oldest)
 
     def _remove(self, place: int) -> None:
         key = self._droppable.pop(place)

@@ -19,6 +19,7 @@ from defserve.testing.script import KINDS, Script
 
 if TYPE_CHECKING:
     from defserve.host.mgp_peer import MgpPeer
+    from defserve.testing.mcpl import SyncMcpl
 
 # pytest leaves the frames of this module out: a failure points at the line of the test.
 __tracebackhide__ = True
@@ -113,8 +114,22 @@ class SyncClient:
     def mgp(self) -> MgpPeer | None:
         return self._connected().mgp
 
+    @property
+    def mcpl(self) -> SyncMcpl:
+        """The server as a participant, where this client was given `mcpl=Mcpl(…)`."""
+        from defserve.testing.mcpl import SyncMcpl
+
+        peer = self._connected().mcpl
+        if peer is None:
+            raise UsageError("this client speaks no MCPL", fix="@pytest.mark.serves(…, mcpl=Mcpl(…))")
+        return SyncMcpl(peer, self._do)
+
     def call(self, tool: str, /, **arguments: Any) -> Any:
         return self._do(lambda client: client.call(tool, **arguments))
+
+    def stream_parts(self, tool: str, /, **arguments: Any) -> list[Any]:
+        """What a tool gives on the way, in order; see `Client.stream`. Give the client `mgp=Mgp()`."""
+        return self._do(lambda client: _parts(client, tool, arguments))
 
     def call_raw(
         self,
@@ -124,9 +139,12 @@ class SyncClient:
         on_progress: Progress | None = None,
         timeout: float | None = None,
         meta: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
     ) -> Json:
         return self._do(
-            lambda client: client.call_raw(tool, arguments, on_progress=on_progress, timeout=timeout, meta=meta)
+            lambda client: client.call_raw(
+                tool, arguments, on_progress=on_progress, timeout=timeout, meta=meta, fields=fields
+            )
         )
 
     def tools(self) -> list[Json]:
@@ -248,6 +266,11 @@ class SyncClient:
         with self._news:
             self.notifications.append((method, params))
             self._news.notify_all()
+
+
+async def _parts(client: Client, tool: str, arguments: Json) -> list[Any]:
+    async with client.stream(tool, **arguments) as stream:
+        return [part async for part in stream]
 
 
 async def _listen(client: Client, **wanted: Any) -> None:

@@ -12,6 +12,7 @@ from defserve.auth.principals import LOCAL, Principal, anonymous
 from defserve.transports.exchange import Exchange, Receive, Scope, Send
 from defserve.transports.gate import Gate
 from defserve.transports.headers import Headers, accepts, is_json, prefers_events
+from defserve.transports.rest import Rest, RestRules
 from defserve.transports.sse import MESSAGES, STREAM, LegacySse
 from defserve.transports.streamable import Desk, Rules, Streamable, refuse
 from defserve.transports.websocket import WebSockets, offers_another, refusing
@@ -37,7 +38,8 @@ _stranger = lru_cache(maxsize=1024)(anonymous)
 class HttpOptions:
     """How an endpoint is reached. `path` is empty for an app that is mounted in another.
 
-    `probes` are beside the endpoint, as `/healthz`; whoever passes the gate may ask them.
+    `probes` are beside the endpoint, as `/healthz`; whoever passes the gate may ask them. With `rest`, `/tools/{name}`
+    and `/openapi.json` are beside it, too, for whoever may call.
     """
 
     path: str = ""
@@ -50,6 +52,7 @@ class HttpOptions:
     legacy_sse: bool = False
     auth: Auth | None = None
     probes: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
+    rest: RestRules | None = None
 
 
 class HttpApp:
@@ -70,6 +73,9 @@ class HttpApp:
         self._taken: dict[tuple[bytes | None, ...] | None, bool] = {}
         base = self.endpoint.rpartition("/")[0]
         self.legacy = LegacySse(desk, base)
+        self.rest = Rest(desk, options.rest, base) if options.rest is not None else None
+        if self.rest is not None and self.auth is not None:
+            self.rest.challenge = self._ask_for_scopes
         self._probes = {base + path: probe for path, probe in options.probes.items()}
         self._routes: dict[str, Methods] = {
             self.endpoint: {
@@ -97,6 +103,8 @@ class HttpApp:
         if headers.pick(LET_IN_BY) not in self._let_in and not await self._passes(exchange):
             return
         methods = self._routes.get(self._path(scope))
+        if methods is None and self.rest is not None:
+            methods = self.rest.route(self._path(scope), self._root(scope))
         if methods is None:
             await self._elsewhere(exchange, scope)
             return

@@ -16,6 +16,8 @@ STALL = 30.0
 class Sent(Protocol):
     """A message for the peer, as the runner hands it over. An empty one ends its request without an answer."""
 
+    release: Callable[[], None] | None
+
     @property
     def data(self) -> bytes: ...
     @property

@@ -141,7 +141,7 @@ class Streamable:
         if problem is not None:
             await refuse(exchange, 400, *problem, message.id)
             return
-        session = self.desk.open(_to_its_exchange, principal=exchange.principal, counted=False)
+        session = self.desk.open(to_its_exchange, principal=exchange.principal, counted=False)
         try:
             work = session.begin(message, exchange)
             await self._run(exchange, work, lambda: session.cancel(message.id), STATUS)
@@ -259,11 +259,11 @@ class Streamable:
                     exchange.unread.clear()  # else it and its call would keep each other alive until garbage collection
                     await exchange.respond(statuses.get(answer.code, 200) if answer.code else 200, answer.data)
                     return
-                await _absorb()
+                await absorb()
             else:
                 answering = asyncio.create_task(self._answer(exchange, left, statuses, stream))
                 await Rest(work, waiting_for)
-                await _absorb()
+                await absorb()
                 await answering
                 return
         await self._answer(exchange, left, statuses, stream)
@@ -369,7 +369,7 @@ def reading(exchange: Exchange, left: Callable[[], None], stream: Stream | None)
             stream.detach(exchange)
 
 
-async def _absorb() -> None:
+async def absorb() -> None:
     """Let a cancellation of this task, which was meant for the call it ran, come to an end."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -387,7 +387,7 @@ def _unsupported(version: str) -> str:
     return f"Invalid request: unsupported MCP-Protocol-Version {version[:64]}"
 
 
-def _to_its_exchange(message: Any) -> None:
+def to_its_exchange(message: Any) -> None:
     """Where messages of a request that stands alone go."""
     exchange = message.destination
     if isinstance(exchange, Exchange):

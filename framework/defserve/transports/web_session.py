@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from defserve.stores.events import EventStore, Gap, Kind, MemoryEvents
@@ -138,7 +139,11 @@ class Stream:
             kind = "request"
         elif message.replaces is not None:
             kind = "progress"
-        return self.web.events.append(self.name, message.data, kind=kind, key=message.replaces)
+        events = self.web.events
+        id = events.append(self.name, message.data, kind=kind, key=message.replaces)
+        if kind == "request":
+            message.release = partial(events.release, id)
+        return id
 
     def start(self) -> bytes:
         """The response becomes a stream that can be resumed; its first event, which may have no data."""

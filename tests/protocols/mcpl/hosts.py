@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from defserve import Server
+from defserve.host import connect_url
 from defserve.runner.memory import serving
 from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns, until
+from tests.serving import at_address
 
 Json = dict[str, Any]
 
@@ -145,6 +147,21 @@ class Host:
 
 
 @asynccontextmanager
+async def reached(server: Server, road: str) -> AsyncGenerator[Any]:
+    """A link to the server: in `memory`, over `http` or `ws`."""
+    if road == "memory":
+        async with serving(server.composition) as link:
+            yield link
+        return
+    async with at_address(server, road) as url:
+        link = await connect_url(url)
+        try:
+            yield link
+        finally:
+            await link.aclose()
+
+
+@asynccontextmanager
 async def hosting(
     server: Server,
     version: str = HANDSHAKE[-1],
@@ -154,23 +171,47 @@ async def hosting(
     answers: Mapping[str, Any] | None = None,
     name: str = "host",
     opened: bool = True,
+    road: str = "memory",
 ) -> AsyncGenerator[Host]:
     """A host of this server; a plain MCP client where `mcpl` is None."""
     offered: Json = dict(capabilities or {})
     if mcpl is not None:
         offered["experimental"] = {**offered.get("experimental", {}), "mcpl": dict(mcpl)}
-    async with serving(server.composition) as link:
-        host = Host(link, version, offered, answers or {})
-        listening = asyncio.create_task(host.listen())
-        try:
-            if opened:
-                await host.open(name)
-                await turns()
+    async with (
+        reached(server, road) as link,
+        listening(Host(link, version, offered, answers or {}), name if opened else None) as host,
+    ):
+        yield host
+
+
+@asynccontextmanager
+async def hosting_at(
+    url: str, *, token: str, version: str = HANDSHAKE[-1], answers: Mapping[str, Any] | None = None
+) -> AsyncGenerator[Host]:
+    """A host that shows a token to the server at an address."""
+    link = await connect_url(url, token=token)
+    try:
+        async with listening(
+            Host(link, version, {"experimental": {"mcpl": dict(MCPL)}}, answers or {}), "host"
+        ) as host:
             yield host
-        finally:
-            listening.cancel()
-            with suppress(asyncio.CancelledError):
-                await listening
+    finally:
+        await link.aclose()
+
+
+@asynccontextmanager
+async def listening(host: Host, name: str | None) -> AsyncGenerator[Host]:
+    """Let a host hear and answer; opened under a name, if it has one."""
+    hearing = asyncio.create_task(host.listen())
+    try:
+        if name is not None:
+            await host.open(name)
+            await turns()
+        yield host
+    finally:
+        hearing.cancel()
+        with suppress(asyncio.CancelledError):
+            await hearing
 
 
 def session_of(server: Server) -> Any:

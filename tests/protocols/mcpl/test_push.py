@@ -15,7 +15,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from defserve import Context, Image, Link, Limits, Server, UsageError
+from defserve import Context, Image, Limits, Link, Server, UsageError
 from defserve.errors import NoBackChannel, PeerError, PeerGone, PeerTimeout
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.peers import everyone
@@ -430,7 +430,7 @@ async def test_a_source_that_crashes_is_started_again_and_counts_once(
         async with hosting(server) as host:
             await host.until_asked("push/event", 2)
             assert texts(host) == ["one", "two"] and runs == [3]
-    assert caplog.text.count("the calendar is gone") == 2 and "due" in caplog.text
+    assert caplog.text.count("RuntimeError: the calendar is gone") == 2 and "events due crashed" in caplog.text
 
 
 async def test_an_event_that_cannot_be_delivered_does_not_end_its_source(server: Server, reminders: Any):
@@ -467,7 +467,26 @@ async def test_one_source_for_all_is_told_to_everyone(server: Server, reminders:
     assert ended.is_set()
 
 
-async def test_what_a_source_says_besides_is_for_its_session(server: Server, reminders: Any):
+async def test_a_host_that_is_silent_holds_nobody_up(server: Server, reminders: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("defserve.protocols.mcpl.push.PATIENCE", 0.01)
+    monkeypatch.setattr("defserve.protocols.mcpl.push.BACKLOG", 20)
+    go = asyncio.Event()
+
+    @reminders.events(per="server")
+    async def due() -> AsyncIterator[str]:
+        await go.wait()
+        for number in range(50):
+            yield str(number)
+
+    async with hosting(server, answers={"push/event": SILENCE}) as silent, hosting(server) as host:
+        go.set()
+        await host.until_asked("push/event", 50)
+        assert texts(host) == [str(number) for number in range(50)]
+        assert texts(silent) == [str(number) for number in range(20)]
+
+
+async def test_what_a_source_says_besides_is_for_its_session(server: Server):
+    reminders = server.feature_set(SET, "Surface reminders", uses=["inferenceRequest"])
     heard: list[str] = []
 
     @reminders.events
@@ -493,7 +512,7 @@ async def test_a_source_may_be_declared_while_serving(server: Server, reminders:
 
         await host.until_asked("push/event")
         with pytest.raises(UsageError, match="after serving began"):
-            reminders.events(due, per="server") if False else reminders.events(per="server")(due)
+            reminders.events(per="server")(due)
 
 
 def test_what_is_no_source_is_refused(reminders: Any):
@@ -534,16 +553,17 @@ def covers(pattern: str, name: str) -> bool:
 
 
 class Model:
-    """What a host wants of each set: its latest word counts, and of words said at once the refusal."""
+    """What a host wants of each set: its latest word counts; of words said at once the most specific, then no."""
 
     def __init__(self, strict: bool) -> None:
         self.enabled = dict.fromkeys(NAMES, not strict)
 
     def update(self, enabled: list[str], disabled: list[str]) -> None:
-        for patterns, word in ((enabled, True), (disabled, False)):
-            for name in NAMES:
-                if any(covers(pattern, name) for pattern in patterns):
-                    self.enabled[name] = word
+        words = [(pattern, True) for pattern in enabled] + [(pattern, False) for pattern in disabled]
+        for name in NAMES:
+            about = [(pattern == name, len(pattern), not word) for pattern, word in words if covers(pattern, name)]
+            if about:
+                self.enabled[name] = not max(about)[2]
 
 
 patterns = st.lists(st.sampled_from(PATTERNS), max_size=2)
@@ -575,13 +595,13 @@ async def _walk(steps: list[Any], strict: bool, as_request: bool) -> None:
                 await (host.ask if as_request else host.tell)("featureSets/update", policy)
                 model.update(*step)
                 continue
-            try:
-                await sets[step].push("event", to=session)
-                await sets[step].infer("question", to=session)
-                sent += [step, step]
-            except FeatureDisabled:
-                pass
-            assert model.enabled[step] == (sent[-1:] == [step] and len(host.asked) == len(sent))
+            for verb in (sets[step].push, sets[step].infer):
+                try:
+                    await verb("something", to=session)
+                    sent.append(step)
+                    assert model.enabled[step]
+                except FeatureDisabled:
+                    assert not model.enabled[step]
         assert [message["params"]["featureSet"] for message in host.asked] == sent
 
 

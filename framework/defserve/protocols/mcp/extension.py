@@ -17,6 +17,7 @@ from defserve.protocols.mcp.resources import Resources
 from defserve.protocols.mcp.sealing import Sealing
 from defserve.protocols.mcp.subscriptions import Subscriptions
 from defserve.protocols.mcp.tools import Tools
+from defserve.protocols.mcp.validation import Validation
 from defserve.wire.messages import Notification, Request
 
 
@@ -33,6 +34,7 @@ class MCP(Extension):
         self.tools, self.resources, self.prompts = Tools(), Resources(), Prompts()
         self.completions = Completions(self.prompts, self.resources)
         self.subscriptions = Subscriptions(self.resources.readable)
+        self.validation = Validation(self.tools.registry)
         self._watch()
 
     def _watch(self) -> None:
@@ -85,6 +87,7 @@ class MCP(Extension):
             "server/discover": self.lifecycle.discover,
             "tools/list": self.tools.list,
             "tools/call": self.tools.call,
+            "tools/validate": self.validation.validate,
             "resources/list": self.resources.list,
             "resources/templates/list": self.resources.list_templates,
             "resources/read": self.resources.read,

@@ -44,16 +44,18 @@ T = TypeVar("T")
 class Item(Generic[O]):
     """A function offered to peers under a name. `owner` is the server it was declared on.
 
-    `facets` holds what extensions have read of it, by the extension's name.
+    `facets` holds what extensions have read of it, by the extension's name. `is_dangerous` is set by the one that reads
+    its security, for the others to be careful with it.
     """
 
-    __slots__ = ("name", "options", "function", "owner", "facets")
+    __slots__ = ("name", "options", "function", "owner", "facets", "is_dangerous")
 
     kind: ClassVar[str]
 
     def __init__(self, name: str, options: O, function: Function, owner: Any) -> None:
         self.name, self.options, self.function, self.owner = name, options, function, owner
         self.facets: dict[str, Any] = {}
+        self.is_dangerous = False
 
     @property
     def where(self) -> str:

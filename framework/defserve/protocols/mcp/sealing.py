@@ -28,13 +28,15 @@ class Sealing:
         if self._sealer is None:
             from defserve.protocols.mcp.request_state import Sealer
 
-            self._sealer = Sealer(self._secret or self._found(), clock=self._clock)
+            self._sealer = Sealer(self.known() or self._ephemeral(), clock=self._clock)
         return self._sealer
 
-    def _found(self) -> bytes:
-        secret = os.environ.get(VARIABLE)
-        if secret:
-            return _checked(secret, VARIABLE)
+    def known(self) -> bytes | None:
+        """The secret that outlives this process; None where nobody gave one."""
+        secret = os.environ.get(VARIABLE) if self._secret is None else None
+        return _checked(secret, VARIABLE) if secret else self._secret
+
+    def _ephemeral(self) -> bytes:
         import logging
         import secrets
 

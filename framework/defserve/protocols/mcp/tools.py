@@ -74,7 +74,7 @@ class Tool(Item[ToolOptions]):
     def renamed(self, name: str) -> Tool:
         """The same tool under another name, for mounting."""
         renamed = Tool(name, replace(self.options, name=name), self.function, self.returns, self.owner)
-        renamed.facets = self.facets
+        renamed.facets, renamed.is_dangerous = self.facets, self.is_dangerous
         return renamed
 
     @property

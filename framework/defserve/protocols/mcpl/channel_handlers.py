@@ -58,6 +58,11 @@ class ChannelFunction:
                     fix=f"take some of {', '.join(GIVES[verb])}, Context and dependencies",
                 )
 
+    def validated(self, params: Params) -> dict[str, Any]:
+        """The arguments of a function that takes JSON. Raises BadArguments."""
+        taken = [parameter.wire_name for parameter in self.function.signature.parameters]
+        return self.function.arguments.validate({name: params[name] for name in taken if params.get(name) is not None})
+
     async def run(self, call: Call, subject: Any, values: Mapping[str, Any]) -> Any:
         """Call it within `call`, with those of the values that it takes."""
         kwargs = {name: values[name] for name in self.takes if name in values}

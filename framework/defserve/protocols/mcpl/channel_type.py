@@ -114,15 +114,15 @@ class ChannelType:
         """Offer a channel to all hosts, also while serving; they are told. From any thread."""
         if self.type in WATCHED:
             raise UsageError(f"{self.name} can only be observed", fix="declare channels of a type of your own")
-        self._section.add(self, channel)
+        self._section.book.add(self, channel)
 
     def remove(self, id: str) -> None:
         """Take back a channel that was added; hosts are told. From any thread."""
-        self._section.remove(self, id)
+        self._section.book.remove(self, id)
 
     def update(self, channel: Channel) -> None:
         """Describe a channel anew that was added or opened; the hosts that have it are told. From any thread."""
-        self._section.update(self, channel)
+        self._section.book.update(self, channel)
 
     async def incoming(self, messages: Message | Sequence[Message], *, to: To = None) -> list[MessageReceipt]:
         """Deliver messages to whoever has their channels: one receipt each, in order.

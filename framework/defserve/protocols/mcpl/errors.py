@@ -53,6 +53,21 @@ class CheckpointNotFound(LiveRefusal):
         super().__init__("Checkpoint not found", checkpoint=checkpoint)
 
 
+class StateRefused(Refused):
+    """A state that a host sent, or that is kept, cannot be worked on. The model reads why."""
+
+    error_type = "state_refused"
+
+    def __init__(self, message: str, **data: Any) -> None:
+        super().__init__(message, data=data)
+
+
+class CannotUndo(Refused):
+    """What an author's `on_rollback` raises: the host is told the reason, and nothing moves."""
+
+    error_type = "cannot_undo"
+
+
 class ChannelNotPermitted(LiveRefusal):
     """The host's scopes do not cover this channel."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
-from defserve.core.extension import Extension, Handler, Listener, Offer
+from defserve.core.extension import Extension, Handler, Listener, Next, Offer, Wrapper
 from defserve.core.registry import Registry
 from defserve.core.session import Session
 from defserve.core.stages import Stages
@@ -21,14 +21,18 @@ from defserve.protocols.mcp.lifecycle import handshake_only
 from defserve.protocols.mcpl import claude_channel, errors
 from defserve.protocols.mcpl.feature_sets import FeatureSet, Live, Tie, is_pushed_to, offered, policy, require
 from defserve.protocols.mcpl.section import Section
+from defserve.protocols.mcpl.state_binding import without_state
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.channels import Channels
     from defserve.protocols.mcpl.hooks import Hooks
     from defserve.protocols.mcpl.inference import Inferring
+    from defserve.protocols.mcpl.keeping import Keeping
     from defserve.protocols.mcpl.push import Pushing
     from defserve.protocols.mcpl.scopes import Scopes
+    from defserve.protocols.mcpl.state import States
+    from defserve.protocols.mcpl.state_section import Stating
 
 VERSION = "0.4"
 
@@ -90,10 +94,11 @@ class MCPL(Extension):
         find_provider: FindProvider,
         tools: Registry[Any],
         owner: object,
+        keeping: Keeping,
         strict: bool = False,
     ) -> None:
-        self.declare_tool, self.find_provider = declare_tool, find_provider
-        self.tools, self.owner, self.strict = tools, owner, strict
+        self.declare_tool, self.find_provider = declare_tool, without_state(find_provider)
+        self.tools, self.owner, self.keeping, self.strict = tools, owner, keeping, strict
         self.sets: Registry[FeatureSet] = Registry("feature set")
         self.composition: Composition | None = None
 
@@ -196,6 +201,12 @@ class MCPL(Extension):
         return Channels(self)
 
     @cached_property
+    def states(self) -> Stating:
+        from defserve.protocols.mcpl.state_section import Stating
+
+        return Stating(self)
+
+    @cached_property
     def scopes(self) -> Scopes:
         from defserve.protocols.mcpl.scopes import Scopes
 
@@ -212,6 +223,7 @@ class MCPL(Extension):
             "featureSets/update": self._update,
             "context/beforeInference": self._before_inference,
             "context/afterInference": self._after_inference,
+            "state/rollback": self._rollback,
             **{method: self._of_channels(name) for method, name in CHANNEL_METHODS.items()},
         }
 
@@ -238,7 +250,24 @@ class MCPL(Extension):
             section.session_closed(session)
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
-        return self.pushing.lifespan() if "pushing" in self.__dict__ else None
+        found = [life for section in self._sections() if (life := section.lifespan()) is not None]
+        return _together(found) if len(found) > 1 else found[0] if found else None
+
+    def around(self) -> Mapping[str, Wrapper]:
+        return {"tools/call": self._around_call} if "states" in self.__dict__ else {}
+
+    async def _around_call(self, call: Call, params: Params, following: Next) -> Any:
+        result = await following(call, params)
+        self.states.tell(call, result)
+        return result
+
+    def declared_states(self) -> list[States[Any]]:
+        return list(self.states) if "states" in self.__dict__ else []
+
+    async def _rollback(self, call: Call, params: Params) -> Params:
+        if "states" not in self.__dict__:
+            raise MethodNotFound(f"Method not found: {call.method}")
+        return await self.states.rollback(call, params)
 
     def _update(self, call: Call, params: Params) -> Params:
         """A request in newer drafts; its receipt says what is enabled now."""
@@ -301,7 +330,7 @@ class MCPL(Extension):
             session.notify("notifications/tools/list_changed", {})
 
     def stages(self) -> Stages:
-        return Stages(admit=self._admit, judge=self._judge)
+        return Stages(admit=self._admit, judge=self._judge, hold=self._hold if "states" in self.__dict__ else None)
 
     def _admit(self, call: Call, item: Any) -> None:
         CURRENT.set(call)
@@ -314,10 +343,15 @@ class MCPL(Extension):
         if tie is not None and tie.scope is not None:
             await self.scopes.check(call, tie, arguments)
 
+    def _hold(self, call: Call, item: Any, arguments: dict[str, Any]) -> AbstractAsyncContextManager[None] | None:
+        return self.states.hold(call, item)
+
     def declared(self, item: Any) -> None:
         tie = tied(item)
         if tie is not None and tie.scope is not None:
             self.scopes.read(tie, item)
+        if "states" in self.__dict__:
+            self.states.read(item, tie)
 
     def visible(self, call: Call, item: Any) -> bool:
         tie = tied(item)
@@ -333,17 +367,27 @@ class MCPL(Extension):
         return {"_meta": {"featureSet": tie.feature_set.name}} if tie is not None and view[0] else {}
 
     def can(self, call: Call, feature: str) -> bool:
-        """Whether the host of a call can be asked to `push`, `infer` or `model_info`."""
+        """Whether the host of a call can be asked to `push`, `infer` or `model_info`, or sent messages of channels."""
         from defserve.protocols.mcpl import inference
         from defserve.protocols.mcpl.peers import Peer
 
         if feature == "model_info":
             return inference.can_model_info(call)
-        section = self.pushing if feature == "push" else self.inference
-        return section.can(Peer(call.session, call))
+        if feature == "channels" and "channels" not in self.__dict__:
+            return False
+        section = {"push": "pushing", "infer": "inference", "channels": "channels"}[feature]
+        return getattr(self, section).can(Peer(call.session, call))
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
         return errors.failure(call, error)
+
+
+@asynccontextmanager
+async def _together(lifespans: Sequence[AbstractAsyncContextManager[None]]) -> AsyncGenerator[None]:
+    async with AsyncExitStack() as stack:
+        for lifespan in lifespans:
+            await stack.enter_async_context(lifespan)
+        yield
 
 
 def _send_change(session: Session, change: Callable[[], Params]) -> None:

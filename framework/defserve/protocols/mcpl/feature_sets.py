@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.inference import Inference, InferenceStream, Messages
     from defserve.protocols.mcpl.peers import Everyone, To
     from defserve.protocols.mcpl.push import Receipt
+    from defserve.protocols.mcpl.state import Concurrency, Mode, States
+    from defserve.protocols.mcpl.state_owner import Per
+    from defserve.stores.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M")
 
 NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 USES = (
@@ -69,7 +73,7 @@ class FeatureSet:
                 raise UsageError(f"feature set {name!r}: uses={use!r}", fix=f"use some of {', '.join(USES)}")
         self.mcpl, self.name, self.description = mcpl, name, description
         self.scoped, self.model_info, self.rollback = scoped, model_info, False
-        self.removed = False
+        self.host_state = self.removed = False
         self.inbox = _inbox(self) if inbox else None
         self.claude_channel = claude_channel
         self._uses = dict.fromkeys(uses)
@@ -82,6 +86,11 @@ class FeatureSet:
         """What it was declared with; a set that declares nothing may push and infer."""
         return [use for use in USES if use in self._uses] or list(UNDECLARED)
 
+    @property
+    def declares(self) -> bool:
+        """Whether it was said, by a verb or by `uses=`, what it is for."""
+        return bool(self._uses) or self.model_info or self.inbox is not None or self.claude_channel
+
     def use(self, what: str) -> None:
         """Note that something was declared on this set."""
         self._uses[what] = None
@@ -92,10 +101,19 @@ class FeatureSet:
             described["scoped"] = True
         if self.rollback:
             described["rollback"] = True
+        if self.host_state:
+            # Newer drafts: without it some hosts let go of the state they are sent.
+            described["hostState"] = True
         return described
 
     # -- verbs -------------------------------------------------------------------------------------------
 
+    # used bare: @notes.tool
+    @overload
+    def tool(self, function: F, /) -> F: ...
+    # used with options: @files.tool(scope=lambda path: path)
+    @overload
+    def tool(self, /, *, scope: Callable[..., Any] | None = None, **options: Any) -> Callable[[F], F]: ...
     def tool(self, function: Any = None, /, *, scope: Callable[..., Any] | None = None, **options: Any) -> Any:
         """As `@server.tool`, switched on and off with this set.
 
@@ -113,6 +131,34 @@ class FeatureSet:
             return function
 
         return declare(function) if function is not None else declare
+
+    def state(
+        self,
+        model: type[M],
+        /,
+        *,
+        keep: int | None = 1000,
+        ttl: float | None = None,
+        mode: Mode = "patch",
+        per: Per = "principal",
+        concurrency: Concurrency = "serial",
+        store: str | Store | None = None,
+    ) -> States[M]:
+        """Keep a model for each caller of this set's tools, which take it as `State[Model]`; see `StateOptions`.
+
+        Every call that changes it makes a checkpoint, and hosts may go back to those (§8).
+        """
+        from defserve.protocols.mcpl.state import StateOptions
+
+        return self.mcpl.states.declare(self, model, StateOptions(keep, ttl, mode, per, concurrency, store))
+
+    def on_rollback(self, function: F, /) -> F:
+        """Undo, in the world, what came after a checkpoint: `(to: Checkpoint)`. Returns the function.
+
+        It runs before the state itself goes back. One that raises `CannotUndo("reason")` leaves everything as it is.
+        """
+        self.mcpl.states.on_rollback(self, function)
+        return function
 
     @overload
     async def push(self, content: Any, *, to: Everyone, **about: Unpack[AboutEvent]) -> list[Receipt]: ...

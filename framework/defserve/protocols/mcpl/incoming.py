@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from defserve.core.session import Session
 from defserve.errors import NoBackChannel, UsageError
 from defserve.protocols.mcpl import claude_channel, peers
+from defserve.protocols.mcpl.channel_book import View
 from defserve.protocols.mcpl.channel_values import Message, MessageReceipt, receipts
 from defserve.protocols.mcpl.errors import ChannelNotPermitted, UnknownChannel
 from defserve.protocols.mcpl.peers import Peer, To, everyone
@@ -16,6 +17,7 @@ from defserve.wire.messages import Params
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.channel_type import ChannelType
     from defserve.protocols.mcpl.channels import Channels
+    from defserve.protocols.mcpl.inbox import Inbox
 
 METHOD = "channels/incoming"
 A_BATCH = 100
@@ -43,8 +45,10 @@ async def deliver(section: Channels, kind: ChannelType, messages: Sequence[Messa
                 section.mcpl, "incoming", to, lambda peer, message=message: obstacle(section, kind, message, peer)
             )
         except NoBackChannel as error:
-            found.append((place, _left_in_inbox(kind, wires[place], to, error)))
+            found.append((place, _left_in_inbox(section, kind, wires[place], to, error)))
             continue
+        if to is everyone and kind.feature_set.inbox is not None:
+            found.append((place, _kept(kind.feature_set.inbox, wires[place], None)))
         for peer in meant:
             parcels.setdefault(peer.session, Parcel(peer)).messages[place] = message
     sent = await asyncio.gather(*[_deliver(section, kind, parcel, wires) for parcel in parcels.values()])
@@ -58,7 +62,7 @@ def obstacle(section: Channels, kind: ChannelType, message: Message, peer: Peer)
     by_notification = kind.feature_set.claude_channel and claude_channel.takes(peer)
     if problem is not None and not (isinstance(problem, NoBackChannel) and by_notification):
         return problem
-    held = section.held(peer.session, message.channel_id)
+    held = section.book.held(peer.session.peek(View), message.channel_id)
     if held is None or held.kind is not kind:
         return UnknownChannel(message.channel_id)
     if not isinstance(message.channel, str) and held.channel != message.channel:
@@ -112,14 +116,19 @@ def _as_event(kind: ChannelType, wire: Params) -> Params:
     }
 
 
-def _left_in_inbox(kind: ChannelType, wire: Params, to: To, error: NoBackChannel) -> MessageReceipt:
-    """Where there is no road back, a message waits for the principal it is for."""
+def _left_in_inbox(section: Channels, kind: ChannelType, wire: Params, to: To, error: NoBackChannel) -> MessageReceipt:
+    """Where there is no road back, a message of a shared channel waits for the principal it is for."""
     inbox = kind.feature_set.inbox
     meant = Peer(to) if isinstance(to, Session) else peers.current()
     principal = to if isinstance(to, str) else meant.session.principal if meant is not None else None
-    if inbox is None or principal is None or to is everyone or (meant is not None and meant.session.is_crowd):
+    is_crowd = meant is not None and meant.session.is_crowd
+    if inbox is None or principal is None or is_crowd or wire["channelId"] not in section.book.shared:
         raise error
-    inbox.keep({"featureSet": kind.feature_set.name, **wire}, principal)
+    return _kept(inbox, wire, principal)
+
+
+def _kept(inbox: Inbox, wire: Params, principal: str | None) -> MessageReceipt:
+    inbox.keep({"featureSet": inbox.feature_set.name, **wire}, principal)
     return MessageReceipt(wire["messageId"], True, inbox=inbox.uri)
 
 

@@ -123,7 +123,7 @@ def addressed(mcpl: MCPL, verb: str, to: To, obstacle: Obstacle) -> list[Peer]:
     if len(found) > 1:
         raise AmbiguousPeer(verb, len(found))
     if not found:
-        raise NoBackChannel(f"{verb}: {_why(asked, to, obstacle)}")
+        raise NoBackChannel(f"{verb}: {_why(asked, to, obstacle, verb)}")
     return found
 
 
@@ -170,7 +170,7 @@ def _sessions(mcpl: MCPL, to: To) -> Iterable[Session]:
     raise UsageError(f"to={to!r} is nobody", fix="to=session, to=principal or to=everyone")
 
 
-def _why(asked: list[Peer], to: To, obstacle: Obstacle) -> str:
+def _why(asked: list[Peer], to: To, obstacle: Obstacle, verb: str) -> str:
     if not asked:
         return f"{to} has no session here" if isinstance(to, str) else "nobody is connected"
-    return "; ".join(dict.fromkeys(str(obstacle(peer)).rpartition(": ")[2] for peer in asked))
+    return "; ".join(dict.fromkeys(str(obstacle(peer)).removeprefix(f"{verb}: ") for peer in asked))

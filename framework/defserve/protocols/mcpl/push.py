@@ -31,6 +31,11 @@ METHOD = "push/event"
 UNDER_WAY = 64
 REMEMBERED = 4_096
 
+# Of what is told to everyone: how many events may wait for one session, and for how long all wait for those who are
+# up to date.
+BACKLOG = 256
+PATIENCE = 1.0
+
 # Seconds before an event is sent again; then its error is the author's.
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
 INTERNAL_ERROR: Final = -32603
@@ -38,12 +43,16 @@ INTERNAL_ERROR: Final = -32603
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What an event source yields. An `id` of its own lets an event be yielded again without counting twice."""
+    """What an event source yields. An `id` of its own lets an event be yielded again without counting twice.
+
+    From a source that runs for all, `to` is the principal that alone may hear of it.
+    """
 
     content: Any
     id: str | None = None
     origin: Mapping[str, Any] | None = None
     timestamp: datetime | str | None = None
+    to: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +104,7 @@ class Pushing(Section):
         super().__init__(mcpl)
         self.delays = DELAYS
         self.sources = Sources(self._yielded, self._may_run)
+        self._sending: set[asyncio.Task[Receipt]] = set()
 
     # -- the verb ----------------------------------------------------------------------------------------
 
@@ -199,7 +209,31 @@ class Pushing(Section):
         event = found if isinstance(found, Event) else Event(found)
         if event.id is None:
             event = replace(event, id=_new_id())
-        await self.push(feature_set, event, session if session is not None else everyone)
+        if session is not None:
+            await self.push(feature_set, event, session)
+        else:
+            await self._broadcast(feature_set, event_wire(feature_set, event), event.to)
+
+    async def _broadcast(self, feature_set: FeatureSet, wire: Params, to: str | None) -> None:
+        """Send to every session of this loop. One that is slow holds nobody up; one that hears nothing misses it."""
+        found = peers.addressed(self.mcpl, "push", everyone, lambda peer: self.obstacle(peer, feature_set))
+        prompt: list[asyncio.Task[Receipt]] = []
+        for peer in found:
+            if not peer.session.engine.on_loop() or to not in (None, peer.session.principal):
+                continue
+            waiting = len(peer.session.local(Outbox).under_way)
+            if waiting >= BACKLOG:
+                _log_missed(feature_set, wire, peer)
+                continue
+            sending = asyncio.create_task(self._outcome(peer, feature_set, wire))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
+            if not waiting:
+                prompt.append(sending)
+        if feature_set.inbox is not None:
+            feature_set.inbox.keep(wire, to)
+        if prompt:
+            await asyncio.wait(prompt, timeout=PATIENCE)
 
     def _may_run(self, feature_set: FeatureSet, session: Session) -> bool:
         return self.obstacle(Peer(session), feature_set) is None
@@ -220,6 +254,14 @@ class Pushing(Section):
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         """Around the life of the sources; None where there are none."""
         return self.sources.lifespan() if self.sources.declared else None
+
+
+def _log_missed(feature_set: FeatureSet, wire: Params, peer: Peer) -> None:
+    import logging
+
+    text = "%s: event %s is not sent to a session of %s, which has not answered %d others"
+    log = logging.getLogger("defserve")
+    log.warning(text, feature_set.name, wire["eventId"], peer.session.principal, BACKLOG)
 
 
 def event_wire(feature_set: FeatureSet, event: Event) -> Params:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from defserve.core.session import Session
     from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.feature_sets import FeatureSet
@@ -15,6 +17,10 @@ class Section:
 
     def __init__(self, mcpl: MCPL) -> None:
         self.mcpl = mcpl
+
+    def lifespan(self) -> AbstractAsyncContextManager[None] | None:
+        """Entered when the server starts."""
+        return None
 
     def session_ready(self, session: Session) -> None:
         """A host that speaks MCPL has said that it is ready."""

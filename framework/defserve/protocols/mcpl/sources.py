@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from defserve.binding.functions import name_of, where
 from defserve.core.engine import Task
+from defserve.core.profile import LONGEST_TRACEBACK
 from defserve.core.session import Session
 from defserve.errors import PeerError, PeerGone, Refused, UsageError
 from defserve.protocols.mcpl.errors import FeatureDisabled
@@ -17,6 +18,8 @@ from defserve.protocols.mcpl.extension import CURRENT
 from defserve.protocols.mcpl.peers import SPEAKING_TO
 
 if TYPE_CHECKING:
+    import logging
+
     from defserve.protocols.mcpl.feature_sets import FeatureSet
 
 # Seconds before a source that crashed is started again; the last one holds from then on.
@@ -118,8 +121,8 @@ class Sources:
                         if not await self._sent(source, event, session):
                             return
                 return
-            except Exception:
-                _log().exception("events %s crashed; it is started again", name_of(source.function))
+            except Exception as error:
+                _log_crash(source, error)
             await asyncio.sleep(self.restarts[min(crashes, len(self.restarts) - 1)])
             crashes += 1
 
@@ -134,7 +137,16 @@ class Sources:
         return True
 
 
-def _log() -> Any:
+def _log_crash(source: Source, error: Exception) -> None:
+    import traceback
+
+    from defserve.redaction import redact_text
+
+    told = redact_text("".join(traceback.format_exception(error)), limit=LONGEST_TRACEBACK, multiline=True)
+    _log().error("events %s crashed; it is started again\n%s", name_of(source.function), told)
+
+
+def _log() -> logging.Logger:
     import logging
 
     return logging.getLogger("defserve")

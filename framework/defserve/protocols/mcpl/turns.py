@@ -101,12 +101,12 @@ class Turn:
     """A turn whose inference is about to begin. `user_message` is None where the model goes on by itself."""
 
     inference_id: str
-    conversation_id: str
-    turn_index: int
-    user_message: str | None
-    model: ModelInfo | None
-    channels: TurnChannels | None
-    raw: Mapping[str, Any] = field(repr=False, compare=False)
+    conversation_id: str = ""
+    turn_index: int = 0
+    user_message: str | None = None
+    model: ModelInfo | None = None
+    channels: TurnChannels | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
     @classmethod
     def read(cls, params: Params) -> Turn:
@@ -119,7 +119,7 @@ class FinishedTurn(Turn):
     """A turn that the model has answered."""
 
     assistant_message: str
-    usage: Usage | None
+    usage: Usage | None = None
 
     @classmethod
     def read(cls, params: Params) -> FinishedTurn:

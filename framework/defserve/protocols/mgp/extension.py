@@ -233,6 +233,7 @@ class MGP(Extension):
         found = Guarded.of(item)
         if found is not None:
             item.facets[self.name] = found
+            item.is_dangerous = found.security.risk_level == "dangerous"
 
     def stages(self) -> Stages:
         return Stages(audit=self._audit, admit=self._admit, judge=self._judge, concerns=self._concerns)

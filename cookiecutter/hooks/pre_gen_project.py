@@ -1,0 +1,24 @@
+"""Refuses answers that would make a broken project."""
+
+import keyword
+import re
+import sys
+
+ANSWERS = {
+    "project_name": {{ cookiecutter.project_name|jsonify }},
+    "project_slug": {{ cookiecutter.project_slug|jsonify }},
+    "package_name": {{ cookiecutter.package_name|jsonify }},
+    "description": {{ cookiecutter.description|jsonify }},
+    "author": {{ cookiecutter.author|jsonify }},
+    "github_user": {{ cookiecutter.github_user|jsonify }},
+}
+RULES = {{ cookiecutter._rules|jsonify }}
+RESERVED = {{ cookiecutter._reserved|jsonify }}
+
+for name, (pattern, fix) in RULES.items():
+    if not re.fullmatch(pattern, ANSWERS[name]):
+        sys.exit(f"{name}={ANSWERS[name]!r} will not do\n  fix: {fix}")
+
+package = ANSWERS["package_name"]
+if keyword.iskeyword(package) or package in sys.stdlib_module_names or package in RESERVED:
+    sys.exit(f"package_name={package!r} is the name of something else\n  fix: use another, {package}_server say")

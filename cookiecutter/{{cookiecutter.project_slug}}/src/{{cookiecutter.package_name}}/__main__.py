@@ -1,0 +1,4 @@
+from .server import server
+
+if __name__ == "__main__":
+    server.main()

@@ -1,0 +1,1 @@
+{{ body("server.py") }}

@@ -1,0 +1,1 @@
+{{ body("test_server.py") }}

@@ -1,0 +1,93 @@
+"""A short text that a regular expression matches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any, Final
+
+# The standard library's own reading of a pattern, which has no public name.
+kinds: Final[Any] = import_module("re._constants")
+parser: Final[Any] = import_module("re._parser")
+
+# What is put where the pattern leaves a choice, in this order.
+PLAIN: Final = "a1A0-_ .:/@bcdexyzBCXYZ23456789,+#\t\n"
+MOST: Final = 64
+
+
+class Unmatched(ValueError):
+    """No text was found for a pattern."""
+
+
+def matching(pattern: str, at_least: int = 0) -> str:
+    """A text of at least so many characters in which `pattern` is found. Raises Unmatched."""
+    try:
+        tree: Any = parser.parse(pattern)
+        for repeats in range(MOST + 1):
+            text = "".join(_part(kind, value, repeats) for kind, value in tree)
+            if len(text) >= at_least and re.search(pattern, text):
+                return text
+    except (re.error, RecursionError, KeyError, StopIteration) as error:
+        raise Unmatched(pattern) from error
+    raise Unmatched(pattern)
+
+
+def _part(kind: Any, value: Any, repeats: int) -> str:
+    return PARTS[kind](value, repeats)
+
+
+def _all(items: Any, repeats: int) -> str:
+    return "".join(_part(kind, value, repeats) for kind, value in items)
+
+
+def _repeated(value: Any, repeats: int) -> str:
+    least, most, items = value
+    return _all(items, repeats) * min(max(least, repeats), int(most), max(least, MOST))
+
+
+def _one_of(items: Any, repeats: int) -> str:
+    wanted = not any(kind is kinds.NEGATE for kind, _ in items)
+    return next(letter for letter in _candidates(items) if any(_fits(k, v, letter) for k, v in items) is wanted)
+
+
+def _candidates(items: Any) -> Iterator[str]:
+    yield from PLAIN
+    for kind, value in items:
+        if kind is kinds.LITERAL:
+            yield chr(value)
+        elif kind is kinds.RANGE:
+            yield chr(value[0])
+
+
+def _fits(kind: Any, value: Any, letter: str) -> bool:
+    if kind is kinds.LITERAL:
+        return ord(letter) == value
+    if kind is kinds.RANGE:
+        return value[0] <= ord(letter) <= value[1]
+    return kind is kinds.CATEGORY and re.fullmatch(CATEGORIES[value], letter, re.ASCII) is not None
+
+
+CATEGORIES: Final[dict[Any, str]] = {
+    kinds.CATEGORY_DIGIT: r"\d",
+    kinds.CATEGORY_NOT_DIGIT: r"\D",
+    kinds.CATEGORY_WORD: r"\w",
+    kinds.CATEGORY_NOT_WORD: r"\W",
+    kinds.CATEGORY_SPACE: r"\s",
+    kinds.CATEGORY_NOT_SPACE: r"\S",
+}
+# What is left out here (assertions, references to groups) has no example.
+PARTS: Final[dict[Any, Callable[[Any, int], str]]] = {
+    kinds.LITERAL: lambda value, repeats: chr(value),
+    kinds.NOT_LITERAL: lambda value, repeats: next(letter for letter in PLAIN if ord(letter) != value),
+    kinds.ANY: lambda value, repeats: "a",
+    kinds.AT: lambda value, repeats: "",
+    kinds.IN: _one_of,
+    kinds.CATEGORY: lambda value, repeats: _one_of([(kinds.CATEGORY, value)], repeats),
+    kinds.BRANCH: lambda value, repeats: _all(value[1][0], repeats),
+    kinds.SUBPATTERN: lambda value, repeats: _all(value[3], repeats),
+    kinds.MAX_REPEAT: _repeated,
+    kinds.MIN_REPEAT: _repeated,
+    kinds.POSSESSIVE_REPEAT: _repeated,
+    kinds.ATOMIC_GROUP: _all,
+}

@@ -1,0 +1,218 @@
+"""MCPL §8: the state of a feature set, as its author has it: declared once, then asked for its checkpoints.
+
+notebooks = notes.state(Notebook, keep=1000)
+…
+for checkpoint in await notebooks.checkpoints():        # inside a call: the caller's
+    print(checkpoint.id, await notebooks.at(checkpoint))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+
+from defserve.core.session import Session
+from defserve.errors import UsageError
+from defserve.protocols.mcpl.errors import CheckpointNotFound, StateRefused
+from defserve.protocols.mcpl.extension import CURRENT
+from defserve.protocols.mcpl.state_binding import StateProvider
+from defserve.protocols.mcpl.state_call import Holding, Locks
+from defserve.protocols.mcpl.state_owner import EVERYONE, Per, Unowned, owner_of, session_owner
+from defserve.stores.checkpoint_store import CheckpointStore, Held
+from defserve.stores.checkpoints import Checkpoint, Gone, Retention, TreeKey
+from defserve.stores.patches import Op
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from defserve.core.call import Call
+    from defserve.protocols.mcpl.feature_sets import FeatureSet
+    from defserve.protocols.mcpl.state_section import Stating
+    from defserve.stores.store import Store
+
+M = TypeVar("M")
+
+Mode = Literal["patch", "data", "opaque"]
+Concurrency = Literal["serial", "branch"]
+
+
+class StateOptions(NamedTuple):
+    """How a state is kept, and what hosts get of it.
+
+    `keep` and `ttl` (seconds) bound what can be gone back to. `mode`: hosts get patches, the whole, or only the
+    checkpoints' names. `per`: whose it is. `concurrency`: calls on one tree come one after another, or each on a
+    branch of its own.
+    """
+
+    keep: int | None = 1000
+    ttl: float | None = None
+    mode: Mode = "patch"
+    per: Per = "principal"
+    concurrency: Concurrency = "serial"
+    store: str | Store | None = None
+
+    def check(self, subject: str) -> None:
+        """Raises UsageError."""
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise UsageError(
+                    f"{subject}: {name}={getattr(self, name)!r}", fix=f"use one of {', '.join(map(repr, known))}"
+                )
+        Retention(self.keep, self.ttl)
+
+
+_CHOICES = {
+    "mode": ("patch", "data", "opaque"),
+    "per": ("principal", "session", "server"),
+    "concurrency": ("serial", "branch"),
+}
+
+
+class States(Generic[M]):
+    """The state of a feature set: one tree of checkpoints for each of its owners. Made by `set.state(Model)`.
+
+    Whose checkpoints are meant: the caller's inside a call or hook; elsewhere `owner` says it, a principal or, for a
+    state per session, a session. What was never there or is no longer kept raises CheckpointNotFound.
+    """
+
+    def __init__(self, section: Stating, feature_set: FeatureSet, model: type[M], options: StateOptions) -> None:
+        options.check(f"state of {feature_set.name!r}")
+        self.feature_set, self.model = feature_set, model
+        self.mode: Mode = options.mode
+        self.per: Per = options.per
+        self.concurrency: Concurrency = options.concurrency
+        self.retention = Retention(options.keep, options.ttl)
+        self.locks = Locks()
+        self._section, self._trees = section, None
+        self.store = section.store_of(options.store)
+        self._adapter = _adapter(model)
+        self._fresh = self._checked_fresh()
+
+    def __repr__(self) -> str:
+        return f"<state of {self.name}>"
+
+    @property
+    def name(self) -> str:
+        return self.feature_set.name
+
+    # -- for authors -------------------------------------------------------------------------------------
+
+    async def checkpoints(self, *, owner: str | Session | None = None) -> list[Checkpoint]:
+        """All that can be gone back to, in the order of their making."""
+        return await (await self.trees()).checkpoints(self._key(owner))
+
+    async def branches(self, *, owner: str | Session | None = None) -> list[Checkpoint]:
+        """The ends of the tree, that nothing was built on."""
+        return await (await self.trees()).branches(self._key(owner))
+
+    async def diff(self, a: Checkpoint | str, b: Checkpoint | str, *, owner: str | Session | None = None) -> list[Op]:
+        """The RFC 6902 patch that leads from one checkpoint to another."""
+        with found():
+            return await (await self.trees()).diff(self._key(owner, names=True), _id(a), _id(b))
+
+    async def at(self, checkpoint: Checkpoint | str | None = None, *, owner: str | Session | None = None) -> M:
+        """The state as it was at a checkpoint, or as it is now: a copy, which nothing is kept of."""
+        id = None if checkpoint is None else _id(checkpoint)
+        with found():
+            return self.read(await (await self.trees()).hold(self._key(owner, names=id is not None), id))
+
+    # -- for the section ---------------------------------------------------------------------------------
+
+    def state_provider(self) -> StateProvider:
+        """What a parameter is given that names this state: `Annotated[Model, notebooks]`."""
+        return StateProvider(self)
+
+    def holding(self, call: Call) -> Holding:
+        return Holding(self, call)
+
+    async def trees(self) -> CheckpointStore:
+        if self._trees is None:
+            self._trees = await self._section.trees_of(self)
+        return self._trees
+
+    def read(self, held: Held) -> M:
+        """A value of the caller's own. Raises StateRefused for a content that does not fit the model."""
+        if held.before is None:
+            return self._adapter.validate_json(self._fresh)
+        try:
+            return self._adapter.validate_json(held.before.encoded)
+        except ValueError as error:
+            raise StateRefused(f"The state does not fit its model: {_summary(error)}", featureSet=self.name) from None
+
+    def dump(self, value: M) -> bytes:
+        return self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings=False)
+
+    def checked(self, value: M) -> bytes:
+        """What is to be kept. Raises TypeError for what could not be read again: nothing of it is kept."""
+        content = self.dump(value)
+        try:
+            self._adapter.validate_json(content)
+        except ValueError as error:
+            raise TypeError(f"a tool left {self!r} as its model refuses it: {error}") from None
+        return content
+
+    def _checked_fresh(self) -> bytes:
+        try:
+            fresh = self.model()
+            content = self.dump(fresh)
+            self._adapter.validate_json(content)
+            return content
+        except (ValueError, TypeError) as error:
+            raise UsageError(
+                f"state of {self.name!r}: {self.model.__name__}() does not give the state to begin with: "
+                f"{_summary(error)}",
+                fix="give every field a default",
+            ) from None
+
+    def _key(self, owner: str | Session | None, *, names: bool = False) -> TreeKey:
+        return TreeKey(self.name, self._owner(owner, names))
+
+    def _owner(self, owner: str | Session | None, names: bool) -> str:
+        if self.per == "server":
+            return EVERYONE
+        if isinstance(owner, Session):
+            return session_owner(owner)
+        if owner is not None:
+            return owner
+        call = CURRENT.get()
+        if call is None:
+            raise UsageError(f"{self!r}: outside a call nobody knows whose is meant", fix="say owner=…")
+        caller = owner_of(call, self.per)
+        if not (caller.has_head or names):
+            raise Unowned  # what others did from there is none of its business
+        return caller.id
+
+
+@contextmanager
+def found() -> Generator[None]:
+    """Inside, a checkpoint that is not there is CheckpointNotFound."""
+    try:
+        yield
+    except Gone as gone:
+        raise CheckpointNotFound(gone.data["checkpoint"]) from None
+
+
+def _adapter(model: type[M]) -> TypeAdapter[M]:
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return TypeAdapter(model)
+    except PydanticUserError as error:
+        raise UsageError(f"state: {model!r} cannot be kept as JSON", fix="use a pydantic model") from error
+
+
+def _id(checkpoint: Checkpoint | str) -> str:
+    return checkpoint if isinstance(checkpoint, str) else checkpoint.id
+
+
+def _summary(error: Exception) -> str:
+    """The first thing that is wrong, in one line and without the values."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return type(error).__name__
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else first["msg"]

@@ -1,0 +1,110 @@
+"""`client.mcpl` without `await`, for tests: what an MCPL host does, and what servers sent it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from defserve.errors import PeerTimeout
+from defserve.host.inbox import Inbox
+from defserve.host.live_channels import ChannelMessage, Delivery, LiveChannels
+from defserve.host.live_events import PushedEvent
+from defserve.host.live_hooks import Injected, Reviewed
+from defserve.host.live_sets import FeatureSets
+from defserve.host.mcpl_peer import McplPeer
+from defserve.protocols.mcpl.channel_values import Channel
+from defserve.protocols.mcpl.content import Sendable
+from defserve.protocols.mcpl.scopes import Scope
+from defserve.protocols.mcpl.turns import Turn, Usage
+
+# pytest leaves the frames of this module out: a failure points at the line of the test.
+__tracebackhide__ = True
+
+T = TypeVar("T")
+Do: TypeAlias = Callable[[Callable[[Any], Awaitable[Any]]], Any]
+
+
+class SyncMcpl:
+    """The verbs of `McplPeer`. Made by `SyncClient.mcpl`."""
+
+    def __init__(self, peer: McplPeer, do: Do) -> None:
+        self.peer, self._do = peer, do
+
+    @property
+    def version(self) -> str | None:
+        return self.peer.version
+
+    @property
+    def server_id(self) -> str:
+        return self.peer.server_id
+
+    @property
+    def feature_sets(self) -> FeatureSets:
+        return self.peer.feature_sets
+
+    @property
+    def channels(self) -> LiveChannels:
+        """What is registered; its own verbs are asynchronous, use those here."""
+        return self.peer.channels
+
+    def update(
+        self,
+        enabled: Sequence[str] = (),
+        disabled: Sequence[str] = (),
+        scopes: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+    ) -> None:
+        self._do(lambda _: self.peer.update(enabled, disabled, scopes))
+
+    def next_event(self, *, within: float = 5.0) -> PushedEvent:
+        """The next event that was pushed, unless the host has an `on_event`."""
+        return self._next(self.peer.events(), within, "no event")
+
+    def next_message(self, *, within: float = 5.0) -> ChannelMessage:
+        """The next message of a channel, unless the host has an `on_message`."""
+        return self._next(self.peer.messages(), within, "no message")
+
+    def before_inference(self, turn: Turn) -> list[Injected]:
+        return self._do(lambda _: self.peer.before_inference(turn))
+
+    def after_inference(self, turn: Turn, assistant_message: str, usage: Usage | None = None) -> Reviewed:
+        return self._do(lambda _: self.peer.after_inference(turn, assistant_message, usage))
+
+    def call(self, tool: str, scope: Scope | str, /, **arguments: Any) -> Any:
+        return self._do(lambda _: self.peer.call(tool, scope, **arguments))
+
+    def open(self, type: str, address: Any = None, metadata: Mapping[str, Any] | None = None) -> Channel:
+        return self._do(lambda _: self.peer.open(type, address, metadata))
+
+    def close(self, id: str) -> bool:
+        return self._do(lambda _: self.peer.close(id))
+
+    def refresh_channels(self) -> list[Channel]:
+        return self._do(lambda _: self.peer.channels.refresh())
+
+    def publish(
+        self, id: str, content: Sendable, *, ack: bool = True, conversation_id: str | None = None, stream: bool = False
+    ) -> Delivery | None:
+        return self._do(
+            lambda _: self.peer.publish(id, content, ack=ack, conversation_id=conversation_id, stream=stream)
+        )
+
+    def outgoing(self, id: str, *deltas: str, inference_id: str, conversation_id: str) -> None:
+        """Tell whoever observes a channel about a message: its bits, then the whole."""
+
+        async def tell(_: Any) -> None:
+            async with self.peer.outgoing(id, inference_id=inference_id, conversation_id=conversation_id) as out:
+                for delta in deltas:
+                    await out.chunk(delta)
+
+        self._do(tell)
+
+    def _next(self, inbox: Inbox[T], within: float, missing: str) -> T:
+        async def take(_: Any) -> T:
+            try:
+                async with asyncio.timeout(within):
+                    return await anext(inbox)
+            except TimeoutError:
+                raise PeerTimeout(f"{missing} within {within:g} s") from None
+
+        return self._do(take)
