@@ -3,13 +3,14 @@
 What is kept of a checkpoint is only where the branch stood; `undo` puts the working tree back there.
 """
 
+import os
 from hashlib import sha1
 
 from pydantic import BaseModel
 
 from defserve import CannotUndo, Checkpoint, Server, State, ToolError
 
-server = Server("git-like", "1.0.0")
+server = Server("git-like", "1.0.0", store=os.environ.get("GIT_STORE", "memory:"))
 git = server.feature_set("git.commit", "Git operations")
 
 # The outside world: commits by their hash, the working tree, and those that everybody has seen.

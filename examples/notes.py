@@ -1,13 +1,16 @@
 """State: a notebook for every caller, with checkpoints a host can go back to and branch from.
 
-Changes of a call that fails, is cancelled or stops to ask are as if they had never been made.
+Changes of a call that fails, is cancelled or stops to ask are as if they had never been made. With
+`NOTES_STORE=sqlite:///notes.db` (or `redis://…`) they outlive the process.
 """
+
+import os
 
 from pydantic import BaseModel
 
 from defserve import Context, Server, State, ToolError
 
-server = Server("notes", "1.0.0")
+server = Server("notes", "1.0.0", store=os.environ.get("NOTES_STORE", "memory:"))
 notes = server.feature_set("notes.edit", "Manage notes")
 
 

@@ -12,6 +12,7 @@ from defserve.core.engine import NoLoopYet
 from defserve.core.extension import Outgoing
 from defserve.core.session import Session
 from defserve.errors import PeerError
+from defserve.jsonvalue import is_object
 from defserve.protocols.mcp.lifecycle import HANDSHAKE_VERSIONS
 from defserve.protocols.mgp.negotiation import EXTENSION_ID, SECTIONS, VERSION
 from defserve.wire.codec import encode
@@ -55,6 +56,22 @@ class Listed(NamedTuple):
     @property
     def capabilities(self) -> Json:
         return self.initialize.get("capabilities") or {}
+
+    @property
+    def mgp(self) -> Json:
+        """What the server says of MGP; empty where it does not speak it."""
+        return _member(self.capabilities, "mgp") or _member(self.capabilities, "extensions", EXTENSION_ID)
+
+    @property
+    def mcpl(self) -> Json:
+        """What the server says of MCPL; empty where it does not speak it."""
+        return _member(self.capabilities, "experimental", "mcpl")
+
+
+def _member(value: Any, *path: str) -> Json:
+    for name in path:
+        value = value.get(name) if is_object(value) else None
+    return value if is_object(value) else {}
 
 
 def listed(composition: Composition) -> Listed | None:

@@ -5,8 +5,9 @@ A new transport is one more line in `TRANSPORTS`.
 
 from __future__ import annotations
 
+import secrets
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from defserve.host import Client, Link, ProcessLink, connect_url
 from defserve.runner.memory import serving
 from tests.protocols.mgp.callers import offer
 from tests.serving import at_address, fresh
+from tests.stores.redis_server import RedisServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VERSIONS = ("2025-11-25", "2026-07-28")
@@ -74,6 +76,23 @@ def transport(request: pytest.FixtureRequest) -> str:
 def speaking(request: pytest.FixtureRequest, version: str) -> dict[str, Any]:
     """The capabilities of a plain MCP client, and of one that speaks MGP."""
     return offer(version, "security", "code_safety") if request.param == "mgp" else {}
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    server = RedisServer("--appendonly", "yes", "--appendfsync", "always").start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a store that nothing is in yet."""
+    if request.param == "memory":
+        return "memory:"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store.db'}"
+    return f"{request.getfixturevalue('redis').address}?prefix={secrets.token_hex(4)}:"
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Annotated, Any, Literal, assert_type
 
 from defserve import Context, Depends, Server, prompt, resource, tool
+from defserve.protocols.mcpl.channel_values import Channel
 from defserve.protocols.mcpl.turns import FinishedTurn, Injection, Rewrite, Turn
 
 server = Server("typing")
@@ -106,6 +107,22 @@ async def recall(turn: Turn) -> Injection | None:
 def redact(turn: FinishedTurn) -> Rewrite:
     return Rewrite(turn.assistant_message)
 
+
+rooms = server.channels("chat", feature_set=live)
+
+
+@rooms.open
+async def join(address: dict[str, str]) -> Channel:
+    return Channel(address["room"])
+
+
+@rooms.publish(timeout=5)
+def send(channel: Channel, text: str) -> str:
+    return text
+
+
+joining: Callable[[dict[str, str]], Coroutine[Any, Any, Channel]] = join
+assert_type(send(Channel("a"), "b"), str)
 
 assert_type(tied(1), int)
 editing: Callable[[str], Coroutine[Any, Any, bytes]] = edit

@@ -23,6 +23,9 @@ COMMANDS: Final = {
     "call": ("defserve.cli.call", "call a tool of a server and print its result"),
     "new": ("defserve.cli.new", "make a project: a server, its tests, all it takes to publish it"),
     "add": ("defserve.cli.add", "add a tool, resource, prompt or feature set to a project"),
+    "inspect": ("defserve.cli.inspect", "show a server at a glance: what it speaks, offers, may do and costs"),
+    "check": ("defserve.cli.check", "find what is wrong with a server's definitions"),
+    "export": ("defserve.cli.export", "write a catalogue, an OpenAPI document, an mgp.toml entry or JSON Schemas"),
     "audit": ("defserve.cli.audit", "check that an audit log is whole, and read it"),
 }
 

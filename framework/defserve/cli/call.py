@@ -19,10 +19,12 @@ EXAMPLES: Final = """  defserve call server.py add a=1 b=2
   defserve call server.py search query="two words" tags:='["x", "y"]'
   defserve call server.py search --json '{"query": "two words"}'
   defserve call add a=1 b=2 -- python server.py
+  defserve call server.py add a=1 --validate
 """
 
 ARGUMENT: Final = re.compile(r"([^=:\s]+)(:?=)(.*)", re.DOTALL)
 UNKNOWN_TOOL: Final = -32602
+UNKNOWN_METHOD: Final = -32601
 MISSING_CAPABILITY: Final = -32021
 
 
@@ -31,6 +33,7 @@ def main(argv: list[str]) -> int:
     parser = Parser("defserve call", "Call a tool of a server and print its result.", EXAMPLES)
     parser.add_argument("words", nargs="*", metavar="[TARGET] TOOL key=value key:=json", help=TARGET_HELP)
     parser.add_argument("--json", metavar="OBJECT", help="the arguments as one JSON object")
+    parser.add_argument("--validate", action="store_true", help="only say whether the tool would take the arguments")
     parser.add_argument("--raw", action="store_true", help="print the whole result as it came")
     add_connection_options(parser)
     options = parser.parse_intermixed_args(before)
@@ -80,6 +83,8 @@ async def call(target: Target, tool: str, texts: dict[str, str], values: dict[st
         tools = {item["name"]: item for item in await client.tools()}
         schema = object_of(tools.get(tool, {}).get("inputSchema"))
         arguments = {**fit(texts, object_of(schema.get("properties"))), **values}
+        if options.validate:
+            return await validated(client, tool, arguments, tools)
         try:
             return await (client.call_raw(tool, arguments) if options.raw else client.call(tool, **arguments))
         except PeerError as error:
@@ -91,6 +96,24 @@ async def call(target: Target, tool: str, texts: dict[str, str], values: dict[st
             if tool in tools:
                 raise
         raise unknown_tool(client, tool, list(tools))
+
+
+async def validated(client: Client, tool: str, arguments: dict[str, Any], tools: dict[str, dict[str, Any]]) -> str:
+    """That the arguments would be taken. Raises ToolError; a server that is never asked that is judged by its list."""
+    if tool not in tools:
+        raise unknown_tool(client, tool, list(tools))
+    try:
+        answer = await client.request("tools/validate", {"name": tool, "arguments": arguments})
+        found = [f"{p['field']}: {p['reason']}" if p.get("field") else p["reason"] for p in answer["problems"]]
+    except PeerError as error:
+        if error.code != UNKNOWN_METHOD:
+            raise
+        from defserve.lint.calls import problems
+
+        found = problems(tools.values(), tool, arguments)
+    if found:
+        raise ToolError("\n".join(found))
+    return "valid"
 
 
 def fit(texts: dict[str, str], properties: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,12 +30,18 @@ def add_connection_options(parser: ArgumentParser) -> None:
 
 
 @asynccontextmanager
-async def connect(target: Target, options: Namespace) -> AsyncGenerator[Client, None]:
-    """A client of `target` for as long as the block runs. Raises PeerGone when there is nobody."""
+async def connect(
+    target: Target, options: Namespace, *, offer: Mapping[str, Any] | None = None
+) -> AsyncGenerator[Client, None]:
+    """A client of `target` for as long as the block runs, with the capabilities of `offer` beside its own.
+
+    Raises PeerGone when there is nobody.
+    """
     chosen: dict[str, Any] = {
         "version": ERAS.get(options.era, options.era),
         "timeout": options.timeout,
         "answers": _answers(),
+        **({"capabilities": offer} if offer else {}),
     }
     if target.server is not None:
         async with target.server.connect(**chosen) as client:

@@ -31,7 +31,7 @@ def catalogue(
 
 
 def _tool(tool: Mapping[str, Any], version: str, author: str) -> dict[str, Any]:
-    tags, schema = tags_of(tool), tool.get("inputSchema") or {}
+    tags, schema = tags_of(tool), input_schema(tool)
     return {
         "name": tool["name"],
         "description": tool.get("description") or "",
@@ -53,6 +53,11 @@ def _said(tool: Mapping[str, Any]) -> dict[str, Any]:
     meta: Any = tool.get("_meta") or {}
     wanted = {"category": str, "version": str, "deprecated": bool, "author": str}
     return {name: meta[name] for name, kind in wanted.items() if isinstance(meta.get(name), kind)}
+
+
+def input_schema(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Any = tool.get("inputSchema")
+    return found if is_mapping(found) else {}
 
 
 def tags_of(tool: Mapping[str, Any]) -> list[str]:

@@ -11,17 +11,16 @@ from defserve.jsonvalue import is_array
 
 def mgp_entry(
     info: Mapping[str, Any],
-    capabilities: Mapping[str, Any],
+    mgp: Mapping[str, Any],
     *,
     command: Sequence[str] = (),
     url: str = "",
     env: Iterable[str] = (),
 ) -> str:
-    """The entry as TOML. A server that does not speak MGP has none of the `mgp` section.
+    """The entry as TOML. `mgp` is what the server says of it at `initialize`; without that there is no such section.
 
     `env` are the names of variables it needs; the kernel fills them in.
     """
-    mgp: Mapping[str, Any] = capabilities.get("mgp") or {}
     started = {"url": url} if url else {"command": command[0], "args": list(command[1:])}
     sections: dict[str, Mapping[str, Any]] = {
         "[[servers]]": {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from defserve.export.catalogue import tags_of
+from defserve.export.catalogue import input_schema, tags_of
 from defserve.export.dialect import openapi_schema
 from defserve.export.examples import examples
 from defserve.jsonvalue import is_mapping
@@ -81,7 +81,7 @@ def _info(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _operation(tool: Mapping[str, Any], schemas: dict[str, Any], authorized: bool) -> dict[str, Any]:
-    name, wanted = tool["name"], tool.get("inputSchema") or {}
+    name, wanted = tool["name"], input_schema(tool)
     asked, given = f"{name}.input", f"{name}.output"
     _add(schemas, asked, wanted)
     _add(schemas, given, output_schema(tool))

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from defserve.host.http import HttpLink
     from defserve.host.inbox import Inbox
     from defserve.host.links import Link, Lost
-    from defserve.host.live_channels import ChannelMessage, Delivery, LiveChannels, MessageAnswer, Outgoing
+    from defserve.host.live_channels import LiveChannels
     from defserve.host.live_events import EventAnswer, PushedEvent
     from defserve.host.live_hooks import HookRunner, Injected, Reviewed, Rewritten
+    from defserve.host.live_messages import ChannelMessage, Delivery, MessageAnswer, Outgoing
     from defserve.host.live_routing import InferenceRequest, Router
     from defserve.host.live_scopes import Elevation
     from defserve.host.live_sets import Declared, FeatureSets
@@ -88,12 +89,12 @@ _HOMES = {
     "AuditServer": "defserve.host.audit_server",
     "Cancel": "defserve.host.answers",
     "Change": "defserve.host.health",
-    "ChannelMessage": "defserve.host.live_channels",
+    "ChannelMessage": "defserve.host.live_messages",
     "Client": "defserve.host.client",
     "Decision": "defserve.host.answers",
     "Declared": "defserve.host.live_sets",
     "Decline": "defserve.host.answers",
-    "Delivery": "defserve.host.live_channels",
+    "Delivery": "defserve.host.live_messages",
     "Drain": "defserve.host.health",
     "Elevation": "defserve.host.live_scopes",
     "Event": "defserve.host.events",
@@ -112,11 +113,11 @@ _HOMES = {
     "Lost": "defserve.host.links",
     "Mcpl": "defserve.host.mcpl",
     "McplPeer": "defserve.host.mcpl_peer",
-    "MessageAnswer": "defserve.host.live_channels",
+    "MessageAnswer": "defserve.host.live_messages",
     "Mgp": "defserve.host.mgp",
     "MgpPeer": "defserve.host.mgp_peer",
     "Once": "defserve.host.once",
-    "Outgoing": "defserve.host.live_channels",
+    "Outgoing": "defserve.host.live_messages",
     "Pong": "defserve.host.health",
     "ProcessLink": "defserve.host.stdio",
     "PushedEvent": "defserve.host.live_events",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from defserve.errors import InvalidParams, PeerError
@@ -12,18 +11,18 @@ from defserve.host.answers import settled
 from defserve.host.conversation import object_of
 from defserve.host.inbox import Inbox
 from defserve.host.live_audit import LiveAudit
+from defserve.host.live_messages import ChannelMessage, Delivery, MessageAnswer, Notify, OnMessage, Outgoing, answer_of
 from defserve.host.live_sets import FeatureSets
 from defserve.host.once import Once, checked_id
 from defserve.jsonvalue import is_array, is_object
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl.channel_values import Author, Channel
-from defserve.protocols.mcpl.content import Content, Sendable, blocks, read
+from defserve.protocols.mcpl.content import Sendable, blocks, read
 from defserve.protocols.mcpl.errors import ChannelNotPermitted, FeatureDisabled, LiveRefusal, UnknownChannel
 from defserve.protocols.mcpl.scopes import listed, normal
 
 Json: TypeAlias = dict[str, Any]
 Request: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Json]]
-Notify: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 
 REGISTER: Final = "channels/register"
 CHANGED: Final = "channels/changed"
@@ -32,52 +31,9 @@ OPEN: Final = "channels/open"
 CLOSE: Final = "channels/close"
 PUBLISH: Final = "channels/publish"
 INCOMING: Final = "channels/incoming"
-CHUNK: Final = "channels/outgoing/chunk"
-COMPLETE: Final = "channels/outgoing/complete"
 
 MOST_CHANNELS: Final = 10_000
 OPENING_SECONDS: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelMessage:
-    """A message that came in on a channel."""
-
-    server_id: str
-    channel_id: str
-    id: str
-    content: list[Content]
-    author: Author | None
-    timestamp: str
-    thread_id: str | None
-    metadata: Mapping[str, Any]
-    raw: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class MessageAnswer:
-    """What a host does with a message: takes it, into a conversation, or does not."""
-
-    accepted: bool = True
-    conversation_id: str | None = None
-    reason: str | None = None
-
-    def wire(self) -> Json:
-        more = {"conversationId": self.conversation_id} if self.accepted else {"reason": self.reason or "declined"}
-        return {"accepted": self.accepted, **{name: value for name, value in more.items() if value is not None}}
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """What became of content that was published."""
-
-    delivered: bool
-    message_id: str | None = None
-
-
-Said: TypeAlias = MessageAnswer | bool | str | None
-"""None and True accept, False declines, a text is the id of the conversation that the message belongs to."""
-OnMessage: TypeAlias = Callable[[ChannelMessage], Said | Awaitable[Said]]
 
 
 class LiveChannels:
@@ -166,6 +122,13 @@ class LiveChannels:
             results.append({"messageId": id, **answer})
         return {"results": results}
 
+    async def fetched(self, message: Json) -> None:
+        """Take a message that waited; where nobody registers channels, they are asked for."""
+        id = message.get("channelId")
+        if not isinstance(id, str) or id not in self._known:
+            await self.refresh()
+        await self.incoming({"messages": [message]})
+
     async def _taken(self, found: Any) -> Json:
         await self._opened(object_of(found).get("channelId"))
         try:
@@ -182,7 +145,7 @@ class LiveChannels:
 
     async def _take(self, message: ChannelMessage) -> tuple[Json, bool]:
         if self._on_message is not None:
-            return _answer(await settled(self._on_message(message))).wire(), True
+            return answer_of(await settled(self._on_message(message))).wire(), True
         if self.inbox.put(message):
             return MessageAnswer().wire(), True
         return MessageAnswer(False, reason="the host has no room for more messages").wire(), False
@@ -313,35 +276,6 @@ class LiveChannels:
             return False
 
 
-class Outgoing:
-    """One message on its way out of the host, as observers see it: moderated bits, then the whole."""
-
-    def __init__(self, told: Json, notify: Notify, *, chunks: bool, whole: bool) -> None:
-        self._told, self._notify, self._chunks, self._whole = told, notify, chunks, whole
-        self._bits: list[str] = []
-        self._completed = False
-
-    async def __aenter__(self) -> Outgoing:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and not self._completed:
-            await self.complete()
-
-    async def chunk(self, delta: str) -> None:
-        index = len(self._bits)
-        self._bits.append(delta)
-        if self._chunks:
-            await self._notify(CHUNK, {**self._told, "index": index, "delta": delta})
-
-    async def complete(self, content: Sendable | None = None) -> None:
-        """The whole: what is given, or else all that was told in bits."""
-        self._completed = True
-        if self._whole:
-            whole = "".join(self._bits) if content is None else content
-            await self._notify(COMPLETE, {**self._told, "content": blocks(whole)})
-
-
 def _opened_in(result: Json) -> Channel:
     try:
         return Channel.read(result.get("channel"))
@@ -353,11 +287,3 @@ def _channels(found: Any) -> list[Channel]:
     if not is_array(found):
         raise InvalidParams("Invalid params: channels must be a list")
     return [Channel.read(one) for one in found]
-
-
-def _answer(said: Any) -> MessageAnswer:
-    if isinstance(said, MessageAnswer):
-        return said
-    if isinstance(said, str):
-        return MessageAnswer(conversation_id=said)
-    return MessageAnswer(accepted=said is not False)

@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.errors import UsageError
-from defserve.host.live_channels import OnMessage
 from defserve.host.live_events import OnEvent
 from defserve.host.live_hooks import AFTER_SECONDS, BEFORE_SECONDS, HookOptions
+from defserve.host.live_messages import OnMessage
 from defserve.host.live_routing import Model, Router
 from defserve.host.live_scopes import Approve
 from defserve.host.live_sets import FeatureSets, Wish

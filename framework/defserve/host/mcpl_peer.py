@@ -14,15 +14,18 @@ from defserve.host import live_channels, live_events, live_inference, live_scope
 from defserve.host.conversation import Conversation, object_of
 from defserve.host.inbox import Inbox
 from defserve.host.live_audit import LiveAudit
-from defserve.host.live_channels import ChannelMessage, Delivery, LiveChannels, Outgoing
+from defserve.host.live_channels import LiveChannels
 from defserve.host.live_events import LiveEvents, PushedEvent
 from defserve.host.live_hooks import HookRunner, Injected, LiveHooks, Reviewed
+from defserve.host.live_inbox import LiveInbox
 from defserve.host.live_inference import LiveInference
+from defserve.host.live_messages import ChannelMessage, Delivery, Outgoing
 from defserve.host.live_scopes import LiveScopes
 from defserve.host.live_sets import CHANGED, POLICY_KEY, UPDATE
 from defserve.protocols.mcpl.channel_values import Channel
 from defserve.protocols.mcpl.content import Sendable
 from defserve.protocols.mcpl.errors import LiveRefusal
+from defserve.protocols.mcpl.extension import VERSION
 from defserve.protocols.mcpl.scopes import Scope
 from defserve.protocols.mcpl.turns import Turn, Usage
 from defserve.wire.messages import Id
@@ -54,6 +57,7 @@ class McplPeer:
         self._inference = LiveInference(options.router, options.model_info, sets, audit, self._notify)
         self.hooks = LiveHooks(options.hooks, sets, audit, self._request, self._notify)
         self.channels = LiveChannels(options.on_message, seen, sets, audit, self._request, self._notify)
+        self._inbox = LiveInbox(client, sets, self._events.pushed, self.channels.fetched)
         # Request of the server's → the capability it comes with, and who answers.
         self._answerers: Mapping[str, tuple[str, Answerer | None]] = {
             live_events.PUSH: ("pushEvents", self._events.pushed),
@@ -70,7 +74,7 @@ class McplPeer:
     async def prepare(self, opening: Opening) -> None:
         """Read what the server said of MCPL."""
         block = object_of(object_of(opening.capabilities.get("experimental")).get("mcpl"))
-        version = block.get("version")
+        version = block.get("version", VERSION) if block else None
         self.server_id = self._audit.server_id = str(opening.server_info.get("name", "unknown"))
         if not isinstance(version, str) or not version.startswith("0."):
             return
@@ -120,7 +124,8 @@ class McplPeer:
         self.feature_sets.withdraw(params.get("removed"))
         added = await self.feature_sets.declare(params.get("added"))
         try:
-            await self._tell(self.feature_sets.wire(added))
+            if added:
+                await self._tell(self.feature_sets.wire(added))
         except PeerError as error:
             log.info("the server could not be told about %s: %s", added, error)
 
@@ -145,6 +150,13 @@ class McplPeer:
     def messages(self) -> Inbox[ChannelMessage]:
         """Messages of channels, where `on_message` does not take them."""
         return self.channels.inbox
+
+    async def collect(self) -> int:
+        """Fetch events and messages from a server that cannot push them (2026-07-28) but keeps them in an inbox.
+
+        Gives their number; each is taken as if it had been pushed.
+        """
+        return await self._inbox.collect() if self.version is not None else 0
 
     async def before_inference(self, turn: Turn) -> list[Injected]:
         """What this server adds to a turn, position by position; nothing where it fails or takes too long."""

@@ -102,9 +102,10 @@ class Definitions:
         return sum(tool.tokens for tool in self.tools)
 
 
-def tokens(wire: Any) -> int:
-    """An estimate: a quarter of the characters of its JSON. Tokenizers differ by a third either way."""
-    return -(-len(json.dumps(wire, ensure_ascii=False, separators=(",", ":"))) // CHARACTERS_PER_TOKEN)
+def tokens(tool: Mapping[str, Any]) -> int:
+    """What a listed tool costs, estimated: a quarter of the characters of what hosts give to models."""
+    given = {member: tool[member] for member in ("name", "description", "inputSchema") if member in tool}
+    return -(-len(json.dumps(given, ensure_ascii=False, separators=(",", ":"))) // CHARACTERS_PER_TOKEN)
 
 
 def _schema_texts(schema: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from defserve.errors import UsageError
+from defserve.jsonvalue import is_array, is_object
 from defserve.scaffold.rendering import Renderer
 
 
@@ -38,15 +39,15 @@ class Questions:
         return self._question(name, self.settings[name]).choices
 
     def _question(self, name: str, value: Any) -> Question:
-        said: Any = self.settings["__prompts__"][name]
-        prompt: str = said if isinstance(said, str) else said["__prompt__"]
-        choices: list[str] = value if isinstance(value, list) else []
-        return Question(name, prompt, {each: said.get(each, each) for each in choices})
+        said = self.settings["__prompts__"][name]
+        if not is_object(said):
+            return Question(name, said, {})
+        return Question(name, said["__prompt__"], {each: said.get(each, each) for each in value})
 
     def default(self, name: str, answers: Mapping[str, str]) -> str:
         """What is taken where nobody says otherwise, given the answers before it."""
-        value: Any = self.settings[name]
-        return value[0] if isinstance(value, list) else Renderer({**self.settings, **answers}).render(value)
+        value = self.settings[name]
+        return value[0] if is_array(value) else Renderer({**self.settings, **answers}).render(value)
 
     def complete(self, given: Mapping[str, str]) -> dict[str, str]:
         """Every answer: those given, the defaults of the others, and what follows from both.
@@ -65,7 +66,7 @@ class Questions:
         """Raises UsageError, with the fix, for an answer that would make a broken project."""
         pattern, fix = self.settings["_rules"].get(name, ("(?s).*", ""))
         allowed = self.settings.get(name)
-        if isinstance(allowed, list) and answer not in allowed:
+        if is_array(allowed) and answer not in allowed:
             raise UsageError(f"{name}: there is no {answer!r}", fix=f"use one of {', '.join(allowed)}")
         if not re.fullmatch(pattern, answer):
             raise UsageError(f"{name}: {answer!r} will not do", fix=fix)
@@ -75,6 +76,4 @@ class Questions:
             )
 
     def _taken(self, package: str) -> bool:
-        return (
-            keyword.iskeyword(package) or package in sys.stdlib_module_names or package in self.settings["_reserved"]
-        )
+        return keyword.iskeyword(package) or package in sys.stdlib_module_names or package in self.settings["_reserved"]

@@ -15,4 +15,6 @@ def data() -> Path:
     for folder in (PACKAGE / "_data", PACKAGE.parents[1]):
         if (folder / "cookiecutter" / "cookiecutter.json").is_file():
             return folder
-    raise UsageError("the templates are not installed", fix="install defserve again: pip install --force-reinstall defserve")
+    raise UsageError(
+        "the templates are not installed", fix="install defserve again: pip install --force-reinstall defserve"
+    )

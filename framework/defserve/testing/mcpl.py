@@ -8,9 +8,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from defserve.errors import PeerTimeout
 from defserve.host.inbox import Inbox
-from defserve.host.live_channels import ChannelMessage, Delivery, LiveChannels
+from defserve.host.live_channels import LiveChannels
 from defserve.host.live_events import PushedEvent
 from defserve.host.live_hooks import Injected, Reviewed
+from defserve.host.live_messages import ChannelMessage, Delivery
 from defserve.host.live_sets import FeatureSets
 from defserve.host.mcpl_peer import McplPeer
 from defserve.protocols.mcpl.channel_values import Channel
@@ -63,6 +64,9 @@ class SyncMcpl:
     def next_message(self, *, within: float = 5.0) -> ChannelMessage:
         """The next message of a channel, unless the host has an `on_message`."""
         return self._next(self.peer.messages(), within, "no message")
+
+    def collect(self) -> int:
+        return self._do(lambda _: self.peer.collect())
 
     def before_inference(self, turn: Turn) -> list[Injected]:
         return self._do(lambda _: self.peer.before_inference(turn))

@@ -282,8 +282,10 @@ async def connected(server: Server, principal: str) -> AsyncIterator[Raw]:
         transport = Memory(server.limits.message)
         connection = Connection(server.composition, transport, principal=principal)
         connection.attach(engine)
+        server.composition.service.begin(stop := lambda seconds: None)
         transport.start(asyncio.get_running_loop(), connection.received, connection.close)
         yield Raw(transport.peer, STATELESS, OFFER)
+        server.composition.service.end(stop)
         connection.close()
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from defserve.errors import PeerError
 from defserve.protocols.mcpl.channel_values import Channel
 from tests.protocols.mcpl.connectors import (
     DESCRIPTOR,
+    GENERAL,
     GENERAL_WIRE,
     HELLO,
     NEWS,
@@ -24,7 +28,7 @@ from tests.protocols.mcpl.connectors import (
     ids,
     opened,
 )
-from tests.protocols.mcpl.hosts import MCPL, HostError, hosting, session_of
+from tests.protocols.mcpl.hosts import MCPL, Host, HostError, Json, hosting, session_of
 from tests.raw import text_of, turns, until
 
 pytestmark = pytest.mark.anyio
@@ -158,3 +162,68 @@ async def test_a_host_that_answers_no_list_is_at_fault(discord: Discord):
     async with hosting(discord.server, answers={"channels/list": {}}):
         with pytest.raises(PeerError, match="wrong shape"):
             await discord.chat.host_channels()
+
+
+# -- whatever happens ------------------------------------------------------------------------------------
+
+
+class Mirror:
+    """What a host believes to have, from what it was told and what it asked for itself."""
+
+    def __init__(self, host: Host) -> None:
+        self.host, self.believed, self._heard, self._asked = host, dict[str, Json](), 0, 0
+
+    def catch_up(self) -> None:
+        registered = self.host.asked_for("channels/register")
+        changes = self.host.heard_of("channels/changed")
+        for params in registered[self._asked :]:
+            self.believed |= {one["id"]: one for one in params["channels"]}
+        for change in changes[self._heard :]:
+            assert not {one["id"] for one in change["added"]} & self.believed.keys()
+            assert {*change["removed"], *(one["id"] for one in change["updated"])} <= self.believed.keys()
+            self.believed |= {one["id"]: one for one in (*change["added"], *change["updated"])}
+            for id in change["removed"]:
+                del self.believed[id]
+        self._asked, self._heard = len(registered), len(changes)
+
+
+WORDS = st.sampled_from(["add", "remove", "rename", "open", "close", "reopen", "enable", "disable"])
+
+
+@given(st.lists(st.tuples(WORDS, st.integers(0, 2)), max_size=25), st.sampled_from(["0.4", "0.5"]))
+def test_what_a_host_was_told_is_what_there_is(steps: list[tuple[str, int]], version: str):
+    async def act(word: str, number: int, discord: Discord, mirror: Mirror) -> None:
+        host, id = mirror.host, f"discord:#{number}"
+        label, shared = len(host.heard), discord.server.mcpl.channels.book.shared
+        if word == "add" and id not in shared:
+            discord.chat.add(Channel(id, str(label)))
+        elif word == "remove" and id in shared:
+            discord.chat.remove(id)
+        elif word == "rename" and id in shared:
+            discord.chat.update(Channel(id, f"renamed {label}"))
+        elif word in ("enable", "disable"):
+            await host.update(**{f"{word}d": [SET]})
+        elif word in ("open", "reopen"):
+            by_address = {"type": "discord", "address": GENERAL | {"channel": f"#{number}"}}
+            params = {"channelId": id} if word == "reopen" else by_address
+            reply = await host.ask("channels/open", params)
+            mirror.catch_up()
+            if "result" in reply:
+                mirror.believed[id] = reply["result"]["channel"]
+        elif word == "close" and "result" in await host.ask("channels/close", {"channelId": id}):
+            mirror.catch_up()
+            del mirror.believed[id]
+
+    async def run() -> None:
+        discord = Discord()
+        answers: Json = {"channels/register": {}}
+        async with hosting(discord.server, mcpl={**MCPL, "version": version}, answers=answers) as host:
+            mirror = Mirror(host)
+            for word, number in steps:
+                await act(word, number, discord, mirror)
+                await turns()
+                mirror.catch_up()
+                listed = (await host.ask("channels/list"))["result"]["channels"]
+                assert mirror.believed == {one["id"]: one for one in listed}
+
+    asyncio.run(run())

@@ -7,8 +7,9 @@ from typing import Any, TypedDict
 import pytest
 
 from defserve import Server, UsageError
-from defserve.protocols.mcpl.channel_values import Channel
+from defserve.protocols.mcpl.channel_values import Channel, Message
 from defserve.protocols.mcpl.channels import MOST_CHANNELS
+from defserve.protocols.mcpl.errors import UnknownFeatureSet
 from tests.protocols.mcpl.connectors import (
     DESCRIPTOR,
     GENERAL,
@@ -29,7 +30,7 @@ from tests.protocols.mcpl.connectors import (
     join_x,
     opened,
 )
-from tests.protocols.mcpl.hosts import Json, hosting
+from tests.protocols.mcpl.hosts import Json, hosting, session_of
 from tests.raw import STATELESS, turns, until
 
 pytestmark = pytest.mark.anyio
@@ -218,6 +219,22 @@ async def test_channels_are_closed_with_the_session(discord: Discord):
         await opened(host, "#random")
     await until(lambda: len(discord.closed) == 2)
     assert discord.closed == ["discord:#general", "discord:#random"]
+
+
+async def test_channels_are_closed_when_their_set_is_taken_back_and_the_type_is_free_again(discord: Discord):
+    discord.chat.add(SHARED)
+    async with hosting(discord.server, answers={"channels/register": {}}) as host:
+        await opened(host)
+        discord.server.mcpl.remove(SET)
+        await turns()
+        assert discord.closed == ["discord:#general"]
+        assert await ids(host) == []
+        assert host.heard_of("channels/changed")[-1]["removed"] == ["discord:#news", "discord:#general"]
+        with pytest.raises(UnknownFeatureSet):
+            await discord.chat.incoming(Message(SHARED, "hi", "u1"), to=session_of(discord.server))
+        again = discord.server.channels("discord", feature_set=discord.server.feature_set("new", "New"))
+        again.add(SHARED)
+        assert await ids(host) == [SHARED.id]
 
 
 async def test_a_session_has_only_so_many_channels_open(discord: Discord, monkeypatch: pytest.MonkeyPatch):

@@ -252,6 +252,32 @@ async def test_a_hook_knows_that_it_is_one_and_whom_it_speaks_to(is_sync: bool):
     assert IN_HOOK.get() is None and CURRENT.get() is None
 
 
+@pytest.mark.req("MCPL-10.7")
+async def test_a_hook_may_push_but_not_infer():
+    server, raised = make(), list[UsageError]()
+    memory = server.feature_set("memory", "M", uses=["pushEvents", "inferenceRequest"])
+    begun = list[asyncio.Task[Any]]()
+
+    async def consolidate() -> str:
+        await turns()
+        return str(await memory.infer("Summarize"))
+
+    @memory.before_inference
+    async def recall(turn: Turn) -> str:
+        with pytest.raises(UsageError, match="inside a context hook") as caught:
+            await memory.infer("Summarize")
+        raised.append(caught.value)
+        begun.append(asyncio.create_task(consolidate()))
+        receipt = await memory.push("recalled")
+        return f"accepted: {receipt.accepted}"
+
+    async with hosting(server, answers={"inference/request": {"content": "short"}}) as host, hosting(server) as other:
+        assert texts(await before(host)) == ["accepted: True"]
+        assert len(host.asked_for("push/event")) == 1 and other.asked == []
+        assert await begun[0] == "short"
+        assert len(raised) == 1 and len(host.asked_for("inference/request")) == 1
+
+
 async def test_hooks_are_injected_like_tools():
     def store(turn: Turn) -> str:
         return f"store of {turn.conversation_id}"

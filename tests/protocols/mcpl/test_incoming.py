@@ -10,6 +10,7 @@ import pytest
 
 from defserve import Context, Server, StaticTokens, Text, UsageError
 from defserve.errors import NoBackChannel, PeerError
+from defserve.host import HttpLink
 from defserve.protocols.mcpl.channel_values import Author, Channel, Message, MessageReceipt
 from defserve.protocols.mcpl.errors import (
     AmbiguousPeer,
@@ -27,8 +28,8 @@ from tests.protocols.mcpl.connectors import (
     join_x,
     opened,
 )
-from tests.protocols.mcpl.hosts import Host, HostError, hosting, hosting_at, session_of
-from tests.raw import STATELESS, text_of, turns
+from tests.protocols.mcpl.hosts import MCPL, Host, HostError, hosting, hosting_at, listening, session_of
+from tests.raw import HANDSHAKE, STATELESS, text_of, turns
 from tests.serving import at_address
 
 pytestmark = pytest.mark.anyio
@@ -166,6 +167,28 @@ async def test_a_handler_speaks_to_the_session_at_hand(discord: Discord):
         assert other.asked == []
 
 
+async def test_over_http_a_handler_s_messages_travel_on_the_stream_of_its_request():
+    server = Server("echo", "1")
+    chat = server.channels("x", feature_set=server.feature_set("x", "X"))
+    chat.open(join_x)
+
+    @chat.publish
+    async def send(channel: Channel, text: str) -> None:
+        await chat.incoming(Message(channel, f"echo of {text}", "echo"))
+
+    # Such a host opens no stream for what belongs to no request.
+    async with at_address(server, "http") as url:
+        link = HttpLink(url, listens=False)
+        deaf = Host(link, HANDSHAKE[-1], {"experimental": {"mcpl": MCPL}}, {"channels/incoming": {}})
+        async with listening(deaf, "deaf") as host:
+            await host.ask("channels/open", {"type": "x", "address": {}})
+            reply = await host.ask("channels/publish", {"channelId": "x:1", "content": "hello"})
+            assert reply["result"] == {"delivered": True}
+            (params,) = host.asked_for("channels/incoming")
+            assert params["messages"][0]["content"] == [{"type": "text", "text": "echo of hello"}]
+        await link.aclose()
+
+
 async def test_what_is_no_message_or_no_channel_is_the_author_s_mistake(discord: Discord):
     odd: Any = "hello"
     async with hosting(discord.server):
@@ -247,9 +270,13 @@ async def test_where_several_hosts_have_a_channel_the_author_says_whom(discord: 
             await discord.chat.incoming(message)
         receipts = await discord.chat.incoming(message, to=everyone)
         assert {receipt.session for receipt in receipts} == set(sessions)
+        bob.answers["channels/incoming"] = HostError(-32603, "asleep")
+        receipts = await discord.chat.incoming(message, to=everyone)
+        assert sorted((receipt.accepted, receipt.reason) for receipt in receipts) == [(False, "asleep"), (True, None)]
+        bob.answers["channels/incoming"] = {}
         await alice.ask("channels/close", {"channelId": SHARED.id})
         assert len(await discord.chat.incoming(message)) == 1
-        assert [len(one.asked_for("channels/incoming")) for one in (alice, bob)] == [1, 2]
+        assert [len(one.asked_for("channels/incoming")) for one in (alice, bob)] == [2, 3]
 
 
 # -- without a road back ---------------------------------------------------------------------------------

@@ -161,6 +161,7 @@ async def test_errors_and_silence_are_the_authors(server: Server, consolidation:
             await consolidation.infer("Summarise", timeout=0.01)
 
 
+@pytest.mark.req("MCPL-5.2")
 async def test_a_host_that_does_not_offer_it_is_not_asked(server: Server, consolidation: Any):
     async with hosting(server, mcpl={**MCPL, "inferenceRequest": False}) as host:
         with pytest.raises(NoBackChannel, match="does not offer inferenceRequest"):

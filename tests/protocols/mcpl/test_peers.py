@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -115,6 +116,7 @@ async def test_what_a_call_has_begun_goes_on_speaking_to_its_session(server: Ser
         assert texts(first) == ["at last"] and second.asked == []
 
 
+@pytest.mark.req("MCPL-5.2")
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -168,6 +170,29 @@ async def test_a_set_does_not_do_what_it_did_not_tell_hosts_of(server: Server):
         with pytest.raises(UsageError, match="uses inferenceRequest"):
             await tools.infer("Summarise")
         assert host.asked == []
+
+
+async def test_a_session_of_another_event_loop_is_spoken_to_there(server: Server, reminders: Any):
+    opened, over = threading.Event(), threading.Event()
+    heard: list[str] = []
+
+    async def serve() -> None:
+        async with hosting(server) as host:
+            opened.set()
+            await asyncio.to_thread(over.wait, 10)
+            heard.extend(texts(host))
+
+    other = threading.Thread(target=lambda: asyncio.run(serve()))
+    other.start()
+    try:
+        await asyncio.to_thread(opened.wait, 10)
+        assert (await reminders.push("from afar")).accepted
+        with pytest.raises(UsageError, match="id"):
+            await reminders.push("from afar", id="")
+    finally:
+        over.set()
+        await asyncio.to_thread(other.join)
+    assert heard == ["from afar"]
 
 
 async def test_nonsense_is_nobody(server: Server, reminders: Any):

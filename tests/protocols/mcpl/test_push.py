@@ -296,10 +296,8 @@ async def test_events_leave_in_the_order_they_were_pushed(server: Server, remind
 async def test_only_so_many_are_under_way_and_the_rest_waits(server: Server, reminders: Any):
     go = asyncio.Event()
 
-    async def when_told(message: Json) -> Json:
-        if not go.is_set():
-            return SILENCE  # type: ignore[return-value]
-        return {"accepted": True}
+    def when_told(message: Json) -> Any:
+        return {"accepted": True} if go.is_set() else SILENCE
 
     async with hosting(server, answers={"push/event": when_told}) as host:
         pushing = [asyncio.create_task(reminders.push(str(number))) for number in range(UNDER_WAY + 5)]
@@ -320,10 +318,10 @@ async def test_an_event_pushed_for_an_event_does_not_wait_for_it(server: Server,
     async def follow_up() -> str:
         return (await reminders.push("second")).event_id
 
-    async def run_tool(message: Json) -> Json:
+    async def run_tool(message: Json) -> Any:
         if message["params"]["payload"]["content"][0]["text"] == "first":
             asyncio.get_running_loop().create_task(answer_after_tool(message))
-            return SILENCE  # type: ignore[return-value]
+            return SILENCE
         return {"accepted": True}
 
     async def answer_after_tool(message: Json) -> None:
@@ -465,6 +463,24 @@ async def test_one_source_for_all_is_told_to_everyone(server: Server, reminders:
         await second.until_asked("push/event", 1)
         assert texts(first) == ["one", "two"] and texts(second) == ["two"]
     assert ended.is_set()
+
+
+async def test_an_event_of_a_source_for_all_may_be_for_one(server: Server):
+    posted = server.feature_set(SET, "Surface reminders", inbox=True)
+    go = asyncio.Event()
+
+    @posted.events(per="server")
+    async def due() -> AsyncIterator[Event]:
+        await go.wait()
+        yield Event("for Alice", id="evt_1", to="alice")
+        yield Event("for you", id="evt_2", to="local")
+        yield Event("for all", id="evt_3")
+
+    async with hosting(server) as host, hosting(server, mcpl=None) as plain:
+        go.set()
+        await host.until_asked("push/event", 2)
+        assert texts(host) == ["for you", "for all"]
+        assert ids(await read(plain)) == ["evt_2", "evt_3"]
 
 
 async def test_a_host_that_is_silent_holds_nobody_up(server: Server, reminders: Any, monkeypatch: pytest.MonkeyPatch):

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from defserve import Server
+from defserve import Limits, Server
 from defserve.auth import Principal, StaticTokens
 from defserve.protocols.mcpl.peers import everyone
+from defserve.stores.events import MemoryEvents
 from tests.asgi import Event as SentEvent
 from tests.asgi import Exchange, Peer, living
 from tests.protocols.mcpl.hosts import MCPL, Json
@@ -23,8 +24,7 @@ pytestmark = pytest.mark.anyio
 
 SET = "memory.proactive"
 OFFER = {"experimental": {"mcpl": MCPL}}
-# The issue's size behind a flag: DEFSERVE_LONG=1.
-EVENTS = 10_000 if os.environ.get("DEFSERVE_LONG") else 2_000
+EVENTS = int(os.environ.get("DEFSERVE_EVENTS", "2000"))
 CUTS = 10
 
 
@@ -197,3 +197,38 @@ async def test_two_principals_never_see_each_others_events():
         reply = await reader.ask("resources/read", {"uri": f"inbox://{SET}"})
         kept = json.loads(reply["result"]["contents"][0]["text"])["events"]
         assert [event["payload"]["content"][0]["text"] for event in kept] == ["200"]
+
+
+async def test_an_event_that_was_lost_on_its_way_is_sent_again():
+    """A client that does not say what it saw last is not given it again by the transport."""
+    server = Server("clock", "1", limits=Limits(callback=0.05))
+    clock = server.feature_set(SET, "Tick")
+    server.mcpl.pushing.delays = (0.0,) * 5
+    async with living(server.asgi()) as app:
+        host = await web_host(app)
+        await host.listen()
+        pushing = asyncio.create_task(clock.push("0", id="evt_0"))
+        await turns()
+        await host.cut()
+        host.last = None
+        await host.listen()
+        await host.take(1)
+        assert (await pushing).accepted
+        assert [event["eventId"] for event in host.events] == ["evt_0"]
+        await host.cut()
+
+
+async def test_what_was_answered_is_not_kept_for_a_reader_who_might_come_back():
+    server = Server("clock", "1")
+    clock = server.feature_set(SET, "Tick")
+    async with living(server.asgi()) as app:
+        host = await web_host(app)
+        await host.listen()
+        pushing = [asyncio.create_task(clock.push("0" * 1_000)) for number in range(600)]
+        await host.take(600)
+        await asyncio.gather(*pushing)
+        (web,) = app.streamable.sessions
+        assert isinstance(web.events, MemoryEvents)
+        (stream,) = web.events._streams.values()
+        assert len(stream.kept) <= web.events.events
+        await host.cut()

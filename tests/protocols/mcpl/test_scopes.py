@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
+import re
 from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from defserve import Context, Server, UsageError
 from defserve.protocols.mcpl.feature_sets import POLICY_KEY
-from defserve.protocols.mcpl.scopes import MOST_APPROVALS, Scope
+from defserve.protocols.mcpl.scopes import MOST_APPROVALS, Scope, normal
 from tests.protocols.mcpl.hosts import SILENCE, Host, HostError, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, text_of, turns
 
@@ -121,6 +125,35 @@ async def test_a_wildcard_gives_several_sets_their_lists():
         assert (await edited(host, "/project/a")).startswith("append")
 
 
+@given(st.text("/.ab", min_size=1, max_size=20).map(lambda rest: f"/{rest}"))
+def test_an_absolute_label_is_resolved_as_a_path_is(path: str):
+    assert normal(path) == re.sub("^/+", "/", posixpath.normpath(path))
+
+
+@given(st.text("/.ab:", max_size=20))
+def test_a_resolved_label_has_nothing_left_to_resolve(label: str):
+    resolved = normal(label)
+    assert normal(resolved) == resolved
+    if "/" in resolved.partition("://")[2] or "://" not in resolved:
+        assert "/../" not in resolved.lstrip("./") and "/./" not in resolved
+
+
+@pytest.mark.parametrize(
+    ("label", "resolved"),
+    [
+        ("#general", "#general"),
+        ("discord:acme/../evil", "evil"),
+        ("https://host//a/./b", "https://host/a/b"),
+        ("file:///etc/../project", "file:///project"),
+        ("a/../../b", "../b"),
+        ("..", ".."),
+        ("a/", "a"),
+    ],
+)
+def test_labels_that_are_not_absolute_are_resolved_too(label: str, resolved: str):
+    assert normal(label) == resolved
+
+
 # -- asking ----------------------------------------------------------------------------------------------
 
 
@@ -189,14 +222,24 @@ async def test_an_approval_holds_until_the_host_changes_its_mind():
     answer = {"approved": True, "payload": {"inode": 7}}
     async with hosting(editor(), answers={"scope/elevate": answer}) as host:
         await listed(host)
-        for path in ("/etc/hosts", "/etc//hosts", "/etc/hosts"):
-            assert "'inode': 7" in await edited(host, path)
+        for _ in range(3):
+            assert "'inode': 7" in await edited(host, "/etc/hosts")
         assert len(host.asked) == 1
         await edited(host, "/etc/passwd")
         assert len(host.asked) == 2
         await listed(host)
         assert "'inode': 7" in await edited(host, "/etc/hosts")
         assert len(host.asked) == 3
+
+
+async def test_an_approval_is_for_one_payload():
+    async with hosting(editor(), answers={"scope/elevate": {"approved": True}}) as host:
+        for room, topic in (("a", "b/c"), ("a/b", "c"), ("a", "b/c")):
+            assert text_of(await host.call("post", {"room": room, "topic": topic})).startswith("a/b/c")
+        assert [asked["scope"]["payload"] for asked in host.asked_for("scope/elevate")] == [
+            {"room": "a"},
+            {"room": "a/b"},
+        ]
 
 
 async def test_remembered_approvals_are_bounded():
@@ -206,7 +249,7 @@ async def test_remembered_approvals_are_bounded():
         (session,) = server.composition.sessions
         assert session.terms is not None
         approved = session.terms.states["mcpl"].policy.approved
-        approved.update({("files.edit", f"/{n}"): {} for n in range(MOST_APPROVALS)})
+        approved.update({("files.edit", f"/{n}", b""): {} for n in range(MOST_APPROVALS)})
         size = len(approved)
         assert (await edited(host, "/b")).startswith("append")
         assert len(approved) == size

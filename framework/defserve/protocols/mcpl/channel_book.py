@@ -123,11 +123,7 @@ class Book:
         """The descriptors of what a host has and has enabled, by id."""
         closed, opened = (view.closed, view.opened) if view is not None else (set[str](), dict[str, Held]())
         shared = {id: held for id, held in self.shared.items() if id not in closed}
-        return {
-            id: held.wire()
-            for id, held in (shared | opened).items()
-            if found.enabled(held.kind.feature_set.name)
-        }
+        return {id: held.wire() for id, held in (shared | opened).items() if found.enabled(held.kind.feature_set.name)}
 
     # -- telling -----------------------------------------------------------------------------------------
 
@@ -150,6 +146,7 @@ class Book:
         if agreed is None or not session.ready or session.closed or not _registers(agreed):
             return
         view = session.local(View)
+        view.closed.intersection_update(id for id, _ in self.shared.items())
         before, now = view.told, self.listed(view, agreed.policy)
         if view.registered:
             view.told = now

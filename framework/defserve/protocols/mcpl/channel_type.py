@@ -133,9 +133,10 @@ class ChannelType:
         ChannelNotPermitted where the host's scopes forbid the channel, UnknownChannel, PeerError, and NoBackChannel
         where nobody can be told and the set has no `inbox`.
         """
-        from defserve.protocols.mcpl.incoming import deliver
+        from defserve.protocols.mcpl.incoming import Mailing
 
-        return await deliver(self._section, self, [messages] if isinstance(messages, Message) else messages, to)
+        given = [messages] if isinstance(messages, Message) else messages
+        return await Mailing(self._section, self, given, to).deliver()
 
     async def host_channels(self, *, to: To = None) -> list[Channel]:
         """The channels that a host knows of, of whatever type and whosever. `to` as in `incoming`."""

@@ -42,6 +42,12 @@ class Channel:
             raise UsageError(
                 f"Channel({self.id!r}, direction={self.direction!r})", fix=f"use one of {', '.join(DIRECTIONS)}"
             )
+        try:
+            to_jsonable_python((self.address, self.metadata))
+        except ValueError as error:
+            raise UsageError(
+                f"Channel({self.id!r}): its address or metadata has no JSON form ({error})", fix="use plain values"
+            ) from None
 
     def wire(self, type: str) -> Params:
         """The descriptor (§14.2)."""

@@ -198,7 +198,7 @@ class Channels(Section):
         try:
             values = function.validated(params)
             if function.scope is not None:
-                label = function.scope(values["address"])
+                label = function.scope(values.get("address"))
                 if not self.permits(policy(call), kind, label):
                     raise ChannelNotPermitted(label)
             channel = await function.run(call, kind, values)
@@ -233,12 +233,12 @@ class Channels(Section):
         require(call, held.kind.feature_set)
         if view is None:
             return {"closed": False}
-        if id not in view.opened:
-            view.closed.add(id)
-        elif await self._run_close(call, held) is False:
+        if id in view.opened and await self._run_close(call, held) is False:
             return {"closed": False}
         view.opened.pop(id, None)
         view.told.pop(id, None)
+        if id in self.book.shared:
+            view.closed.add(id)
         return {"closed": True}
 
     async def _run_close(self, call: Call, held: Held) -> Any:

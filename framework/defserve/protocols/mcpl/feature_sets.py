@@ -292,7 +292,7 @@ class Policy:
 
     def __init__(self, strict: bool) -> None:
         self.strict, self.revision = strict, 0
-        self.approved: dict[tuple[str, str], Params] = {}
+        self.approved: dict[tuple[str, str, bytes], Params] = {}
         self._decided: dict[str, bool] = {}
         self._scopes: dict[str, Scoping] = {}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from defserve.core.session import Session
-from defserve.errors import NoBackChannel, UsageError
+from defserve.errors import NoBackChannel, PeerError, Refused, UsageError
 from defserve.protocols.mcpl import claude_channel, peers
 from defserve.protocols.mcpl.channel_book import View
 from defserve.protocols.mcpl.channel_values import Message, MessageReceipt, receipts
@@ -17,7 +17,6 @@ from defserve.wire.messages import Params
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.channel_type import ChannelType
     from defserve.protocols.mcpl.channels import Channels
-    from defserve.protocols.mcpl.inbox import Inbox
 
 METHOD = "channels/incoming"
 A_BATCH = 100
@@ -32,28 +31,85 @@ class Parcel:
         self.peer, self.messages = peer, dict[int, Message]()
 
 
-async def deliver(section: Channels, kind: ChannelType, messages: Sequence[Message], to: To) -> list[MessageReceipt]:
-    """Send all; nothing is sent where one of them has nobody to go to."""
-    import asyncio
+class Mailing:
+    """Messages of one type's channels on their way. Nothing is sent where one of them has nobody to go to."""
 
-    parcels: dict[Session, Parcel] = {}
-    found: list[tuple[int, MessageReceipt]] = []
-    wires = [_checked(message).wire() for message in messages]
-    for place, message in enumerate(messages):
+    def __init__(self, section: Channels, kind: ChannelType, messages: Sequence[Message], to: To) -> None:
+        self.section, self.kind, self.to = section, kind, to
+        self.wires = [_checked(message).wire() for message in messages]
+        self.parcels: dict[Session, Parcel] = {}
+        self.shelved: dict[int, str | None] = {}
+        known: dict[str | int, tuple[list[Peer], tuple[str | None, ...]]] = {}
+        for place, message in enumerate(messages):
+            key = message.channel if isinstance(message.channel, str) else id(message.channel)
+            if key not in known:
+                known[key] = self._readers(message)
+            found, shelf = known[key]
+            for reader in shelf:
+                self.shelved[place] = reader
+            for peer in found:
+                self.parcels.setdefault(peer.session, Parcel(peer)).messages[place] = message
+
+    def _readers(self, message: Message) -> tuple[list[Peer], tuple[str | None, ...]]:
+        """Who is sent a message, and for whom the inbox keeps it: a principal, None for all, or nobody."""
+        inbox, shared = self.kind.feature_set.inbox, message.channel_id in self.section.book.shared
         try:
-            meant = peers.addressed(
-                section.mcpl, "incoming", to, lambda peer, message=message: obstacle(section, kind, message, peer)
+            found = peers.addressed(
+                self.section.mcpl, "incoming", self.to, lambda peer: obstacle(self.section, self.kind, message, peer)
             )
-        except NoBackChannel as error:
-            found.append((place, _left_in_inbox(section, kind, wires[place], to, error)))
-            continue
-        if to is everyone and kind.feature_set.inbox is not None:
-            found.append((place, _kept(kind.feature_set.inbox, wires[place], None)))
-        for peer in meant:
-            parcels.setdefault(peer.session, Parcel(peer)).messages[place] = message
-    sent = await asyncio.gather(*[_deliver(section, kind, parcel, wires) for parcel in parcels.values()])
-    found += [receipt for each in sent for receipt in each]
-    return [receipt for _, receipt in sorted(found, key=lambda pair: pair[0])]
+        except NoBackChannel:
+            reader = _principal(self.to)
+            if inbox is None or reader is None or not shared:
+                raise
+            return [], (reader,)
+        return found, (None,) if self.to is everyone and inbox is not None and shared else ()
+
+    async def deliver(self) -> list[MessageReceipt]:
+        """A receipt for each message and reader, in the order of the messages. Raises what stood in the way of one."""
+        import asyncio
+
+        placed = [(place, self._shelve(place, reader)) for place, reader in self.shelved.items()]
+        work = [self._deliver(parcel) for parcel in self.parcels.values()]
+        for sent in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(sent, BaseException):
+                raise sent
+            placed += sent
+        return [receipt for _, receipt in sorted(placed, key=lambda pair: pair[0])]
+
+    def _shelve(self, place: int, reader: str | None) -> MessageReceipt:
+        inbox, wire = self.kind.feature_set.inbox, self.wires[place]
+        assert inbox is not None
+        inbox.keep({"featureSet": self.kind.feature_set.name, **wire}, reader)
+        return MessageReceipt(wire["messageId"], True, inbox=inbox.uri)
+
+    async def _deliver(self, parcel: Parcel) -> list[tuple[int, MessageReceipt]]:
+        session, found = parcel.peer.session, list[tuple[int, MessageReceipt]]()
+        places = list(parcel.messages)
+        for start in range(0, len(places), A_BATCH):
+            batch = places[start : start + A_BATCH]
+            try:
+                sent = await peers.on_its_loop(session, self._send(parcel, batch))
+            except (PeerError, Refused) as error:
+                if self.to is not everyone:
+                    raise
+                # What one of many hosts did not take is no reason to say nothing of the others.
+                sent = [MessageReceipt(self.wires[p]["messageId"], False, None, str(error), session) for p in batch]
+            found += zip(batch, sent, strict=True)
+        return found
+
+    async def _send(self, parcel: Parcel, batch: list[int]) -> list[MessageReceipt]:
+        peer, wires = parcel.peer, [self.wires[place] for place in batch]
+        for place in batch:  # the host may have changed its policy meanwhile
+            problem = obstacle(self.section, self.kind, parcel.messages[place], peer)
+            if problem is not None:
+                raise problem
+        if peers.obstacle(peer, self.kind.feature_set, "incoming", "channels") is None:
+            limit = peer.session.composition.limits.callback
+            answer = await peer.request(METHOD, {"messages": wires}, timeout=limit)
+            return receipts(wires, answer, peer.session)
+        for wire in wires:
+            claude_channel.tell(peer, _as_event(self.kind, wire))
+        return receipts(wires, {}, peer.session)
 
 
 def obstacle(section: Channels, kind: ChannelType, message: Message, peer: Peer) -> Exception | None:
@@ -72,37 +128,6 @@ def obstacle(section: Channels, kind: ChannelType, message: Message, peer: Peer)
     return None
 
 
-async def _deliver(
-    section: Channels, kind: ChannelType, parcel: Parcel, wires: Sequence[Params]
-) -> list[tuple[int, MessageReceipt]]:
-    return await peers.on_its_loop(parcel.peer.session, _in_batches(section, kind, parcel, wires))
-
-
-async def _in_batches(
-    section: Channels, kind: ChannelType, parcel: Parcel, wires: Sequence[Params]
-) -> list[tuple[int, MessageReceipt]]:
-    places, found = list(parcel.messages), list[tuple[int, MessageReceipt]]()
-    for start in range(0, len(places), A_BATCH):
-        batch = places[start : start + A_BATCH]
-        for place in batch:  # the host may have changed its policy meanwhile
-            problem = obstacle(section, kind, parcel.messages[place], parcel.peer)
-            if problem is not None:
-                raise problem
-        sent = await _send(kind, parcel.peer, [wires[place] for place in batch])
-        found += zip(batch, sent, strict=True)
-    return found
-
-
-async def _send(kind: ChannelType, peer: Peer, wires: list[Params]) -> list[MessageReceipt]:
-    session = peer.session
-    if peers.obstacle(peer, kind.feature_set, "incoming", "channels") is None:
-        answer = await peer.request(METHOD, {"messages": wires}, timeout=session.composition.limits.callback)
-        return receipts(wires, answer, session)
-    for wire in wires:
-        claude_channel.tell(peer, _as_event(kind, wire))
-    return receipts(wires, {}, session)
-
-
 def _as_event(kind: ChannelType, wire: Params) -> Params:
     """A message as it would be pushed."""
     author: Params = wire["author"]
@@ -116,20 +141,12 @@ def _as_event(kind: ChannelType, wire: Params) -> Params:
     }
 
 
-def _left_in_inbox(section: Channels, kind: ChannelType, wire: Params, to: To, error: NoBackChannel) -> MessageReceipt:
-    """Where there is no road back, a message of a shared channel waits for the principal it is for."""
-    inbox = kind.feature_set.inbox
-    meant = Peer(to) if isinstance(to, Session) else peers.current()
-    principal = to if isinstance(to, str) else meant.session.principal if meant is not None else None
-    is_crowd = meant is not None and meant.session.is_crowd
-    if inbox is None or principal is None or is_crowd or wire["channelId"] not in section.book.shared:
-        raise error
-    return _kept(inbox, wire, principal)
-
-
-def _kept(inbox: Inbox, wire: Params, principal: str | None) -> MessageReceipt:
-    inbox.keep({"featureSet": inbox.feature_set.name, **wire}, principal)
-    return MessageReceipt(wire["messageId"], True, inbox=inbox.uri)
+def _principal(to: To) -> str | None:
+    """Whose inbox is meant; None where that cannot be told."""
+    if isinstance(to, str):
+        return to
+    meant = Peer(to) if isinstance(to, Session) else peers.current() if to is None else None
+    return meant.session.principal if meant is not None and not meant.session.is_crowd else None
 
 
 def _checked(message: object) -> Message:

@@ -179,12 +179,12 @@ class Pushing(Section):
     async def _insist(self, peer: Peer, feature_set: FeatureSet, wire: Params) -> Receipt:
         """Send until there is an answer. The host's policy is asked before each time: it may have changed."""
         for delay in (*self.delays, None):
-            problem = self.obstacle(peer, feature_set)
-            if problem is not None:
-                raise problem
-            if peers.obstacle(peer, feature_set, "push", "pushEvents") is not None:
+            problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
+            if problem is not None and self.obstacle(peer, feature_set) is None:
                 claude_channel.tell(peer, wire)
                 return Receipt(wire["eventId"], True, session=peer.session)
+            if problem is not None:
+                raise problem
             try:
                 answer = await peer.request(METHOD, wire, timeout=peer.session.composition.limits.callback)
                 return _receipt(wire["eventId"], answer, peer.session)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json, to_jsonable_python
 
 from defserve.core.call import Call
 from defserve.errors import PeerError, PeerGone, UsageError
@@ -84,10 +84,10 @@ class Scopes(Section):
     async def _elevated(self, call: Call, tie: Tie, arguments: Mapping[str, Any], scope: Scope) -> Scope:
         """The scope as the host approves it, perhaps with more in its payload."""
         name, found = tie.feature_set.name, policy(call)
-        payload = found.approved.get((name, scope.label))
+        key, revision = (name, scope.label, _digest(scope)), found.revision
+        payload = found.approved.get(key)
         if payload is not None:
             return Scope(scope.label, payload | dict(scope.payload or {}))
-        revision = found.revision
         answer = await (_confirmed(call, name, scope) if is_stateless(call) else _asked(call, name, scope))
         if answer.get("approved") is not True:
             reason = answer.get("reason")
@@ -103,7 +103,7 @@ class Scopes(Section):
         elif len(found.approved) < MOST_APPROVALS:
             sent = scope.payload or {}
             more = {member: value for member, value in (approved.payload or {}).items() if member not in sent}
-            found.approved[name, scope.label] = more
+            found.approved[key] = more
         return approved
 
 
@@ -142,6 +142,13 @@ async def _confirmed(call: Call, name: str, scope: Scope) -> Params:
     message = f"Allow {call.subject.name} ({name}) to act on {scope.label}?"
     approved = await talkback.confirm(call, message, key=f"scope {name} {scope.label}")
     return {"approved": approved, "reason": "the user did not approve"}
+
+
+def _digest(scope: Scope) -> bytes:
+    """What was approved for one payload was not approved for another under the same label."""
+    from hashlib import sha256
+
+    return sha256(to_json(dict(scope.payload or {}))).digest()
 
 
 # -- labels ----------------------------------------------------------------------------------------------
