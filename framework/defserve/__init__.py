@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.inference import Inference
     from defserve.protocols.mcpl.peers import everyone
     from defserve.protocols.mcpl.push import Event, Receipt
+    from defserve.protocols.mcpl.scopes import Scope
     from defserve.protocols.mcpl.state import States
     from defserve.protocols.mcpl.state_binding import State
+    from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Rewrite, Turn, Usage
     from defserve.protocols.mgp.access_policy import AccessPolicy, Entry
     from defserve.protocols.mgp.audit import AuditLogger
     from defserve.protocols.mgp.event_channel import EventChannel
@@ -65,13 +67,16 @@ _EXPORTS = {
     "Extension": "core.extension",
     "FeatureDisabled": "protocols.mcpl.errors",
     "File": "binding.content",
+    "FinishedTurn": "protocols.mcpl.turns",
     "Icon": "protocols.mcp.identity",
     "Image": "binding.content",
     "Inference": "protocols.mcpl.inference",
+    "Injection": "protocols.mcpl.turns",
     "JWT": "auth",
     "Limits": "limits",
     "Link": "binding.content",
     "Message": "protocols.mcp.sampling",
+    "ModelInfo": "protocols.mcpl.turns",
     "NoBackChannel": "errors",
     "NumberedErrors": "protocols.mcp.numbered",
     "PeerError": "errors",
@@ -84,7 +89,9 @@ _EXPORTS = {
     "Rejected": "errors",
     "Resource": "protocols.mcp.resources",
     "ResourceOptions": "protocols.mcp.resources",
+    "Rewrite": "protocols.mcpl.turns",
     "SampleOptions": "protocols.mcp.sampling",
+    "Scope": "protocols.mcpl.scopes",
     "Security": "protocols.mgp.security",
     "Server": "server",
     "Shell": "guard.arguments",
@@ -97,7 +104,9 @@ _EXPORTS = {
     "Tool": "protocols.mcp.tools",
     "ToolError": "errors",
     "ToolOptions": "protocols.mcp.tools",
+    "Turn": "protocols.mcpl.turns",
     "Url": "guard.arguments",
+    "Usage": "protocols.mcpl.turns",
     "UsageError": "errors",
     "User": "protocols.mcp.sampling",
     "Verdict": "guard.verdict",
@@ -137,13 +146,16 @@ __all__ = [
     "Extension",
     "FeatureDisabled",
     "File",
+    "FinishedTurn",
     "Icon",
     "Image",
     "Inference",
+    "Injection",
     "JWT",
     "Limits",
     "Link",
     "Message",
+    "ModelInfo",
     "NoBackChannel",
     "NumberedErrors",
     "PeerError",
@@ -156,7 +168,9 @@ __all__ = [
     "Rejected",
     "Resource",
     "ResourceOptions",
+    "Rewrite",
     "SampleOptions",
+    "Scope",
     "Security",
     "Server",
     "Shell",
@@ -169,7 +183,9 @@ __all__ = [
     "Tool",
     "ToolError",
     "ToolOptions",
+    "Turn",
     "Url",
+    "Usage",
     "UsageError",
     "User",
     "Verdict",

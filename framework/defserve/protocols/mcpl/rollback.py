@@ -11,7 +11,9 @@ from defserve.errors import Refused, ToolError, UsageError
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcpl.extension import CURRENT
 from defserve.protocols.mcpl.state import found
+from defserve.protocols.mcpl.state_call import uninterrupted
 from defserve.protocols.mcpl.state_owner import owner_of
+from defserve.stores.checkpoint_store import CheckpointStore
 from defserve.stores.checkpoints import Checkpoint, TreeKey
 from defserve.wire.messages import Params
 
@@ -74,11 +76,16 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: Undo | None)
             reason = await undo.run(call, to, limits.tool) if undo is not None else None
             if reason is not None:
                 return {"checkpoint": id, "success": False, "reason": reason}
-            await trees.rollback(key, id)
+            # What was undone must not stay undone alone.
+            await uninterrupted(call, _moved(trees, key, id))
     finally:
         if lock is not None:
             lock.release()
     return {"checkpoint": id, "success": True}
+
+
+async def _moved(trees: CheckpointStore, key: TreeKey, id: str) -> None:
+    await trees.rollback(key, id)
 
 
 def _target(call: Call) -> Checkpoint | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
@@ -43,15 +44,23 @@ class Locks:
         lock = self._locks.get(place)
         if lock is None:
             lock = self._locks[place] = asyncio.Lock()
-        if not lock.locked():
-            await lock.acquire()
-            return lock
         try:
             async with asyncio.timeout(seconds):
                 await lock.acquire()
         except TimeoutError:
             raise StateBusy from None
         return lock
+
+
+async def uninterrupted(call: Call, work: Coroutine[Any, Any, None]) -> None:
+    """Do something to its end, whoever stops the call meanwhile; then that takes effect."""
+    task = cast("asyncio.Task[None]", call.engine.spawn(work))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait([task])
+        raise
 
 
 class Made:
@@ -114,7 +123,7 @@ class Holding:
         if content is None:
             self._release()
         else:
-            await self._finish(content)
+            await uninterrupted(self._call, self._commit(content))
 
     def _content(self) -> bytes | None:
         """What there is to keep. The first checkpoint is made for a host to come back to, whatever the call did."""
@@ -123,17 +132,8 @@ class Holding:
         begins = self._held.parent is None and self._held.before is None and live(self._call) is not None
         return content if begins or content != self._before else None
 
-    async def _finish(self, content: bytes) -> None:
-        """Whoever stops the call now has to wait: a commit that has begun is ended, and then the lock is free."""
-        task = cast("asyncio.Task[None]", self._call.engine.spawn(self._commit(content)))
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not task.done():
-                await asyncio.wait([task])
-            raise
-
     async def _commit(self, content: bytes) -> None:
+        """Keep it, and only then let the next one in."""
         assert self._held is not None
         try:
             trees = await self._states.trees()
