@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench conformance requirements fuzz soak clean
+.PHONY: help demo test test-all check bench conformance requirements fuzz soak e2e clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -74,6 +74,10 @@ fuzz: $(READY)  ## run the property tests for minutes
 soak: $(READY)  ## run the tests that take minutes by design
 	@echo "== soak tests"
 	@$(BIN)/python -m pytest -q -m soak --timeout=0 $(ARGS) || { test $$? -eq 5 && echo "there are none yet"; }
+
+e2e: $(READY)  ## every template from `defserve new` to an installed package, driven by the official client
+	@echo "== templates, end to end"
+	@$(BIN)/python -m pytest -q -m e2e --timeout=0 $(ARGS)
 
 clean:  ## remove what the other targets made
 	@rm -rf .venv .venvs .bench-venv .conformance bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis

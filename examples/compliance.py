@@ -5,8 +5,7 @@ The hook is blocking: the host waits for it. When it fails the host is told so a
 
 import re
 
-from defserve import Server
-from defserve.protocols.mcpl.turns import FinishedTurn, Rewrite
+from defserve import FinishedTurn, Rewrite, Server
 
 server = Server("compliance", "1.0.0")
 redaction = server.feature_set("compliance.redaction", "Redact secrets and PII from responses")

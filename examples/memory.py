@@ -9,9 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from defserve import Server
-from defserve.protocols.mcpl.push import Event
-from defserve.protocols.mcpl.turns import FinishedTurn, Injection, Turn
+from defserve import Event, FinishedTurn, Injection, Server, Turn
 
 server = Server("memory", "1.0.0")
 retrieval = server.feature_set("memory.retrieval", "Retrieve relevant memories")

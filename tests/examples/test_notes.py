@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import jsonpatch
 import pytest
 
@@ -107,3 +108,32 @@ async def test_what_is_kept_in_a_file_or_in_redis_outlives_the_process(connect_t
         async with connect_to("notes") as client:
             assert await client.call("list_notes") == ["a"] * count
             await client.call("add_note", text="a")
+
+
+@pytest.mark.parametrize("transport", ["stdio"])
+@pytest.mark.parametrize("version", ["2025-11-25"])
+@pytest.mark.parametrize("store", ["redis", "sqlite"], indirect=True)
+@pytest.mark.usefixtures("kept_in")
+async def test_two_processes_with_one_store_lose_nothing_and_fork_nothing(connect_to: ConnectTo):
+    refused = 0
+
+    async def add(client: Client, text: str) -> None:
+        nonlocal refused
+        while True:
+            try:
+                await client.call("add_note", text=text)
+            except ToolError as error:
+                assert error.message == "The state was changed meanwhile; try again"
+                refused += 1
+            else:
+                return
+
+    async with connect_to("notes") as one, connect_to("notes") as other:
+        async with anyio.create_task_group() as group:
+            for number in range(25):
+                group.start_soon(add, one, f"one {number}")
+                group.start_soon(add, other, f"other {number}")
+        kept = await one.call("list_notes")
+        assert sorted(kept) == sorted(f"{who} {number}" for who in ("one", "other") for number in range(25))
+        # One note more with every checkpoint: a chain, and no refused call in it.
+        assert await other.call("versions") == list(range(1, 51))

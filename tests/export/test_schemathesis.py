@@ -30,7 +30,7 @@ def test_nothing_is_a_server_error_and_every_answer_is_as_described(mode: str):
         if mode == "negative" and operation.label.endswith("{tool_name}"):
             continue  # its arguments can be any object at all, so none of them is wrong
 
-        @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode)))
         def call(case: schemathesis.Case):
             called.add(case.path)

@@ -21,5 +21,9 @@ def complaints(path: Path) -> list[str]:
     return [f"{said['range']['start']['line'] + 1}: {said['message']}" for said in report["generalDiagnostics"]]
 
 
+def test_a_state_is_its_model() -> None:
+    assert complaints(HERE / "states.py") == []
+
+
 def test_decorators_keep_the_type_of_the_function() -> None:
     assert complaints(HERE / "decorators.py") == []

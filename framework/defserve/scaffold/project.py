@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
@@ -47,11 +47,14 @@ def create(given: Mapping[str, str], output: Path) -> Project:
 def _rendered(home: Path, asked: Questions, answers: Mapping[str, str]) -> Iterator[tuple[str, tuple[bytes, Path]]]:
     """Every file by its path in the project: what is in it, and the file it comes from."""
     scaffold, body = home / "cookiecutter", home / "templates" / answers["body"]
-    files: dict[str, Callable[..., str]] = {
-        "body": lambda name: _text(body / name),
-        "licence": lambda: _text(scaffold / "licences" / answers["licence"]),
-    }
-    renderer = Renderer({**asked.settings, **answers}, files)
+
+    def body_file(name: str) -> str:
+        return _text(body / name)
+
+    def licence() -> str:
+        return _text(scaffold / "licences" / answers["licence"])
+
+    renderer = Renderer({**asked.settings, **answers}, {"body": body_file, "licence": licence})
     for source in sorted(path for path in (scaffold / ROOT).rglob("*") if path.is_file()):
         inside = source.relative_to(scaffold / ROOT)
         if "__pycache__" in inside.parts:

@@ -158,8 +158,9 @@ async def test_channels_are_listed_both_ways(discord: Discord, road: str):
         assert text_of(await host.call("asks")) == "ui host outbound, bare None bidirectional"
 
 
-async def test_a_host_that_answers_no_list_is_at_fault(discord: Discord):
-    async with hosting(discord.server, answers={"channels/list": {}}):
+@pytest.mark.parametrize("answer", [{}, {"channels": "ui"}, {"channels": [{"id": ""}]}, {"channels": [5]}])
+async def test_a_host_that_answers_no_list_is_at_fault(discord: Discord, answer: Json):
+    async with hosting(discord.server, answers={"channels/list": answer}):
         with pytest.raises(PeerError, match="wrong shape"):
             await discord.chat.host_channels()
 

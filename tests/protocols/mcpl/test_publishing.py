@@ -242,7 +242,11 @@ async def test_scopes_say_which_channels_may_be_used():
         assert await ids(host) == [SHARED.id, "discord:#general"]
         with pytest.raises(ChannelNotPermitted):
             await discord.chat.incoming(Message(SHARED, "hi", "u1"), to=session_of(discord.server))
+        await host.ask("channels/close", {"channelId": SHARED.id})
+        assert await code_of(host, "channels/open", {"channelId": SHARED.id}) == -32017
+        assert await ids(host) == ["discord:#general"]
         await host.update(scopes={SET: {"blacklist": ["discord:#general"]}})
+        assert "result" in await host.ask("channels/open", {"channelId": SHARED.id})
         assert await code_of(host, "channels/publish", HELLO) == -32017
         assert (await host.ask("channels/publish", HELLO | {"channelId": SHARED.id}))["result"]["delivered"] is True
 

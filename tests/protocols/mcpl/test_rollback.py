@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from defserve import CannotUndo, Checkpoint, Context, Server, State, UsageError
+from defserve.stores.memory import MemoryStore
+from defserve.stores.store import Change
 from tests.protocols.mcpl.hosts import hosting
 from tests.protocols.mcpl.state_hosts import SET, Notebook, Notes, notes_of, roll_back
-from tests.raw import ERAS
+from tests.raw import ERAS, turns
 
 pytestmark = pytest.mark.anyio
 
@@ -87,6 +91,32 @@ async def test_a_rollback_may_lead_forward_again():
         for place in (0, 2, 1, 1):
             assert (await roll_back(host, ids[place]))["result"]["success"] is True
             assert notes_of(await host.call("list_notes")) == list("abc"[: place + 1])
+
+
+async def test_what_was_undone_is_gone_back_on_although_the_host_no_longer_waits():
+    class Slow(MemoryStore):
+        begun, gate, slow = asyncio.Event(), asyncio.Event(), False
+
+        async def change(self, change: Change) -> bool:
+            if self.slow:
+                self.begun.set()
+                await self.gate.wait()
+            return await super().change(change)
+
+    store = Slow()
+    async with hosting(Notes(store=store).server) as host:
+        first = (await host.call("add_note", {"text": "a"}))["state"]["checkpoint"]
+        await host.call("add_note", {"text": "b"})
+        store.slow = True
+        back = asyncio.create_task(roll_back(host, first))
+        await store.begun.wait()
+        await host.tell("notifications/cancelled", {"requestId": host._last_id})  # pyright: ignore
+        listing = asyncio.create_task(host.call("list_notes"))
+        await turns()
+        assert not listing.done()
+        store.gate.set()
+        assert notes_of(await listing) == ["a"]
+        back.cancel()
 
 
 def test_an_undo_is_complained_about_when_it_is_declared():

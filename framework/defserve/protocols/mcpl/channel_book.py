@@ -107,11 +107,11 @@ class Book:
 
     # -- looking up --------------------------------------------------------------------------------------
 
-    def held(self, view: View | None, id: str) -> Held | None:
-        """A channel of a host, whatever it has enabled."""
+    def held(self, view: View | None, id: str, *, even_closed: bool = False) -> Held | None:
+        """A channel of a host, whatever it has enabled; `even_closed`, also one that it closed for itself."""
         if view is not None and id in view.opened:
             return view.opened[id]
-        return self.shared.get(id) if view is None or id not in view.closed else None
+        return self.shared.get(id) if view is None or even_closed or id not in view.closed else None
 
     def shared_at(self, kind: ChannelType, address: object) -> Held | None:
         """The shared channel with an address as hosts write it."""

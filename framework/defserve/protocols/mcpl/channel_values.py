@@ -66,8 +66,8 @@ class Channel:
     @classmethod
     def read(cls, found: Any) -> Channel:
         """A descriptor of a host's. Raises InvalidParams for one without an id; else tolerant."""
-        if not is_object(found):
-            raise InvalidParams("Invalid params: a channel must be an object")
+        if not is_object(found) or not found.get("id"):
+            raise InvalidParams("Invalid params: a channel must be an object with an id")
         direction, metadata, label, type = (found.get(name) for name in ("direction", "metadata", "label", "type"))
         return cls(
             id=text(found, "id"),

@@ -115,11 +115,11 @@ class Channels(Section):
         allowed = listed(lists, normal(label))
         return not lists.whitelist if allowed is None else allowed
 
-    def _usable(self, call: Call, id: str) -> Held:
+    def _usable(self, call: Call, id: str, *, even_closed: bool = False) -> Held:
         """A channel to do something with. Raises what stands in the way."""
         if _is_thinking(id):
             raise ChannelNotPermitted(id)  # §14.5: it can only be watched
-        held = self.book.held(view_of(call), id)
+        held = self.book.held(view_of(call), id, even_closed=even_closed)
         if held is None:
             raise UnknownChannel(id)
         require(call, held.kind.feature_set)
@@ -143,7 +143,7 @@ class Channels(Section):
         return {"channels": list(self.book.listed(view_of(call), policy(call)).values())}
 
     async def of_host(self, kind: ChannelType, to: To) -> list[Channel]:
-        """`channels/list`, asked of a host. Raises PeerError for an answer that is no list."""
+        """`channels/list`, asked of a host. Raises PeerError for an answer that is no list of channels."""
         verb = "host_channels"
         found = peers.addressed(
             self.mcpl, verb, to, lambda peer: peers.obstacle(peer, kind.feature_set, verb, "channels")
@@ -151,11 +151,7 @@ class Channels(Section):
         told: list[Channel] = []
         for peer in found:
             asking = peer.request("channels/list", {}, timeout=peer.session.composition.limits.callback)
-            answer = await peers.on_its_loop(peer.session, asking)
-            channels = answer.get("channels") if is_object(answer) else None
-            if not is_array(channels):
-                raise PeerError("the host's answer to channels/list has the wrong shape", code=0)
-            told += [Channel.read(one) for one in channels[:MOST_CHANNELS]]
+            told += _told(await peers.on_its_loop(peer.session, asking))
         return told
 
     # -- opening -----------------------------------------------------------------------------------------
@@ -183,12 +179,11 @@ class Channels(Section):
 
     def _reopen(self, call: Call, id: str) -> Params:
         """A channel there is, also one that this host has closed for itself."""
-        view = view_of(call)
+        view, held = view_of(call), self._usable(call, id, even_closed=True)
         if view is None:
-            return {"channel": self._usable(call, id).wire()}
-        if id in self.book.shared:
-            view.closed.discard(id)
-        return {"channel": view.note(self._usable(call, id))}
+            return {"channel": held.wire()}
+        view.closed.discard(id)
+        return {"channel": view.note(held)}
 
     async def _opened(self, call: Call, kind: ChannelType, params: Params) -> Channel:
         """What the author's function opened. Raises ChannelOpenFailed with a reason that may be told."""
@@ -308,6 +303,16 @@ class Channels(Section):
             enabled = concerned and verb in kind.functions and is_enabled(call, kind.feature_set)
             if enabled and self.permits(policy(call), kind, id):
                 yield kind, channel
+
+
+def _told(answer: Any) -> list[Channel]:
+    channels = answer.get("channels") if is_object(answer) else None
+    try:
+        if not is_array(channels):
+            raise InvalidParams("channels must be a list")
+        return [Channel.read(one) for one in channels[:MOST_CHANNELS]]
+    except InvalidParams as error:
+        raise PeerError(f"the host's answer to channels/list has the wrong shape: {error.message}", code=0) from None
 
 
 def _is_thinking(id: str) -> bool:
