@@ -13,9 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from pydantic import BaseModel, Field
 
 from defserve import Context, PeerError, Refused, Server
-from defserve.protocols.mcpl.channel_values import Author, Channel, Message
-from defserve.protocols.mcpl.errors import ChannelOpenFailed
-from defserve.protocols.mcpl.peers import To, everyone
+from defserve.live import Author, Channel, ChannelOpenFailed, Message, To, everyone
 
 # -- the chat, which knows nothing of channels -----------------------------------------------------------
 

@@ -15,10 +15,11 @@ ANSWERS = {
 RULES = {{ cookiecutter._rules|jsonify }}
 RESERVED = {{ cookiecutter._reserved|jsonify }}
 
-for name, (pattern, fix) in RULES.items():
-    if not re.fullmatch(pattern, ANSWERS[name]):
-        sys.exit(f"{name}={ANSWERS[name]!r} will not do\n  fix: {fix}")
+for name, answer in ANSWERS.items():
+    pattern, fix = RULES[name]
+    if not re.fullmatch(pattern, answer):
+        sys.exit(f"{name}: {answer!r} will not do\n  fix: {fix}")
 
 package = ANSWERS["package_name"]
 if keyword.iskeyword(package) or package in sys.stdlib_module_names or package in RESERVED:
-    sys.exit(f"package_name={package!r} is the name of something else\n  fix: use another, {package}_server say")
+    sys.exit(f"package_name: {package!r} is the name of something else\n  fix: use another, {package}_server say")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.resources import Resource, ResourceOptions
     from defserve.protocols.mcp.sampling import Assistant, Message, SampleOptions, User
     from defserve.protocols.mcp.tools import Tool, ToolOptions
+    from defserve.protocols.mcpl.channel_values import Channel
     from defserve.protocols.mcpl.errors import AmbiguousPeer, CannotUndo, CheckpointNotFound, FeatureDisabled
     from defserve.protocols.mcpl.inference import Inference
     from defserve.protocols.mcpl.peers import everyone
@@ -52,6 +53,7 @@ _EXPORTS = {
     "AuditLogger": "protocols.mgp.audit",
     "Auth": "auth",
     "CannotUndo": "protocols.mcpl.errors",
+    "Channel": "protocols.mcpl.channel_values",
     "Checkpoint": "stores.checkpoints",
     "CheckpointNotFound": "protocols.mcpl.errors",
     "Code": "guard.arguments",
@@ -131,6 +133,7 @@ __all__ = [
     "AuditLogger",
     "Auth",
     "CannotUndo",
+    "Channel",
     "Checkpoint",
     "CheckpointNotFound",
     "Code",

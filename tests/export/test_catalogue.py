@@ -83,11 +83,13 @@ def test_the_schemas_of_a_tool_can_be_had_alone():
 @pytest.mark.anyio
 async def test_the_registry_is_used_in_process_register_get_list_invoke():
     server = Server("registry", "1")
-    server.add_tool(lambda: "hi", name="greet", schema={"type": "object"})
+    server.add_tool(shop.greet)
     assert server.mcp.tools.registry.get("greet").name == "greet"
     assert [tool.name for tool in server.mcp.tools.registry] == ["greet"]
     async with server.connect() as client:
-        assert await client.call("greet") == "hi"
+        assert await client.call("greet", name="Ada") == "hello Ada"
+    server.remove_tool("greet")
+    assert server.mcp.tools.registry.get("greet") is None
 
 
 def test_listing_does_not_start_the_server():
@@ -116,7 +118,7 @@ def test_pages_are_read_to_the_end():
 
     server = Server("long", "1", limits=Limits(page=2))
     for number in range(5):
-        server.add_tool(lambda: "", name=f"tool_{number}", schema={"type": "object"})
+        server.add_tool(shop.greet, name=f"tool_{number}")
     found = listed(server.composition)
     assert found is not None
     assert len(found.tools) == 5

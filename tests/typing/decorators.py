@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Annotated, Any, Literal, assert_type
 
 from defserve import Context, Depends, Server, prompt, resource, tool
-from defserve.protocols.mcpl.channel_values import Channel
-from defserve.protocols.mcpl.turns import FinishedTurn, Injection, Rewrite, Turn
+from defserve.live import Channel, FinishedTurn, Injection, Rewrite, Turn
 
 server = Server("typing")
 

@@ -26,7 +26,15 @@ COMMANDS: Final = {
     "inspect": ("defserve.cli.inspect", "show a server at a glance: what it speaks, offers, may do and costs"),
     "check": ("defserve.cli.check", "find what is wrong with a server's definitions"),
     "export": ("defserve.cli.export", "write a catalogue, an OpenAPI document, an mgp.toml entry or JSON Schemas"),
+    "install": ("defserve.cli.install", "write a server into the settings of an MCP client"),
+    "uninstall": ("defserve.cli.uninstall", "take a server out of the settings of an MCP client"),
+    "package": ("defserve.cli.package", "build all that is published of a project, and check that it agrees"),
+    "publish": ("defserve.cli.publish", "check a project and show, or with --yes run, what uploads it"),
+    "keys": ("defserve.cli.keys", "make, list and revoke API keys"),
     "audit": ("defserve.cli.audit", "check that an audit log is whole, and read it"),
+    "doctor": ("defserve.cli.doctor", "look at what is installed here, and what is missing"),
+    "completion": ("defserve.cli.completion", "print the completion script of a shell"),
+    "version": ("defserve.cli.about", "show which version this is"),
 }
 
 EXAMPLES: Final = """examples:

@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from defserve.cli.targets import Target
-from defserve.errors import UsageError
+from defserve.cli.targets import Target, headers_of
 from defserve.host.addresses import connect_url
 from defserve.host.answers import Answers
 from defserve.host.client import Client
@@ -53,16 +52,8 @@ async def connect(
 
 async def _link(target: Target, options: Namespace) -> Link:
     if target.address:
-        return await connect_url(target.address, headers=_headers(options.header), token=options.token)
+        return await connect_url(target.address, headers=headers_of(options.header), token=options.token)
     return await ProcessLink.spawn(target.command[0], target.command[1:], echo=options.verbose)
-
-
-def _headers(given: list[str]) -> dict[str, str]:
-    pairs = [text.partition(":") for text in given]
-    for name, colon, _ in pairs:
-        if not colon or not name.strip():
-            raise UsageError(f"{name!r} is no header", fix='write -H "Name: value"')
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _answers() -> Answers:

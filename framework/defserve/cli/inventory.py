@@ -13,11 +13,13 @@ from defserve.cli.parser import Parser
 from defserve.cli.targets import TARGET_HELP, Target, quiet, resolve, split_command
 from defserve.host.client import Client
 from defserve.host.conversation import object_of
+from defserve.host.targets import Installed, installed
 
 EXAMPLES: Final = """  defserve list server.py
   defserve list -m shop --json
   defserve list http://127.0.0.1:8000/mcp
   defserve list -- python server.py --flag
+  defserve list                            the servers that are installed here
 """
 
 # heading -> (capability that has it, verb of the client)
@@ -37,6 +39,9 @@ def main(argv: list[str]) -> int:
     add_connection_options(parser)
     options = parser.parse_args(before)
     words: list[str] = options.target
+    if not (words or options.module or command) and (servers := installed()):
+        print(json.dumps([each._asdict() for each in servers], indent=2) if options.json else installed_page(servers))
+        return 0
     with quiet():
         target = resolve(words, options.module, command)
     if words:
@@ -45,6 +50,14 @@ def main(argv: list[str]) -> int:
         found = asyncio.run(inventory(target, options))
     print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else "\n".join(page(found)))
     return 0
+
+
+def installed_page(servers: list[Installed]) -> str:
+    """The servers of this environment for a terminal."""
+    rows = [(each.name, f"{each.distribution} {each.version}", each.target) for each in servers]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "Installed servers\n" + "\n".join(f"  {line}" for line in lines)
 
 
 async def inventory(target: Target, options: Namespace) -> dict[str, Any]:

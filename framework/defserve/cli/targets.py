@@ -57,6 +57,15 @@ def resolve(words: list[str], module: str | None, command: list[str] | None) -> 
     return Target(address=named) if is_address(named) else Target(load(named))
 
 
+def headers_of(given: list[str]) -> dict[str, str]:
+    """`Name: value` texts as headers."""
+    pairs = [text.partition(":") for text in given]
+    for name, colon, _ in pairs:
+        if not colon or not name.strip():
+            raise UsageError(f"{name!r} is no header", fix='write -H "Name: value"')
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
 def load(target: str) -> Any:
     """The server that `target` names, looked for from the current folder."""
     if is_address(target):

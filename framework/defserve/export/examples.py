@@ -41,9 +41,9 @@ def examples(schema: Mapping[str, Any]) -> list[Any]:
 
     Those that the schema gives itself come first. Every one is valid under the schema, formats included.
     """
-    from jsonschema import Draft202012Validator, FormatChecker
+    from jsonschema import Draft202012Validator as Draft
 
-    validator = Draft202012Validator(dict(schema), format_checker=FormatChecker())
+    validator = Draft(dict(schema), format_checker=Draft.FORMAT_CHECKER)
     found: list[Any] = []
     for candidate in _candidates(schema):
         try:
@@ -58,9 +58,10 @@ def examples(schema: Mapping[str, Any]) -> list[Any]:
 def _candidates(schema: Mapping[str, Any]) -> Iterator[Any]:
     given = schema.get("examples")
     yield from given if is_array(given) else ()
+    bare = {keyword: value for keyword, value in schema.items() if keyword != "examples"}
     for whole in (False, True):
         try:
-            yield Maker(schema, whole).value(schema, DEEPEST)
+            yield Maker(schema, whole).value(bare, DEEPEST)
         except (Impossible, Unmatched, RecursionError):
             continue
 

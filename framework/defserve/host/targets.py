@@ -1,4 +1,8 @@
-"""Finds the server object that a string names: "module:attr", "module", "path/server.py:attr" or "path/server.py"."""
+"""Finds the server object that a string names.
+
+"module:attr", "module", "path/server.py:attr", "path/server.py", or what an installed distribution calls it in its
+entry points `defserve.servers`.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,11 @@ import importlib.util
 import os
 import sys
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from defserve.errors import UsageError
 
+GROUP: Final = "defserve.servers"
 USUAL_NAMES: Final = ("server", "mcp", "app")
 PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -22,6 +27,8 @@ def load_server(target: str) -> Any:
     Raises UsageError saying what was not found and where it was looked for.
     """
     path, attribute = _split(target)
+    if not (attribute or path.endswith(".py") or _is_module(path)) and (entry := installed(path)):
+        return load_server(entry[0].target)
     module = _load_file(path) if path.endswith(".py") else _import(path)
     found = _attribute(module, attribute, target) if attribute else _search(module, target)
     if not is_server(found):
@@ -30,6 +37,27 @@ def load_server(target: str) -> Any:
             fix=f"name the object made with `Server(...)`: {path}:server",
         )
     return found
+
+
+class Installed(NamedTuple):
+    """A server that a distribution of this environment brings."""
+
+    name: str
+    target: str
+    distribution: str
+    version: str
+
+
+def installed(name: str | None = None) -> list[Installed]:
+    """The servers of this environment, by name; with a `name`, that one alone."""
+    from importlib.metadata import entry_points
+
+    wanted = {} if name is None else {"name": name}
+    found = [
+        Installed(entry.name, entry.value, entry.dist.name if entry.dist else "", entry.dist.version if entry.dist else "")
+        for entry in entry_points(group=GROUP, **wanted)
+    ]
+    return sorted(found)
 
 
 def is_server(thing: object) -> bool:
@@ -43,6 +71,15 @@ def _split(target: str) -> tuple[str, str]:
     if colon and attribute.replace(".", "_").isidentifier():
         return path, attribute
     return target, ""
+
+
+def _is_module(name: str) -> bool:
+    if "." in name:
+        return True  # looking for it would import the packages it is in
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:
+        return name in sys.modules  # one that was made by hand
 
 
 def _import(name: str) -> ModuleType:

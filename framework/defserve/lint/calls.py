@@ -30,9 +30,9 @@ def problems(tools: Iterable[Mapping[str, Any]], name: str, arguments: Mapping[s
 def _broken(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
     from itertools import islice
 
-    from jsonschema import Draft202012Validator, FormatChecker
+    from jsonschema import Draft202012Validator as Draft
 
-    validator = Draft202012Validator(dict(schema), format_checker=FormatChecker())
+    validator = Draft(dict(schema), format_checker=Draft.FORMAT_CHECKER)
     try:
         errors: list[Any] = list(islice(validator.iter_errors(dict(arguments)), MOST))  # pyright: ignore
     except Exception as error:

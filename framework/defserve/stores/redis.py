@@ -64,6 +64,9 @@ class RedisStore:
     Raises UsageError if the extra is not installed or the address is none.
     """
 
+    is_for_many = True
+    """Its users are processes that take turns."""
+
     def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
         parts = urlsplit(url)
         query = dict(parse_qsl(parts.query))

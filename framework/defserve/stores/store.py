@@ -6,6 +6,7 @@ This is all a server keeps anything in, whatever it is. Who keeps something pick
     nonces        `nonce:<nonce>`           one value, expected to be absent, with a ttl: spent exactly once
     keys          `keys`                    each key under its id
     events        `events:<session>`        each event under its place, with a ttl that every append renews
+    leases        `lease:<name>`            the holder, with a ttl that it renews
     tasks         `tasks:<principal>`       each task under its id
 
 The errors here are what a store in trouble raises; it recovers by itself when the trouble is over.

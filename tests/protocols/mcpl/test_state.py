@@ -172,6 +172,12 @@ async def test_a_call_computes_from_the_state_it_brings_and_the_checkpoint_is_it
         assert notes_of(await host.call("list_notes")) == ["a", "c"]
 
 
+async def test_a_host_that_has_no_checkpoint_yet_may_say_so():
+    async with hosting(Notes().server) as host:
+        first = await added(host, "a", checkpoint=None, state=None)
+        assert (await added(host, "b", checkpoint=None))["parent"] == first["checkpoint"]
+
+
 @pytest.mark.req("MCPL-8.4")
 async def test_a_state_alone_is_known_again_where_the_host_was_told_of_it():
     async with hosting(Notes().server) as host:
@@ -228,8 +234,9 @@ async def test_a_state_that_does_not_fit_its_model_is_refused(version: str):
         kind, text = refusal(await host.call("list_notes", state={"notes": [{"id": "x", "text": "secret"}]}))
         assert kind == "state_refused"
         assert text.startswith("The state does not fit its model: notes.0.id: ") and "secret" not in text
-        reply = await host.ask("tools/call", {"name": "list_notes", "arguments": {}, "checkpoint": 3})
-        assert reply["error"]["code"] == -32602
+        for checkpoint in (3, "x" * 1_000):
+            reply = await host.ask("tools/call", {"name": "list_notes", "arguments": {}, "checkpoint": checkpoint})
+            assert reply["error"]["code"] == -32602
 
 
 async def test_a_content_for_an_opaque_state_is_refused():

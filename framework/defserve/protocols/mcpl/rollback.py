@@ -69,7 +69,7 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: Undo | None)
     call.subject = undo
     key = TreeKey(states.name, owner_of(call, states.per).id)
     trees, limits = await states.trees(), call.session.composition.limits
-    lock = await states.locks.acquire(key, limits.tool) if states.concurrency == "serial" else None
+    turn = await states.turns.take(key, limits.tool) if states.concurrency == "serial" else None
     try:
         with found():
             to = await trees.get(key, id)
@@ -79,8 +79,8 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: Undo | None)
             # What was undone must not stay undone alone.
             await uninterrupted(call, _moved(trees, key, id))
     finally:
-        if lock is not None:
-            lock.release()
+        if turn is not None:
+            await turn.end()
     return {"checkpoint": id, "success": True}
 
 

@@ -17,8 +17,9 @@ from defserve.errors import UsageError
 from defserve.protocols.mcpl.errors import CheckpointNotFound, StateRefused
 from defserve.protocols.mcpl.extension import CURRENT
 from defserve.protocols.mcpl.state_binding import StateProvider
-from defserve.protocols.mcpl.state_call import Holding, Locks
+from defserve.protocols.mcpl.state_call import Holding
 from defserve.protocols.mcpl.state_owner import EVERYONE, Per, Unowned, owner_of, session_owner
+from defserve.protocols.mcpl.state_turns import Turns
 from defserve.stores.checkpoint_store import CheckpointStore, Held
 from defserve.stores.checkpoints import Checkpoint, Gone, Retention, TreeKey
 from defserve.stores.patches import Op
@@ -83,9 +84,9 @@ class States(Generic[M]):
         self.per: Per = options.per
         self.concurrency: Concurrency = options.concurrency
         self.retention = Retention(options.keep, options.ttl)
-        self.locks = Locks()
         self._section, self._trees = section, None
         self.store = section.store_of(options.store)
+        self.turns = Turns(self.store)
         self._adapter = _adapter(model)
         self._fresh = self._checked_fresh()
 
@@ -143,14 +144,12 @@ class States(Generic[M]):
     def dump(self, value: M) -> bytes:
         return self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings=False)
 
-    def checked(self, value: M) -> bytes:
-        """What is to be kept. Raises TypeError for what could not be read again: nothing of it is kept."""
-        content = self.dump(value)
+    def check(self, content: bytes) -> None:
+        """Raises TypeError for what could not be read again."""
         try:
             self._adapter.validate_json(content)
         except ValueError as error:
             raise TypeError(f"a tool left {self!r} as its model refuses it: {error}") from None
-        return content
 
     def _checked_fresh(self) -> bytes:
         try:

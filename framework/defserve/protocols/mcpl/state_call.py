@@ -5,51 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakValueDictionary
 
 from pydantic_core import from_json
 
 from defserve.core.call import Call
-from defserve.errors import LimitExceeded
 from defserve.protocols.mcpl.errors import CheckpointNotFound, StateRefused
 from defserve.protocols.mcpl.feature_sets import live
 from defserve.protocols.mcpl.state_binding import Working
 from defserve.protocols.mcpl.state_owner import Unowned, owner_of
+from defserve.protocols.mcpl.state_turns import Turn
 from defserve.protocols.mcpl.state_wire import given, refuse_content, start
 from defserve.stores.checkpoint_store import Commit, Held
 from defserve.stores.checkpoints import Gone, TreeKey
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.state import States
-
-
-class StateBusy(LimitExceeded):
-    """Another call holds the same state for too long."""
-
-    error_type = "state_busy"
-
-    def __init__(self) -> None:
-        super().__init__("Another call works on this state; try again later", data={"retry_after_ms": 1000})
-
-
-class Locks:
-    """One call at a time on each tree, within one event loop; forgotten when nobody waits."""
-
-    def __init__(self) -> None:
-        self._locks: WeakValueDictionary[tuple[int, TreeKey], asyncio.Lock] = WeakValueDictionary()
-
-    async def acquire(self, key: TreeKey, seconds: float) -> asyncio.Lock:
-        """The lock of a tree, to be released. Raises StateBusy."""
-        place = id(asyncio.get_running_loop()), key
-        lock = self._locks.get(place)
-        if lock is None:
-            lock = self._locks[place] = asyncio.Lock()
-        try:
-            async with asyncio.timeout(seconds):
-                await lock.acquire()
-        except TimeoutError:
-            raise StateBusy from None
-        return lock
 
 
 async def uninterrupted(call: Call, work: Coroutine[Any, Any, None]) -> None:
@@ -76,11 +46,11 @@ class Made:
 class Holding:
     """The hold stage of one call."""
 
-    __slots__ = ("_states", "_call", "_lock", "_held", "_branches", "_before", "_value")
+    __slots__ = ("_states", "_call", "_turn", "_held", "_branches", "_before", "_value")
 
     def __init__(self, states: States[Any], call: Call) -> None:
         self._states, self._call = states, call
-        self._lock: asyncio.Lock | None = None
+        self._turn: Turn | None = None
         self._held: Held | None = None
         self._branches = False
         self._before, self._value = b"", None
@@ -92,9 +62,9 @@ class Holding:
         if not (owner.has_head or brought.names):
             raise Unowned
         key = TreeKey(states.name, owner.id)
-        self._branches = brought.names or not owner.has_head or states.concurrency == "branch"
+        self._branches = brought.starts_elsewhere or not owner.has_head or states.concurrency == "branch"
         if states.concurrency == "serial":
-            self._lock = await states.locks.acquire(key, call.session.composition.limits.tool)
+            self._turn = await states.turns.take(key, call.session.composition.limits.tool)
         try:
             trees = await states.trees()
             self._held = held = await start(trees, key, brought, call, has_head=owner.has_head)
@@ -105,10 +75,10 @@ class Holding:
             self._value = states.read(held)
             self._before = states.dump(self._value)
         except Gone as gone:
-            self._release()
+            await self._release()
             raise CheckpointNotFound(gone.data["checkpoint"]) from None
         except BaseException:
-            self._release()
+            await self._release()
             raise
         working = call.local(Working)
         working.states, working.value = states, self._value
@@ -118,19 +88,22 @@ class Holding:
             over = kind is not None or self._call.stopped or self._call.settled
             content = None if over else self._content()
         except BaseException:
-            self._release()
+            await self._release()
             raise
         if content is None:
-            self._release()
+            await self._release()
         else:
             await uninterrupted(self._call, self._commit(content))
 
     def _content(self) -> bytes | None:
         """What there is to keep. The first checkpoint is made for a host to come back to, whatever the call did."""
         assert self._held is not None
-        content = self._states.checked(self._value)
+        content = self._states.dump(self._value)
         begins = self._held.parent is None and self._held.before is None and live(self._call) is not None
-        return content if begins or content != self._before else None
+        if content == self._before and not begins:
+            return None
+        self._states.check(content)
+        return content
 
     async def _commit(self, content: bytes) -> None:
         """Keep it, and only then let the next one in."""
@@ -139,11 +112,11 @@ class Holding:
             trees = await self._states.trees()
             commit = await trees.commit(self._held, from_json(content), branch=self._branches)
         finally:
-            self._release()
+            await self._release()
         made = self._call.local(Made)
         made.states, made.commit = self._states, commit
 
-    def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+    async def _release(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            await turn.end()

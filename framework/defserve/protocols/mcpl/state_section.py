@@ -20,7 +20,7 @@ from defserve.protocols.mcpl.state import StateOptions, States
 from defserve.protocols.mcpl.state_binding import states_in
 from defserve.protocols.mcpl.state_call import Holding, Made
 from defserve.protocols.mcpl.state_owner import SessionOwner
-from defserve.protocols.mcpl.state_wire import tell
+from defserve.protocols.mcpl.state_wire import checkpoint_in, tell
 from defserve.stores.checkpoint_store import CheckpointStore
 from defserve.stores.checkpoints import TreeKey
 from defserve.stores.open import open_store
@@ -97,7 +97,7 @@ class Stating(Section):
             tell(call, made.states, made.commit, result)
 
     async def rollback(self, call: Call, params: Params) -> Params:
-        name, checkpoint = text(params, "featureSet"), text(params, "checkpoint")
+        name, checkpoint = text(params, "featureSet"), checkpoint_in(params)
         feature_set = self.mcpl.sets.get(name)
         if feature_set is None:
             raise UnknownFeatureSet(name)
@@ -121,11 +121,11 @@ class Stating(Section):
 
     async def _forget_tree(self, states: States[Any], key: TreeKey) -> None:
         # Behind a call that is being stopped: what it still commits goes too.
-        lock = await states.locks.acquire(key, self.mcpl.keeping.limits.tool)
+        turn = await states.turns.take(key, self.mcpl.keeping.limits.tool)
         try:
             await (await states.trees()).forget(key)
         finally:
-            lock.release()
+            await turn.end()
 
     # -- where it is kept --------------------------------------------------------------------------------
 

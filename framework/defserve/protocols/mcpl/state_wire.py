@@ -14,7 +14,7 @@ from defserve.core.call import Call
 from defserve.errors import InvalidParams
 from defserve.jsonvalue import is_object
 from defserve.protocols.mcp.failures import VENDOR
-from defserve.protocols.mcp.params import meta
+from defserve.protocols.mcp.params import meta, text
 from defserve.protocols.mcpl.errors import StateRefused
 from defserve.protocols.mcpl.feature_sets import is_stateless, live
 from defserve.stores.checkpoint_ids import canonical
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 STATE_KEY: Final = VENDOR + "state"
 REMEMBERED: Final = 256
+LONGEST_ID: Final = 256
 
 
 class Told:
@@ -62,6 +63,11 @@ class Given(NamedTuple):
     def has_content(self) -> bool:
         return self.state is not None
 
+    @property
+    def starts_elsewhere(self) -> bool:
+        """Whether it need not start at the head, so that what comes of it is a branch."""
+        return self.checkpoint is not None or self.has_content
+
 
 NOTHING: Final = Given()
 
@@ -74,10 +80,16 @@ def given(call: Call) -> Given:
     if is_stateless(call) and not ("state" in source or "checkpoint" in source):
         mirrored = meta(call.params).get(STATE_KEY)
         source = mirrored if is_object(mirrored) else {}
-    checkpoint = source.get("checkpoint")
-    if checkpoint is not None and not isinstance(checkpoint, str):
-        raise InvalidParams("Invalid params: checkpoint must be a string")
+    checkpoint = checkpoint_in(source) if source.get("checkpoint") is not None else None
     return Given(checkpoint, source.get("state"), "checkpoint" in source or "state" in source)
+
+
+def checkpoint_in(params: Params) -> str:
+    """Raises InvalidParams for what is no text, or too long to be repeated in an error."""
+    found = text(params, "checkpoint")
+    if len(found) > LONGEST_ID:
+        raise InvalidParams(f"Invalid params: checkpoint has more than {LONGEST_ID} characters")
+    return found
 
 
 async def start(trees: CheckpointStore, key: TreeKey, given: Given, call: Call, *, has_head: bool) -> Held:

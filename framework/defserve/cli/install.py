@@ -1,0 +1,92 @@
+"""`defserve install`: tell an MCP client of a server."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Final
+
+from defserve.cli.parser import Parser
+from defserve.cli.targets import TARGET_HELP, headers_of, load, load_package, quiet, split_command
+from defserve.clients import files, launch
+from defserve.clients.table import CLIENTS, SCOPES, Client, Launch, client
+from defserve.errors import UsageError
+from defserve.host.addresses import is_address
+
+INSTALL_ABOUT: Final = """Write a server into the settings of an MCP client.
+
+Everything else in the file stays as it is, comments too; what it held is kept beside it as FILE.bak."""
+INSTALL_EXAMPLES: Final = """  defserve install server.py --client claude-desktop
+  defserve install server.py:catalogue --client cursor --name catalogue --env API_KEY=k-123
+  defserve install weather-mcp --client claude-code --scope project
+  defserve install https://example.com/mcp --client vscode --dry-run
+  defserve install --client codex --name files -- npx some-mcp-server --flag
+"""
+DEFAULT: Final = "mcp-json"
+
+
+def main(argv: list[str]) -> int:
+    before, command = split_command(argv)
+    parser = Parser("defserve install", INSTALL_ABOUT, INSTALL_EXAMPLES)
+    parser.add_argument("target", nargs="?", help=TARGET_HELP)
+    parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package whose server it is, instead of TARGET")
+    add_client_options(parser)
+    parser.add_argument("--name", help="what the client calls the server (its own name)")
+    parser.add_argument("--env", action="append", default=[], metavar="K=V", help="a variable for it; repeatable")
+    parser.add_argument(
+        "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
+    )
+    options = parser.parse_args(before)
+    if sum(map(bool, (options.target, options.module, command))) != 1:
+        raise UsageError("install needs one server", fix=f"say which: {TARGET_HELP}")
+    with quiet():
+        name, how = _server(options, command)
+    known = client(options.client)
+    path = known.path(options.scope, Path.cwd())
+    edit = files.put(path, known.format, (known.key, name), known.entry(how))
+    return finish(edit, options.dry_run, f"{name} is in {path}", f"{name} is already in {path}, as it should be", known)
+
+
+def add_client_options(parser: Parser) -> None:
+    parser.add_argument("--client", choices=CLIENTS, default=DEFAULT, help=f"whose settings ({DEFAULT})")
+    parser.add_argument("--scope", choices=SCOPES, help="settings of the user, or of the project in this folder")
+    parser.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
+
+
+def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]:
+    """What it is called and how it is started. A server of ours is loaded first: better it fails here than there."""
+    env = launch.environment(options.env)
+    if command is not None:
+        return launch.server_name(Path(command[0]).stem, options.name), launch.of_command(command, env)
+    if options.target is not None and is_address(options.target):
+        host = options.target.partition("//")[2].partition("/")[0].partition(":")[0]
+        return launch.server_name(host, options.name), Launch(url=options.target, headers=headers_of(options.header))
+    if options.module is not None:
+        return launch.server_name(_own(load_package(options.module)), options.name), launch.of_package(
+            options.module, env
+        )
+    return launch.server_name(_own(load(options.target)), options.name), launch.of_target(options.target, env)
+
+
+def _own(server: object) -> str:
+    return str(getattr(server, "name", None) or "server")
+
+
+def finish(edit: files.Edit, dry_run: bool, done: str, same: str, known: Client) -> int:
+    """Write it, or show what would be written, and say so."""
+    if not edit.changes:
+        print(same)
+        return 0
+    if dry_run:
+        print(edit.diff(), end="")
+        return 0
+    backup = edit.write()
+    print(done)
+    if backup is not None:
+        print(f"  what it held is in {os.path.relpath(backup) if backup.is_relative_to(Path.cwd()) else backup}")
+    if known.then:
+        print(f"  {known.title}: {known.then}" if not known.title.startswith(".") else f"  {known.then}")
+    sys.stdout.flush()
+    return 0

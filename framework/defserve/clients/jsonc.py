@@ -1,0 +1,307 @@
+"""JSON with comments, edited as text: one member put or taken out, everything else left as it was, to the letter.
+
+Comments, trailing commas, a byte order mark, the order of keys and the ends of lines stay. Every edit is read back
+before it is given out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, NoReturn
+
+DEEPEST: Final = 200
+MARK: Final = "\ufeff"
+
+_TRIVIA: Final = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)+", re.DOTALL)
+_STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
+_SCALAR: Final = re.compile(r"(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.+-])")
+# What may stand behind a member on its line: blanks, whole comments, a comment to the end.
+_REST_OF_LINE: Final = re.compile(r"(?:[ \t]+|/\*[^\r\n]*?\*/)*(?://[^\r\n]*)?")
+
+
+class Broken(ValueError):
+    """The text is not JSON, not even with comments. `line` is where that shows."""
+
+    def __init__(self, problem: str, line: int) -> None:
+        self.problem, self.line = problem, line
+        super().__init__(f"line {line}: {problem}")
+
+
+class Unfit(ValueError):
+    """The text is fine, but something in it stands where a member would have to go."""
+
+
+class Node(NamedTuple):
+    """A value and its place in the text. `members` is None for what is not an object."""
+
+    start: int
+    end: int
+    value: Any
+    members: list[Member] | None = None
+
+
+@dataclass(slots=True)
+class Member:
+    """`comma` is the place behind the value's comma, or 0 where it has none."""
+
+    key: str
+    start: int
+    node: Node
+    comma: int = field(default=0)
+
+
+def parse(text: str) -> Any:
+    """The value of the text; an empty text is an empty object. Raises Broken."""
+    return _read(text).value
+
+
+def put(text: str, path: Sequence[str], value: Any) -> str:
+    """The text with `value` at `path`; objects on the way are made. Raises Broken or Unfit."""
+    mark, text = _unmarked(text)
+    root = _read(text)
+    if not _TRIVIA.sub("", text):
+        text = text + ("" if not text or text.endswith("\n") else "\n") + "{}\n"
+        root = _read(text)
+    target, depth = _deepest(root, path)
+    expected = _with(root.value, path, value)
+    for key in reversed(path[depth + 1 :]):
+        value = {key: value}
+    assert target.members is not None
+    known = [member for member in target.members if member.key == path[depth]]
+    if known:
+        edited = _replaced(text, known[-1].node, value)
+    else:
+        edited = _inserted(text, target, path[depth], value)
+    return mark + _checked(edited, expected)
+
+
+def remove(text: str, path: Sequence[str]) -> str:
+    """The text without what is at `path`; the same text if there is nothing. Raises Broken or Unfit."""
+    mark, text = _unmarked(text)
+    root = _read(text)
+    target, depth = _deepest(root, path)
+    assert target.members is not None
+    if depth < len(path) - 1 or all(member.key != path[-1] for member in target.members):
+        return mark + text
+    expected = _with(root.value, path, _GONE)
+    while True:
+        target, _ = _deepest(_read(text), path)
+        assert target.members is not None
+        places = [place for place, member in enumerate(target.members) if member.key == path[-1]]
+        if not places:
+            return mark + _checked(text, expected)
+        text = _without(text, target, places[-1])
+
+
+# -- reading ---------------------------------------------------------------------------------------------
+
+
+def _unmarked(text: str) -> tuple[str, str]:
+    return (MARK, text[1:]) if text.startswith(MARK) else ("", text)
+
+
+def _read(text: str) -> Node:
+    _, text = _unmarked(text)
+    start = _skip(text, 0)
+    if start == len(text):
+        return Node(start, start, {}, [])
+    node = _value(text, start, 0)
+    end = _skip(text, node.end)
+    if end != len(text):
+        _fail(text, end, "something follows the end of the value")
+    return node
+
+
+def _skip(text: str, at: int) -> int:
+    found = _TRIVIA.match(text, at)
+    at = found.end() if found else at
+    if text.startswith("/*", at):
+        _fail(text, at, "a comment does not end")
+    return at
+
+
+def _value(text: str, at: int, depth: int) -> Node:
+    if depth > DEEPEST:
+        _fail(text, at, f"it is nested deeper than {DEEPEST} levels")
+    if text.startswith("{", at):
+        return _object(text, at, depth)
+    if text.startswith("[", at):
+        return _array(text, at, depth)
+    if text.startswith('"', at):
+        string, end = _string(text, at)
+        return Node(at, end, string)
+    found = _SCALAR.match(text, at)
+    if found is None:
+        _fail(text, at, f"a value was expected, and there is {_shown(text, at)}")
+    return Node(at, found.end(), json.loads(found[0]))
+
+
+def _object(text: str, start: int, depth: int) -> Node:
+    members: list[Member] = []
+    at = _skip(text, start + 1)
+    while not text.startswith("}", at):
+        if not text.startswith('"', at):
+            _fail(text, at, f"a name in quotes was expected, and there is {_shown(text, at)}")
+        key, end = _string(text, at)
+        colon = _skip(text, end)
+        if not text.startswith(":", colon):
+            _fail(text, colon, f"a colon was expected behind {key!r}, and there is {_shown(text, colon)}")
+        member = Member(key, at, _value(text, _skip(text, colon + 1), depth + 1))
+        members.append(member)
+        at, comma = _separator(text, member.node.end, "}")
+        member.comma = comma
+    return Node(start, at + 1, {member.key: member.node.value for member in members}, members)
+
+
+def _array(text: str, start: int, depth: int) -> Node:
+    items: list[Any] = []
+    at = _skip(text, start + 1)
+    while not text.startswith("]", at):
+        node = _value(text, at, depth + 1)
+        items.append(node.value)
+        at, _ = _separator(text, node.end, "]")
+    return Node(start, at + 1, items)
+
+
+def _separator(text: str, at: int, closing: str) -> tuple[int, int]:
+    """Where the next thing begins behind a value, and the place behind its comma, if it has one."""
+    at = _skip(text, at)
+    if text.startswith(",", at):
+        return _skip(text, at + 1), at + 1
+    if not text.startswith(closing, at):
+        _fail(text, at, f"a comma or {closing!r} was expected, and there is {_shown(text, at)}")
+    return at, 0
+
+
+def _string(text: str, at: int) -> tuple[str, int]:
+    found = _STRING.match(text, at)
+    if found is None:
+        _fail(text, at, "a string does not end on its line")
+    try:
+        return json.loads(found[0]), found.end()
+    except ValueError:
+        _fail(text, at, "a string has an escape that does not exist")
+
+
+def _shown(text: str, at: int) -> str:
+    return repr(text[at]) if at < len(text) else "the end of the file"
+
+
+def _fail(text: str, at: int, problem: str) -> NoReturn:
+    raise Broken(problem, text.count("\n", 0, at) + 1)
+
+
+# -- writing ---------------------------------------------------------------------------------------------
+
+_GONE: Final = object()
+
+
+def _deepest(root: Node, path: Sequence[str]) -> tuple[Node, int]:
+    """The innermost object on the way to `path`, and how many of its keys lead there (at least one is left)."""
+    node, depth = root, 0
+    while True:
+        if node.members is None:
+            raise Unfit(f"{'.'.join(path[:depth]) or 'the whole file'} is not an object")
+        inside = [member for member in node.members if member.key == path[depth]]
+        if not inside or depth == len(path) - 1:
+            return node, depth
+        node, depth = inside[-1].node, depth + 1
+
+
+def _with(whole: Any, path: Sequence[str], value: Any) -> Any:
+    """What the text has to mean after the edit."""
+    copy = dict(whole)
+    if len(path) > 1:
+        copy[path[0]] = _with(copy.get(path[0], {}), path[1:], value)
+    elif value is _GONE:
+        del copy[path[0]]
+    else:
+        copy[path[0]] = value
+    return copy
+
+
+def _checked(text: str, expected: Any) -> str:
+    if parse(text) != expected:
+        raise Unfit("it is written in a way that cannot be edited safely")
+    return text
+
+
+def _replaced(text: str, node: Node, value: Any) -> str:
+    if node.value == value:
+        return text
+    return text[: node.start] + _dump(text, value, _indent_at(text, node.start)) + text[node.end :]
+
+
+def _inserted(text: str, target: Node, key: str, value: Any) -> str:
+    assert target.members is not None
+    if not target.members:
+        return _filled(text, target, key, value)
+    first, last = target.members[0], target.members[-1]
+    end = last.comma or last.node.end
+    if "\n" not in text[target.start : first.start]:
+        member = f"{json.dumps(key, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}"
+        return f"{text[:end]}{' ' if last.comma else ', '}{member}{',' if last.comma else ''}{text[end:]}"
+    indent = _indent_at(text, first.start)
+    member = f"{_line_end(text)}{indent}{_member(text, key, value, indent)}{',' if last.comma else ''}"
+    rest = _REST_OF_LINE.match(text, end)
+    behind = rest.end() if rest else end
+    return text[:end] + ("" if last.comma else ",") + text[end:behind] + member + text[behind:]
+
+
+def _filled(text: str, target: Node, key: str, value: Any) -> str:
+    """The first member of an object, which may hold comments."""
+    base, newline = _indent_at(text, target.start), _line_end(text)
+    inside = text[target.start + 1 : target.end - 1].rstrip()
+    indent = base + _unit(text)
+    member = f"{newline}{indent}{_member(text, key, value, indent)}{newline}{base}"
+    return text[: target.start + 1] + inside + member + text[target.end - 1 :]
+
+
+def _without(text: str, target: Node, place: int) -> str:
+    assert target.members is not None
+    members = target.members
+    member, is_last = members[place], place == len(members) - 1
+    start, end = member.start, member.comma or member.node.end
+    line = text.rfind("\n", 0, start) + 1
+    if not text[line:start].strip():
+        # A line of its own goes as a whole.
+        following = re.compile(r"[ \t]*(\r?\n|$)").match(text, end)
+        if following:
+            start, end = line, following.end()
+    else:
+        start = len(text[:start].rstrip(" \t")) if is_last else start
+        end = end if is_last else end + len(text[end:]) - len(text[end:].lstrip(" \t"))
+    before = text[:start]
+    if is_last and place and not member.comma:
+        # The comma before it would be left over.
+        comma = members[place - 1].comma
+        before = before[: comma - 1] + before[comma:]
+    return before + text[end:]
+
+
+def _member(text: str, key: str, value: Any, indent: str) -> str:
+    return f"{json.dumps(key, ensure_ascii=False)}: {_dump(text, value, indent)}"
+
+
+def _dump(text: str, value: Any, indent: str) -> str:
+    lines = json.dumps(value, ensure_ascii=False, indent=_unit(text)).split("\n")
+    return (_line_end(text) + indent).join(lines)
+
+
+def _indent_at(text: str, at: int) -> str:
+    """The blanks that the line of this place begins with."""
+    line = text[text.rfind("\n", 0, at) + 1 : at]
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _unit(text: str) -> str:
+    """One step of indentation, as the text has it."""
+    found = re.search(r"^(\t|[ ]{1,8})(?=\")", text, re.MULTILINE)
+    return found[1] if found else "  "
+
+
+def _line_end(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"

@@ -1,0 +1,209 @@
+"""The clients that can be told of a server: where each keeps its settings, under which key, and in which words."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from defserve.errors import UsageError
+
+Scope = Literal["user", "project"]
+Format = Literal["json", "toml"]
+SCOPES: Final[tuple[Scope, ...]] = ("user", "project")
+
+
+class Launch(NamedTuple):
+    """How a client reaches a server: by a command it starts, or at an address."""
+
+    command: str = ""
+    args: Sequence[str] = ()
+    env: Mapping[str, str] = {}
+    url: str = ""
+    headers: Mapping[str, str] = {}
+
+
+Entry = Callable[[Launch], dict[str, Any]]
+
+
+class Client(NamedTuple):
+    """`paths` gives the settings file of a scope; a relative one is below the project's folder.
+
+    `then` is what a person has to do before the client sees the server.
+    """
+
+    title: str
+    key: str
+    entry: Entry
+    paths: Mapping[Scope, Callable[[], Path]]
+    format: Format = "json"
+    then: str = ""
+
+    def path(self, scope: Scope | None, project: Path) -> Path:
+        """The settings file. Raises UsageError for a scope that the client does not have."""
+        chosen: Scope = scope or next(iter(self.paths))
+        if chosen not in self.paths:
+            only = next(iter(self.paths))
+            raise UsageError(f"{self.title} has no settings for a {chosen}", fix=f"use --scope {only}, or leave it out")
+        return project / self.paths[chosen]()
+
+
+def client(name: str) -> Client:
+    """The client of that name. Raises UsageError for one that is not known."""
+    if name not in CLIENTS:
+        raise UsageError(f"there is no client {name!r}", fix=f"use one of {', '.join(CLIENTS)}")
+    return CLIENTS[name]
+
+
+# -- places ----------------------------------------------------------------------------------------------
+
+
+def _home(*parts: str) -> Callable[[], Path]:
+    return lambda: Path(os.path.expanduser("~"), *parts)
+
+
+def _here(*parts: str) -> Callable[[], Path]:
+    return lambda: Path(*parts)
+
+
+def _application(mac: str, windows: str, linux: str, *parts: str) -> Callable[[], Path]:
+    """Below the folder in which applications of this system keep their settings."""
+
+    def path() -> Path:
+        if sys.platform == "darwin":
+            return Path(os.path.expanduser("~"), "Library", "Application Support", mac, *parts)
+        if sys.platform == "win32":
+            return Path(os.environ.get("APPDATA") or os.path.expanduser(r"~\AppData\Roaming"), windows, *parts)
+        return _xdg(linux, *parts)
+
+    return path
+
+
+def _xdg(*parts: str) -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), *parts)
+
+
+def _zed() -> Path:
+    if sys.platform == "win32":
+        return _application("Zed", "Zed", "zed", "settings.json")()
+    # On a Mac, too.
+    return _xdg("zed", "settings.json")
+
+
+def _codex() -> Path:
+    return Path(os.environ.get("CODEX_HOME") or os.path.expanduser("~/.codex"), "config.toml")
+
+
+# -- words -----------------------------------------------------------------------------------------------
+
+
+def _filled(**members: Any) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value}
+
+
+def _started(launch: Launch) -> dict[str, Any]:
+    return {"command": launch.command, "args": list(launch.args), **_filled(env=dict(launch.env))}
+
+
+def _plain(launch: Launch) -> dict[str, Any]:
+    if launch.url:
+        return {"url": launch.url, **_filled(headers=dict(launch.headers))}
+    return _started(launch)
+
+
+def _typed(launch: Launch) -> dict[str, Any]:
+    """With the transport by its name; only some of these clients know `ws`."""
+    if not launch.url:
+        return {"type": "stdio", **_started(launch)}
+    return {"type": "ws" if launch.url.startswith("ws") else "http", **_plain(launch)}
+
+
+def _gemini(launch: Launch) -> dict[str, Any]:
+    return {**_plain(launch), "type": "http"} if launch.url else _plain(launch)
+
+
+def _windsurf(launch: Launch) -> dict[str, Any]:
+    entry = _plain(launch)
+    return {"serverUrl": entry.pop("url"), **entry} if launch.url else entry
+
+
+def _desktop(launch: Launch) -> dict[str, Any]:
+    if launch.url:
+        raise UsageError("Claude Desktop starts commands only", fix="add a server at an address in its settings dialog")
+    return _started(launch)
+
+
+def _codex_entry(launch: Launch) -> dict[str, Any]:
+    if launch.url:
+        return {"url": launch.url, **_filled(http_headers=dict(launch.headers))}
+    return _started(launch)
+
+
+CLIENTS: Final[Mapping[str, Client]] = {
+    "claude-desktop": Client(
+        "Claude Desktop",
+        "mcpServers",
+        _desktop,
+        {"user": _application("Claude", "Claude", "Claude", "claude_desktop_config.json")},
+        then="restart Claude Desktop",
+    ),
+    "claude-code": Client(
+        "Claude Code",
+        "mcpServers",
+        _typed,
+        {"user": _home(".claude.json"), "project": _here(".mcp.json")},
+        then="/mcp shows it in a new session",
+    ),
+    "vscode": Client(
+        "VS Code",
+        "servers",
+        _typed,
+        {"project": _here(".vscode", "mcp.json"), "user": _application("Code", "Code", "Code", "User", "mcp.json")},
+        then="`MCP: List Servers` shows it",
+    ),
+    "cursor": Client(
+        "Cursor",
+        "mcpServers",
+        _plain,
+        {"user": _home(".cursor", "mcp.json"), "project": _here(".cursor", "mcp.json")},
+        then="Cursor shows it under Settings, MCP",
+    ),
+    "windsurf": Client(
+        "Windsurf",
+        "mcpServers",
+        _windsurf,
+        {"user": _home(".codeium", "windsurf", "mcp_config.json")},
+        then="press Refresh in its MCP panel",
+    ),
+    "zed": Client(
+        "Zed",
+        "context_servers",
+        _plain,
+        {"user": _zed, "project": _here(".zed", "settings.json")},
+        then="its agent panel shows it",
+    ),
+    "gemini": Client(
+        "Gemini CLI",
+        "mcpServers",
+        _gemini,
+        {"user": _home(".gemini", "settings.json"), "project": _here(".gemini", "settings.json")},
+        then="/mcp shows it in a new session",
+    ),
+    "codex": Client(
+        "Codex",
+        "mcp_servers",
+        _codex_entry,
+        {"user": _codex},
+        format="toml",
+        then="/mcp shows it in a new session",
+    ),
+    "mcp-json": Client(
+        ".mcp.json",
+        "mcpServers",
+        _typed,
+        {"project": _here(".mcp.json")},
+        then="Claude Code, VS Code and others read it in this folder",
+    ),
+}

@@ -1,0 +1,41 @@
+"""What authors of live servers write with (MCPL), in one place; `Message` here is a channel's, not sampling's."""
+
+from defserve.protocols.mcpl.channel_values import Author, Channel, Message, MessageReceipt
+from defserve.protocols.mcpl.content import Content
+from defserve.protocols.mcpl.errors import (
+    AmbiguousPeer,
+    ChannelNotPermitted,
+    ChannelOpenFailed,
+    FeatureDisabled,
+    UnknownChannel,
+)
+from defserve.protocols.mcpl.inference import Inference
+from defserve.protocols.mcpl.peers import To, everyone
+from defserve.protocols.mcpl.push import Event, Receipt
+from defserve.protocols.mcpl.scopes import Scope
+from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Rewrite, Turn, Usage
+
+__all__ = [
+    "AmbiguousPeer",
+    "Author",
+    "Channel",
+    "ChannelNotPermitted",
+    "ChannelOpenFailed",
+    "Content",
+    "Event",
+    "FeatureDisabled",
+    "FinishedTurn",
+    "Inference",
+    "Injection",
+    "Message",
+    "MessageReceipt",
+    "ModelInfo",
+    "Receipt",
+    "Rewrite",
+    "Scope",
+    "To",
+    "Turn",
+    "UnknownChannel",
+    "Usage",
+    "everyone",
+]

@@ -1,0 +1,71 @@
+"""What an envelope says it holds: `base[:METHOD[:CONTEXT]]`. METHOD has no colon, CONTEXT may have any number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+REQUEST: Final = "mcp/request"
+RESPONSE: Final = "mcp/response"
+PROPOSAL: Final = "mcp/proposal"
+CHAT: Final = "chat"
+PRESENCE: Final = "system/presence"
+WELCOME: Final = "system/welcome"
+ERROR: Final = "system/error"
+
+MCP: Final = frozenset({REQUEST, RESPONSE, PROPOSAL})
+BARE: Final = frozenset({"presence", "system"})
+"""How §3 lists the gateway's kinds; §3.4 and §3.5 have names for them, which are the ones we send."""
+
+CONTEXT_FIELD: Final[Mapping[str, str]] = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "resources/subscribe": "uri",
+    "resources/unsubscribe": "uri",
+    "notifications/resources/updated": "uri",
+}
+"""Method to the place in its params that CONTEXT repeats."""
+
+
+class Kind(NamedTuple):
+    """A kind in its parts; `method` and `context` are empty where it has none."""
+
+    base: str
+    method: str = ""
+    context: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(part for part in self if part)
+
+
+def parse_kind(text: str) -> Kind | None:
+    """The parts of a kind; None where one of them is empty."""
+    parts = text.split(":", 2)
+    return Kind(*parts) if all(parts) else None
+
+
+def kind_of(base: str, method: str, params: Mapping[str, Any]) -> str:
+    """The kind of a message about `method`: its CONTEXT is in the params, if the method has one."""
+    context = context_of(method, params)
+    return f"{base}:{method}:{context}" if context else f"{base}:{method}"
+
+
+def context_of(method: str, params: Mapping[str, Any]) -> str:
+    """The operation within a method (the tool's name, the resource's URI); empty for methods that have none."""
+    value = params.get(CONTEXT_FIELD.get(method, ""))
+    return value if isinstance(value, str) else ""
+
+
+def is_reserved(kind: str) -> bool:
+    """Whether only a gateway may send it."""
+    return kind.startswith("system/") or kind.partition(":")[0] in BARE
+
+
+def namespaced(kind: str, payload: Mapping[str, Any]) -> str:
+    """The kind a gateway's message has today; a bare one is told apart by what it holds."""
+    if kind not in BARE:
+        return kind
+    if kind == "presence" or "event" in payload:
+        return PRESENCE
+    return WELCOME if "you" in payload else ERROR

@@ -1,0 +1,75 @@
+"""One at a time among processes that share a store: a lease, which ends by itself soon after its holder has died.
+
+It keeps others from beginning what would come to nothing. What must never happen twice is up to `Change.expect`: a
+holder that was paused for too long does not know that its lease has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from contextlib import suppress
+from typing import Final
+
+from defserve.errors import Refused
+from defserve.stores.store import Change, Store, StoreBusy
+
+TTL: Final = 10.0
+RENEWED_EVERY: Final = TTL / 4
+FIRST_PAUSE: Final = 0.005
+LONGEST_PAUSE: Final = 0.1
+
+_SPACE: Final = "lease:"
+_HOLDER: Final = "holder"
+
+
+class Lease:
+    """The right to be the only one who has this name, for whoever has acquired it and not released it."""
+
+    __slots__ = ("_store", "_space", "_token", "_renewing")
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._space, self._token = store, _SPACE + name, secrets.token_bytes(16)
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def acquire(self, seconds: float) -> None:
+        """Wait for it. Raises StoreBusy after `seconds`, and what the store raises."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wait()
+        except TimeoutError:
+            raise StoreBusy("somebody else holds this for too long", data={"retry_after_ms": 1000}) from None
+        except asyncio.CancelledError:
+            await self.release()  # it may have been given meanwhile
+            raise
+        self._renewing = asyncio.create_task(self._renew())
+
+    async def release(self) -> None:
+        """Let the next one have it. If the store cannot be told, it ends by itself."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        with suppress(Refused):
+            await self._store.change(Change(self._space, drop=[_HOLDER], expect={_HOLDER: self._token}, ttl=TTL))
+
+    async def _wait(self) -> None:
+        pause = FIRST_PAUSE
+        while not await self._taken():
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _taken(self) -> bool:
+        if await self._store.change(self._hold(None)):
+            return True
+        # A store that lost its connection may have asked twice, and been told of its own first change.
+        return (await self._store.get(self._space, [_HOLDER])).get(_HOLDER) == self._token
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEWED_EVERY)
+            with suppress(Refused):
+                if not await self._store.change(self._hold(self._token)):
+                    return
+
+    def _hold(self, before: bytes | None) -> Change:
+        return Change(self._space, put={_HOLDER: self._token}, expect={_HOLDER: before}, ttl=TTL)

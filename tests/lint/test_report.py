@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from defserve.lint.report import complaints
+from defserve.lint.rules import RULES
+from tests.lint.reading import wire
+
+
+def test_errors_come_first_and_a_rule_can_be_left_out():
+    found = wire({"name": "run", "description": ""})
+    assert [c.rule for c in complaints(found)] == ["missing-description", "unmarked-danger", "vague-name"]
+    assert [c.rule for c in complaints(found, {"unmarked-danger", "vague-name"})] == ["missing-description"]
+
+
+def test_every_rule_says_what_it_looks_for():
+    assert all(rule.about and rule.level in ("error", "warning") for rule in RULES.values())

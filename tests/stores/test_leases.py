@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from defserve.stores import leases
+from defserve.stores.leases import Lease
+from defserve.stores.memory import MemoryStore
+from defserve.stores.store import Store, StoreBusy
+
+from .conftest import Run
+
+
+def test_one_at_a_time_has_a_lease(store: Store, run: Run):
+    at_work = most = 0
+
+    async def work() -> None:
+        nonlocal at_work, most
+        lease = Lease(store, "tree")
+        await lease.acquire(10)
+        at_work += 1
+        most = max(most, at_work)
+        await asyncio.sleep(0.001)
+        at_work -= 1
+        await lease.release()
+
+    async def together() -> None:
+        await asyncio.gather(*(work() for _ in range(8)))
+
+    run(together())
+    assert most == 1
+
+
+def test_who_waits_too_long_is_told_so(store: Store, run: Run):
+    async def wait() -> None:
+        held = Lease(store, "tree")
+        await held.acquire(1)
+        other = Lease(store, "tree")
+        with pytest.raises(StoreBusy):
+            await other.acquire(0.02)
+        await other.release()  # which is none of its business
+        with pytest.raises(StoreBusy):
+            await other.acquire(0.02)
+        await held.release()
+        await other.acquire(1)
+        await other.release()
+
+    run(wait())
+
+
+def test_a_lease_ends_with_its_holder_and_not_before(run: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(leases, "RENEWED_EVERY", 0.001)
+    now = 0.0
+    store = MemoryStore(clock=lambda: now)
+
+    async def wait() -> None:
+        nonlocal now
+        held, other = Lease(store, "tree"), Lease(store, "tree")
+        await held.acquire(1)
+        for _ in range(5):
+            now += leases.TTL * 0.9
+            await asyncio.sleep(0.02)  # in which it is renewed
+        with pytest.raises(StoreBusy):
+            await other.acquire(0.02)
+        held._renewing.cancel()  # pyright: ignore
+        await asyncio.sleep(0)
+        now += leases.TTL * 1.1
+        await other.acquire(0.5)
+        await held.release()  # which no longer holds it
+        with pytest.raises(StoreBusy):
+            await Lease(store, "tree").acquire(0.02)
+        await other.release()
+
+    run(wait())
+
+
+def test_who_stops_waiting_leaves_nothing_behind(run: Run):
+    class Slow(MemoryStore):
+        async def change(self, change: object) -> bool:
+            done = await super().change(change)  # pyright: ignore
+            await asyncio.sleep(0)
+            return done
+
+    store = Slow()
+
+    async def stop() -> None:
+        waiting = asyncio.ensure_future(Lease(store, "tree").acquire(1))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        await Lease(store, "tree").acquire(0.1)
+
+    run(stop())
