@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "protocols.mcpx": UNDER_PROTOCOLS | {"protocols.mcp"},
     "transports": {"stores", "auth", "wire"},
     "runner": {"transports", "core", "wire"},
-    "host": {"transports", "core", "wire"} | PROTOCOLS,
+    "host": {"transports", "stores", "core", "wire"} | PROTOCOLS,
     "gateway": {"protocols.mcpx", "transports", "auth", "wire"},
     "options": {"protocols.mcp", "protocols.mgp"},
     "marks": {"options"},
@@ -60,6 +60,9 @@ ALLOWED: dict[str, set[str]] = {
     "kernel": UNDER_TOOLS,
     "__main__": {"cli"},
 }
+
+# Groups of entry points look like modules, and are none.
+GROUPS = ("defserve.servers",)
 
 NAMELESS = ("wire", "core", "runner")
 
@@ -114,7 +117,7 @@ def _imported(node: ast.AST, source: str, is_package: bool, root: str) -> list[s
             above = here[: len(here) - level + is_package] if level else []
             base = ".".join([*above, *([module] if module else [])])
             return [f"{base}.{alias.name}" for alias in names]
-        case ast.Constant(value=str(text)) if re.fullmatch(rf"{root}(\.\w+)+(:\w+)?", text):
+        case ast.Constant(value=str(text)) if re.fullmatch(rf"{root}(\.\w+)+(:\w+)?", text) and text not in GROUPS:
             # Also a lazy import: `import_module("defserve.x")`, or a table of such names.
             return [text.partition(":")[0]]
         case _:

@@ -415,7 +415,7 @@ class Server:
     def composition(self) -> Composition:
         """Everything declared, folded. From its first use on, extensions, mounts and `around` are fixed."""
         if self._composition is None:
-            composition = Composition(self._extensions, limits=self.limits, around=self._around)
+            composition = Composition(self._extensions, limits=self.limits, around=self._guarded())
             unknown = sorted(set(self._around) - composition.known_methods)
             if unknown:
                 raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")
@@ -426,6 +426,19 @@ class Server:
                 self._mcpl.compose(composition)
             self._composition = composition
         return self._composition
+
+    def _guarded(self) -> Mapping[str, Sequence[Wrapper]]:
+        """What wraps the methods: where tokens come in messages, asking for them goes before all else."""
+        if self.auth is None or not self.auth.in_messages:
+            return self._around
+        from defserve.protocols.mcp.message_tokens import MessageTokens
+
+        tokens = MessageTokens(self.auth)
+        opening = {name for extension in self._extensions for name in extension.opens_with}
+        served = {name for extension in self._extensions for name in extension.methods()}
+        return {name: (tokens, *self._around.get(name, ())) for name in served - opening} | {
+            name: wrappers for name, wrappers in self._around.items() if name in opening
+        }
 
     # -- for the layers below ----------------------------------------------------------------------------
 

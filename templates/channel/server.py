@@ -1,7 +1,7 @@
 """{{ cookiecutter.description }}"""
 
-from defserve import Server, everyone
-from defserve.protocols.mcpl.channel_values import Author, Channel, Message
+from defserve import Server
+from defserve.live import Author, Channel, Message, everyone
 
 server = Server("{{ cookiecutter.project_slug }}")
 talking = server.feature_set("chat.room", "Listen and talk in the chat room", inbox=True)

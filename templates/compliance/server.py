@@ -3,7 +3,7 @@
 import re
 
 from defserve import Server
-from defserve.protocols.mcpl.turns import FinishedTurn, Rewrite
+from defserve.live import FinishedTurn, Rewrite
 
 server = Server("{{ cookiecutter.project_slug }}")
 redaction = server.feature_set("compliance.redaction", "Redact secrets and personal data in what the model says")

@@ -1,6 +1,6 @@
 import pytest
 from defserve.host import Mcpl
-from defserve.protocols.mcpl.turns import Turn
+from defserve.live import Turn
 from defserve.testing import SyncClient
 
 pytestmark = pytest.mark.serves("{{ cookiecutter.package_name }}.server:server", mcpl=Mcpl())

@@ -3,7 +3,7 @@
 import re
 
 from defserve import Server
-from defserve.protocols.mcpl.turns import FinishedTurn, Injection, Turn
+from defserve.live import FinishedTurn, Injection, Turn
 
 server = Server("{{ cookiecutter.project_slug }}")
 retrieval = server.feature_set("memory.retrieval", "Recall what is known about what is being said")

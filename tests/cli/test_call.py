@@ -74,3 +74,17 @@ def test_an_unknown_tool_is_met_with_a_suggestion(defserve: Run):
 )
 def test_text_becomes_what_the_schema_wants(schema: dict[str, object], text: str, value: object):
     assert fit({"a": text}, {"a": schema}) == {"a": value}
+
+
+def test_arguments_can_be_validated_without_a_call(defserve: Run):
+    assert defserve("call", "tests.export.shop", "price", "ticker=ABC", "--validate").out == "valid\n"
+    code, _, err = defserve("call", "tests.export.shop", "price", "ticker=abc", "days=0", "--validate")
+    assert code == 5
+    assert err == 'error: ticker: must match the pattern ^[A-Z]{1,5}$, got "abc"\ndays: must be at least 1, got 0\n'
+    assert "did you mean 'price'?" in defserve("call", "tests.export.shop", "prices", "--validate").err
+
+
+@pytest.mark.req("MCP-10.3")
+def test_a_server_that_validates_nothing_is_judged_by_its_list(defserve: Run):
+    code, _, err = defserve("call", "tests.testing.toy", "greet", "nme=x", "--validate")
+    assert (code, "nme" in err) == (5, True)

@@ -43,7 +43,10 @@ def test_anything_else_is_a_mistake_in_the_template(text: str):
 
 
 def test_a_file_is_rendered_where_it_is_named_without_its_last_line_end():
-    renderer = Renderer(VALUES, {"body": lambda name: f"{name}: {{{{ cookiecutter.body }}}}\n"})
+    def body(name: str) -> str:
+        return f"{name}: {{{{ cookiecutter.body }}}}\n"
+
+    renderer = Renderer(VALUES, {"body": body})
     assert renderer.render('{{ body("server.py") }}\n') == "server.py: tools\n"
 
 

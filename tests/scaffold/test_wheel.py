@@ -20,7 +20,10 @@ async def test_from_the_wheel_to_a_command_that_the_official_client_drives(tmp_p
 
     environment = Environment(tmp_path / "env", borrows=True)
     environment.install("--no-deps", ours)
-    environment.run("defserve", "new", "fresh-mcp", "--yes", cwd=tmp_path)
-    environment.install("--no-deps", build_wheel(tmp_path / "fresh-mcp", tmp_path))
+    told = environment.run("defserve", "new", "fresh-mcp", "--yes", cwd=tmp_path)
+    assert f"pip install {ours}\n" in told  # which is not on an index, as far as the command can know
+    theirs = build_wheel(tmp_path / "fresh-mcp", tmp_path)
+    assert "fresh_mcp/py.typed" in zipfile.ZipFile(theirs).namelist()
+    environment.install("--no-deps", theirs)
     assert environment.run("fresh-mcp", "--version").strip() == "fresh-mcp 0.1.0"
     assert await drive(environment.bin / "fresh-mcp", "greet", {"name": "Ada"}) == ["Hello, Ada!"] * 2

@@ -8,14 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from defserve.auth.api_keys import ApiKeys
     from defserve.auth.buckets import Rate
     from defserve.auth.options import Auth
     from defserve.auth.principals import Principal
     from defserve.auth.verifiers import JWT, StaticTokens, TokenVerifier
 
-__all__ = ["Auth", "JWT", "Principal", "Rate", "StaticTokens", "TokenVerifier"]
+__all__ = ["ApiKeys", "Auth", "JWT", "Principal", "Rate", "StaticTokens", "TokenVerifier"]
 
 _HOMES = {
+    "ApiKeys": "defserve.auth.api_keys",
     "Auth": "defserve.auth.options",
     "JWT": "defserve.auth.verifiers",
     "Principal": "defserve.auth.principals",

@@ -28,7 +28,8 @@ class Auth:
     `resource` is the public URL of this server's endpoint and `authorization_servers` are the issuers of its tokens;
     with a JWT verifier both default to what it checks, where that is a URL. Without both no metadata is published,
     and clients must have been given their token. `scopes` are required of every token; `implies` says which scopes
-    include others: `{"files:write": ["files:read"]}`.
+    include others: `{"files:write": ["files:read"]}`. With `in_messages`, callers on stdio, who are let in without a
+    token otherwise, have to bring one in each request: `"auth": {"type": "bearer", "token": …}`.
     """
 
     def __init__(
@@ -39,8 +40,9 @@ class Auth:
         authorization_servers: Iterable[str] = (),
         scopes: Iterable[str] = (),
         implies: Mapping[str, Iterable[str]] | None = None,
+        in_messages: bool = False,
     ) -> None:
-        self.verifier = _checked_verifier(verifier)
+        self.verifier, self.in_messages = _checked_verifier(verifier), in_messages
         self.scopes = checked_scopes(scopes)
         self.resource = _resource(verifier, resource, tuple(authorization_servers), self.scopes)
         self._metadata_url = self.resource.metadata_url if self.resource else ""
@@ -80,7 +82,8 @@ def _checked_verifier(value: object) -> TokenVerifier:
     what = value.__name__ if isinstance(value, type) else type(value).__name__
     raise UsageError(
         f"auth: {what} cannot verify tokens",
-        fix="give StaticTokens(…), JWT(…), or an object with `async def verify(self, token: str) -> Principal | None`",
+        fix="give ApiKeys(…), StaticTokens(…), JWT(…), or an object with "
+        "`async def verify(self, token: str) -> Principal | None`",
     )
 
 

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "publish": ("defserve.cli.publish", "check a project and show, or with --yes run, what uploads it"),
     "keys": ("defserve.cli.keys", "make, list and revoke API keys"),
     "audit": ("defserve.cli.audit", "check that an audit log is whole, and read it"),
+    "state": ("defserve.cli.state", "look at the checkpoints in a store: list, show, diff, export, prune, verify"),
     "doctor": ("defserve.cli.doctor", "look at what is installed here, and what is missing"),
     "completion": ("defserve.cli.completion", "print the completion script of a shell"),
     "version": ("defserve.cli.about", "show which version this is"),

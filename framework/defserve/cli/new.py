@@ -119,10 +119,27 @@ def report(project: Project) -> Iterator[str]:
     yield f"Made {project.folder}{os.sep} from {project.answers['body']!r}: {len(project.files)} files.\n\nNext:"
     yield f"  cd {shlex.quote(str(project.folder))}"
     yield f"  python -m venv .venv && {activate}"
+    if checkout := _checkout():
+        yield f"  pip install {shlex.quote(checkout)}"
     yield "  pip install -e '.[dev]'" if posix else '  pip install -e ".[dev]"'
     yield "  pytest"
     yield f"  defserve list -m {package}"
     yield f"\n`defserve add tool NAME` adds to it; `{slug}` is the command it installs; README.md has the rest."
+
+
+def _checkout() -> str | None:
+    """The folder this defserve was installed from, if not from an index: a new environment cannot find it there."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        origin = json.loads(distribution("defserve").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return None
+    url = urlsplit(str(origin.get("url", "")))
+    return url2pathname(url.path) if url.scheme == "file" else None
 
 
 def _say(text: str) -> None:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+DESCRIBE: Final = "\0describe"
+"""No command line can hold it: given as the only argument, the parser itself is wanted."""
+
+
+class Described(Exception):
+    """A parser, ready to be read instead of used."""
+
+    def __init__(self, parser: Parser) -> None:
+        self.parser = parser
+        super().__init__(parser.prog)
 
 
 class Parser(argparse.ArgumentParser):
@@ -16,6 +28,11 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        if args is not None and list(args) == [DESCRIBE]:
+            raise Described(self)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         print(f"error: {message}\n  fix: see {self.prog} --help", file=sys.stderr)

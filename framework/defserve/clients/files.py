@@ -106,7 +106,8 @@ def _edited(path: Path, edit: Callable[[], Any]) -> Any:
         ) from None
     except jsonc.Unfit as error:
         raise UsageError(
-            f"{path} was left alone: {error}", fix="use --dry-run on an empty folder to see the entry, and add it by hand"
+            f"{path} was left alone: {error}",
+            fix="use --dry-run on an empty folder to see the entry, and add it by hand",
         ) from None
 
 

@@ -326,6 +326,21 @@ class Session(Locals):
         self.terms = self.composition.agree(offer)
         return self.terms
 
+    def belong_to(self, principal: str, identity: object) -> None:
+        """The peer has shown who it is after the conversation began. Raises LimitExceeded if it has too many."""
+        before = self.principal, self.identity
+        counted = principal != self.principal and self in self.composition.sessions
+        if counted:
+            self.composition.dismiss(self)
+        self.principal, self.identity = principal, identity
+        if counted:
+            try:
+                self.composition.admit(self)
+            except LimitExceeded:
+                self.principal, self.identity = before
+                self.composition.admit(self)
+                raise
+
     def cancel(self, id: Id) -> None:
         """Stop a call for good: no reply follows. Unknown and finished ids are ignored."""
         call = self.in_flight.get(id)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from defserve.host.live_routing import InferenceRequest, Router
     from defserve.host.live_scopes import Elevation
     from defserve.host.live_sets import Declared, FeatureSets
+    from defserve.host.live_state import HostState, RolledBack
     from defserve.host.mcpl import Mcpl
     from defserve.host.mcpl_peer import McplPeer
     from defserve.host.mgp import Mgp
@@ -56,6 +57,7 @@ __all__ = [
     "Grant",
     "Health",
     "HookRunner",
+    "HostState",
     "HttpLink",
     "Inbox",
     "InferenceRequest",
@@ -76,6 +78,7 @@ __all__ = [
     "Remote",
     "Reviewed",
     "Rewritten",
+    "RolledBack",
     "Router",
     "ScriptedModel",
     "Stream",
@@ -104,6 +107,7 @@ _HOMES = {
     "Grant": "defserve.host.approval",
     "Health": "defserve.host.health",
     "HookRunner": "defserve.host.live_hooks",
+    "HostState": "defserve.host.live_state",
     "HttpLink": "defserve.host.http",
     "Inbox": "defserve.host.inbox",
     "InferenceRequest": "defserve.host.live_routing",
@@ -124,6 +128,7 @@ _HOMES = {
     "Remote": "defserve.host.addresses",
     "Reviewed": "defserve.host.live_hooks",
     "Rewritten": "defserve.host.live_hooks",
+    "RolledBack": "defserve.host.live_state",
     "Router": "defserve.host.live_routing",
     "ScriptedModel": "defserve.host.scripted_model",
     "Stream": "defserve.host.streaming",

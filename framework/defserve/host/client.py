@@ -315,9 +315,14 @@ class Client:
             return in_rounds(ask, params, self.answers)
 
         send = follow_up if follow else ask
-        if self.mgp is None:
-            return await send(params or {})
-        return await self.mgp.around(method, params or {}, send, attendant)
+        mgp = self.mgp
+
+        async def guarded(params: Mapping[str, Any]) -> Json:
+            return await (send(params) if mgp is None else mgp.around(method, params, send, attendant))
+
+        if self.mcpl is not None and method == "tools/call":
+            return await self.mcpl.around(params or {}, guarded)
+        return await guarded(params or {})
 
     async def health(self) -> Health:
         """How the server is, with its resources and checks (MGP §11.3). Needs `mgp`."""

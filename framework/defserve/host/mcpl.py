@@ -13,6 +13,7 @@ from defserve.host.live_messages import OnMessage
 from defserve.host.live_routing import Model, Router
 from defserve.host.live_scopes import Approve
 from defserve.host.live_sets import FeatureSets, Wish
+from defserve.host.live_state import SENDING, Sending
 from defserve.host.once import WINDOW, Once
 from defserve.protocols.mcpl.extension import VERSION
 from defserve.protocols.mcpl.turns import ModelInfo
@@ -41,6 +42,8 @@ class Mcpl:
                   without it they wait in `client.mcpl.messages()`
     model         answers servers' inference requests (§11): a function of an InferenceRequest, or a Router
     model_info    what servers and hooks are told of the model; the model's own `info` unless it is given
+    state         what calls of a set that keeps state bring along (§8.4): "host" the content and its checkpoint, where
+                  the server tells it; "checkpoint" only the latter; None neither, and the server goes on where it was
     window        how many events and messages are remembered, so that each counts once; or a `Once` that outlives
                   connections
     before_seconds, after_seconds  how long a server may take over a hook (§10.6)
@@ -61,6 +64,7 @@ class Mcpl:
         on_message: OnMessage | None = None,
         model: Model | Router | None = None,
         model_info: ModelInfo | None = None,
+        state: Sending = "host",
         window: int | Once = WINDOW,
         before_seconds: float = BEFORE_SECONDS,
         after_seconds: float = AFTER_SECONDS,
@@ -70,6 +74,9 @@ class Mcpl:
     ) -> None:
         if unknown := sorted(set(without) - set(OFFERS)):
             raise UsageError(f"without={unknown}", fix=f"use some of {', '.join(OFFERS)}")
+        if state not in SENDING:
+            raise UsageError(f"state={state!r}", fix='use "host", "checkpoint" or None')
+        self.state: Sending = state
         self.scopes = dict(scopes or {})
         self.feature_sets = feature_sets
         self.sets()  # for its complaints

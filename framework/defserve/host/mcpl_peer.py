@@ -22,6 +22,7 @@ from defserve.host.live_inference import LiveInference
 from defserve.host.live_messages import ChannelMessage, Delivery, Outgoing
 from defserve.host.live_scopes import LiveScopes
 from defserve.host.live_sets import CHANGED, POLICY_KEY, UPDATE
+from defserve.host.live_state import HostState, LiveState, RolledBack, Send
 from defserve.protocols.mcpl.channel_values import Channel
 from defserve.protocols.mcpl.content import Sendable
 from defserve.protocols.mcpl.errors import LiveRefusal
@@ -58,6 +59,7 @@ class McplPeer:
         self.hooks = LiveHooks(options.hooks, sets, audit, self._request, self._notify)
         self.channels = LiveChannels(options.on_message, seen, sets, audit, self._request, self._notify)
         self._inbox = LiveInbox(client, sets, self._events.pushed, self.channels.fetched)
+        self._states = LiveState(options.state, sets, audit, client.listed, self._request, client.timeout)
         # Request of the server's → the capability it comes with, and who answers.
         self._answerers: Mapping[str, tuple[str, Answerer | None]] = {
             live_events.PUSH: ("pushEvents", self._events.pushed),
@@ -175,6 +177,25 @@ class McplPeer:
         fields = {"scope": where.wire()} if self.version is not None else None
         return await self._client.value(tool, await self._client.call_raw(tool, arguments, fields=fields))
 
+    def state(self, feature_set: str) -> HostState:
+        """Where this host is in a set's checkpoints, and what it holds of them (§8). Raises UnknownFeatureSet."""
+        return self._states.state(feature_set)
+
+    async def rollback(self, feature_set: str, checkpoint: str) -> RolledBack:
+        """Have the server undo what came after a checkpoint (§8.5); calls go on from there.
+
+        Raises PeerError, with −32005 for a checkpoint that the server no longer keeps, and UnknownFeatureSet.
+        """
+        return await self._states.rollback(feature_set, checkpoint)
+
+    def branch(self, feature_set: str, checkpoint: str | None, content: Any = None) -> None:
+        """Go on from a checkpoint without undoing anything; the server hears of it with the next call.
+
+        None is where the server itself is; it begins anew with callers that it cannot tell apart. `content` is that of
+        the checkpoint, for a host that kept it itself. Raises UnknownFeatureSet.
+        """
+        self._states.branch(feature_set, checkpoint, content)
+
     async def open(self, type: str, address: Any = None, metadata: Mapping[str, Any] | None = None) -> Channel:
         return await self.channels.open(type, address, metadata)
 
@@ -190,6 +211,10 @@ class McplPeer:
         return self.channels.outgoing(id, inference_id=inference_id, conversation_id=conversation_id)
 
     # -- on the wire -------------------------------------------------------------------------------------
+
+    async def around(self, params: Mapping[str, Any], send: Send) -> Json:
+        """A `tools/call`, and the state that goes with it."""
+        return await (self._states.around(params, send) if self.version is not None else send(params))
 
     async def _tell(self, change: Json) -> None:
         """Where requests stand alone each of them brings the policy along, and there is nothing to tell."""

@@ -54,7 +54,9 @@ def installed(name: str | None = None) -> list[Installed]:
 
     wanted = {} if name is None else {"name": name}
     found = [
-        Installed(entry.name, entry.value, entry.dist.name if entry.dist else "", entry.dist.version if entry.dist else "")
+        Installed(
+            entry.name, entry.value, entry.dist.name if entry.dist else "", entry.dist.version if entry.dist else ""
+        )
         for entry in entry_points(group=GROUP, **wanted)
     ]
     return sorted(found)

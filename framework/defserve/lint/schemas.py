@@ -57,7 +57,8 @@ def _target(root: Mapping[str, Any], reference: str) -> Any:
 
 def deep(found: Definitions) -> Iterator[Finding]:
     for tool in found.tools:
-        depth = max((_depth(p.schema, tool.schema, DEEPEST) for p in tool.parameters), default=0)
+        measure = Measure(tool.schema)
+        depth = max((measure.depth(parameter.schema, DEEPEST) for parameter in tool.parameters), default=0)
         if depth > FLAT:
             levels = f"{depth} levels deep" if depth < DEEPEST else "without end"
             yield about(
@@ -67,18 +68,31 @@ def deep(found: Definitions) -> Iterator[Finding]:
             )
 
 
-def _depth(schema: Any, root: Mapping[str, Any], left: int) -> int:
-    """How many objects and lists lie inside one another."""
-    if not is_mapping(schema) or left == 0:
-        return 0
-    if "$ref" in schema:
-        return _depth(_target(root, str(schema["$ref"])), root, left - 1)
-    below: list[Any] = [*(schema.get("properties") or {}).values()]
-    below += [schema[member] for member in ("items", "additionalProperties") if member in schema]
-    below += as_list(schema.get("prefixItems") or [])
-    inside = 1 + max((_depth(each, root, left - 1) for each in below), default=0) if _is_container(schema) else 0
-    branches = [b for member in ("anyOf", "oneOf", "allOf") for b in as_list(schema.get(member) or [])]
-    return max(inside, *(_depth(branch, root, left - 1) for branch in branches), 0)
+class Measure:
+    """How many objects and lists lie inside one another; what a reference leads to is measured once."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._known: dict[str, int] = {}
+
+    def depth(self, schema: Any, left: int) -> int:
+        if not is_mapping(schema) or left == 0:
+            return 0
+        if "$ref" in schema:
+            return self._referred(str(schema["$ref"]), left)
+        below: list[Any] = [*(schema.get("properties") or {}).values()]
+        below += [schema[member] for member in ("items", "additionalProperties") if member in schema]
+        below += as_list(schema.get("prefixItems") or [])
+        inside = max((self.depth(each, left - 1) for each in below), default=0)
+        branches = [b for member in ("anyOf", "oneOf", "allOf") for b in as_list(schema.get(member) or [])]
+        beside = max((self.depth(branch, left - 1) for branch in branches), default=0)
+        return min(max(inside + _is_container(schema), beside), DEEPEST)
+
+    def _referred(self, reference: str, left: int) -> int:
+        if reference not in self._known:
+            self._known[reference] = DEEPEST  # until it is known: who comes by here again goes round in circles
+            self._known[reference] = self.depth(_target(self._root, reference), left - 1)
+        return self._known[reference]
 
 
 def _is_container(schema: Mapping[str, Any]) -> bool:

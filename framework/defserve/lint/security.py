@@ -69,7 +69,7 @@ CONTRADICTIONS: Final[tuple[tuple[str, Callable[[Definition], bool], str], ...]]
     ),
     (
         "says readOnlyHint, and its name that it changes something",
-        lambda tool: _says_read_only(tool) and _changes(tool),
+        lambda tool: _says_read_only(tool) and _changes(tool) and tool.security.get("risk_level") != "safe",
         "drop the hint, or rename it",
     ),
     (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import SequenceMatcher
 from itertools import combinations
 from typing import Final
 
@@ -13,7 +12,8 @@ from defserve.lint.finding import Finding, about
 from defserve.lint.words import INJECTIONS, VAGUE, words
 
 LONG: Final = 1_000
-ALIKE: Final = 0.9
+ALIKE: Final = 0.8
+FEW_WORDS: Final = 4
 # Every pair is compared; beyond this a list has other problems.
 COMPARED: Final = 200
 SAME_VERBS: Final = (
@@ -68,13 +68,12 @@ def hidden(found: Definitions) -> Iterator[Finding]:
 
 def injections(found: Definitions) -> Iterator[Finding]:
     for where, item, text in _read(found):
+        line = " ".join(text.split())
         for what, pattern in INJECTIONS:
-            phrase = pattern.search(text)
+            phrase = pattern.search(line)
             if phrase is not None:
-                quoted = " ".join(phrase[0].split())[:80]
-                yield _of(
-                    item, f"{where} {what}: “{quoted}”", "describe what the tool does; leave the rest to the model"
-                )
+                fix = "describe what the tool does; leave the rest to the model"
+                yield _of(item, f"{where} {what}: “{phrase[0][:80]}”", fix)
 
 
 def _read(found: Definitions) -> Iterator[tuple[str, Definition | None, str]]:
@@ -89,10 +88,11 @@ def _of(item: Definition | None, problem: str, fix: str) -> Finding:
 
 
 def similar(found: Definitions) -> Iterator[Finding]:
+    said = {tool.name: frozenset(words(tool.description)) for tool in found.tools}
     for one, other in combinations(found.tools[:COMPARED], 2):
         if _means(one.name) == _means(other.name):
             yield about(other, f"is named like {one.name!r}", "keep one, or let the names tell them apart")
-        elif _alike(one.description, other.description):
+        elif _alike(said[one.name], said[other.name]):
             yield about(
                 other,
                 f"is described in nearly the same words as {one.name!r}",
@@ -108,8 +108,5 @@ def _means(name: str) -> frozenset[str]:
     return frozenset({*nouns, f"<{same}>"}) if same and nouns else frozenset({name})
 
 
-def _alike(one: str, other: str) -> bool:
-    if min(len(one), len(other)) < 20:
-        return False
-    matcher = SequenceMatcher(None, one[:500], other[:500], autojunk=False)
-    return matcher.real_quick_ratio() > ALIKE and matcher.quick_ratio() > ALIKE and matcher.ratio() > ALIKE
+def _alike(one: frozenset[str], other: frozenset[str]) -> bool:
+    return min(len(one), len(other)) >= FEW_WORDS and len(one & other) >= ALIKE * len(one | other)

@@ -48,25 +48,25 @@ INJECTIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
     for what, pattern in (
         (
             "overrides instructions",
-            r"\b(ignore|disregard|forget|override)\b.{0,30}\b(previous|prior|above|earlier|all|any|other|system)\b"
-            r".{0,30}\b(instructions?|prompts?|rules?|messages?|guidelines?)\b",
+            r"\b(ignore|disregard|forget|override)\b[^.!?]{0,30}\b(previous|prior|above|earlier|all|any|other|system)\b"
+            r"[^.!?]{0,30}\b(instructions?|prompts?|rules?|messages?|guidelines?)\b",
         ),
         (
             "hides something from the person",
-            r"\b(do not|don't|never|without)\b.{0,20}\b(tell|telling|inform|informing|mention|mentioning|notify|"
-            r"notifying|reveal|revealing|show|showing|alert|alerting)\b.{0,30}\b(users?|person|human|them|anyone)\b",
+            r"\b(do not|don't|never|without)\b[^.!?]{0,20}\b(tell|telling|inform|informing|mention|mentioning|notify|"
+            r"notifying|reveal|revealing|show|showing|alert|alerting)\b[^.!?]{0,30}\b(users?|person|human|them|anyone)\b",
         ),
         ("pretends to be markup", r"<\s*/?\s*(important|system|instructions?|secret|admin|assistant|user)\s*/?\s*>"),
         ("speaks of the system prompt", r"\b(system prompt|hidden instructions?|developer message)\b"),
         ("gives the model a role", r"\b(you are now|act as|pretend (to be|you are)|from now on,? you)\b"),
         (
             "orders other calls",
-            r"\b(before|after|instead of)\b.{0,20}\b(using|calling|invoking|running)\b.{0,30}"
-            r"\b(this|any|other|another)\b.{0,20}\btools?\b.{0,80}\b(must|always|first|read|send|call|pass)\b",
+            r"\b(before|after|instead of)\b[^.!?]{0,20}\b(using|calling|invoking|running)\b[^.!?]{0,30}"
+            r"\b(this|any|other|another)\b[^.!?]{0,20}\btools?\b[^.!?]{0,80}\b(must|always|first|read|send|call|pass)\b",
         ),
         (
             "asks for secrets",
-            r"\b(read|send|include|attach|upload|pass|provide|forward|exfiltrate)\b.{0,40}"
+            r"\b(read|send|include|attach|upload|pass|provide|forward|exfiltrate)\b[^.!?]{0,40}"
             r"(\.ssh\b|id_rsa|\.env\b|\bapi[ _-]?keys?\b|\bpasswords?\b|\bcredentials?\b|\bprivate keys?\b"
             r"|\bconversation history\b|\bchat history\b)",
         ),

@@ -18,6 +18,7 @@ from defserve import (
 )
 from defserve.protocols.mcpl.turns import Turn
 from defserve.stores.memory import MemoryStore
+from defserve.stores.store import Change, StoreFull
 from tests.protocols.mcpl.hosts import hosting
 from tests.protocols.mcpl.state_hosts import SET, Note, Notebook, Notes, notes_of, refusal, roll_back
 
@@ -311,3 +312,23 @@ async def test_a_store_is_opened_with_the_server_and_closed_with_it():
         async with hosting(notes.server):
             assert (servers.story, own.story) == (["open"], ["open"])
     assert servers.story == own.story == ["open", "close"]
+
+
+async def test_a_store_in_trouble_fails_the_call_and_only_that():
+    class Trouble(MemoryStore):
+        full = False
+
+        async def change(self, change: Change) -> bool:
+            if self.full:
+                raise StoreFull("there is no room")
+            return await super().change(change)
+
+    store = Trouble()
+    async with hosting(Notes(store=store).server) as host:
+        await host.call("add_note", {"text": "a"})
+        store.full = True
+        assert refusal(await host.call("add_note", {"text": "b"})) == ("store_full", "there is no room")
+        assert notes_of(await host.call("list_notes")) == ["a"]
+        store.full = False
+        await host.call("add_note", {"text": "c"})
+        assert notes_of(await host.call("list_notes")) == ["a", "c"]

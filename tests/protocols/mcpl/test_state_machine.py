@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import tempfile
 from collections.abc import Awaitable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from defserve.stores.open import open_store
 from defserve.stores.store import Store
 from tests.protocols.mcpl.hosts import Host, Json, hosting
 from tests.protocols.mcpl.state_hosts import Notes, notes_of, refusal, roll_back
+from tests.stores.redis_server import RedisServer
 
 KEEP = 8
 texts = st.text("abc", min_size=1, max_size=3)
@@ -212,6 +214,13 @@ class FileMachine(StateMachine):
         self.folder.cleanup()
 
 
+class RedisMachine(StateMachine):
+    server: ClassVar[RedisServer]
+
+    def new_store(self) -> Store:
+        return open_store(f"{self.server.address}?prefix={secrets.token_hex(8)}:")
+
+
 def _test_of(machine: type[StateMachine], examples: int) -> Any:
     test = machine.TestCase
     test.settings = settings(
@@ -222,3 +231,13 @@ def _test_of(machine: type[StateMachine], examples: int) -> Any:
 
 TestInMemory = _test_of(StateMachine, 40)
 TestInAFile = _test_of(FileMachine, 15)
+
+
+class TestInRedis(_test_of(RedisMachine, 15)):
+    @classmethod
+    def setUpClass(cls) -> None:
+        RedisMachine.server = RedisServer("--appendonly", "yes").start()
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        RedisMachine.server.remove()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -21,19 +19,17 @@ from defserve.protocols.mcpl.state_binding import states_in
 from defserve.protocols.mcpl.state_call import Holding, Made
 from defserve.protocols.mcpl.state_owner import SessionOwner
 from defserve.protocols.mcpl.state_wire import checkpoint_in, tell
+from defserve.stores.checkpoint_secret import checkpoint_secret
 from defserve.stores.checkpoint_store import CheckpointStore
 from defserve.stores.checkpoints import TreeKey
 from defserve.stores.open import open_store
-from defserve.stores.store import Change, Store
+from defserve.stores.store import Store
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.extension import MCPL
 
 FACET: Final = "mcpl.state"
-KEYS: Final = "keys"
-KEY: Final = "checkpoints"
-_LABEL: Final = b"defserve checkpoint ids v1"
 
 
 class Stating(Section):
@@ -141,19 +137,11 @@ class Stating(Section):
         limits = self.mcpl.keeping.limits
         return CheckpointStore(
             states.store,
-            secret=await self._secret(states.store),
+            secret=await checkpoint_secret(states.store, self.mcpl.keeping.secret()),
             retention=states.retention,
             max_bytes=limits.checkpoint,
             max_depth=limits.depth,
         )
-
-    async def _secret(self, store: Store) -> bytes:
-        """The server's own, or one that is kept with what it protects."""
-        known = self.mcpl.keeping.secret()
-        if known is not None:
-            return hmac.digest(known, _LABEL, "sha256")
-        await store.change(Change(KEYS, put={KEY: secrets.token_bytes(32)}, expect={KEY: None}))
-        return (await store.get(KEYS, [KEY]))[KEY]
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None]:

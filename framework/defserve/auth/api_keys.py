@@ -1,0 +1,209 @@
+"""API keys: random, shown once, kept as a keyed hash, with what their holder may do, how often and for how long."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final, NamedTuple, Protocol
+
+from defserve.auth.permissions import KeyHolder, scopes_of
+from defserve.auth.principals import Principal, checked_scopes
+from defserve.errors import DefserveError, UsageError
+from defserve.stores.secret_files import config_file, make_secret, read_secret
+from defserve.stores.store import Change
+
+log = logging.getLogger("defserve.auth")
+
+SPACE: Final = "keys"
+VARIABLE: Final = "DEFSERVE_KEYS_PEPPER"
+PEPPER: Final = "the pepper of API keys"
+# How exactly `last_used` is kept: a busy key must not write at every call.
+TOUCH: Final = 60.0
+
+_TOKEN: Final = re.compile(r"([0-9a-f]{16})\.[A-Za-z0-9_-]{43}")
+_STORE: Final = re.compile(r"(?:memory|sqlite|rediss?|redis\+unix):")
+
+
+class KeyStore(Protocol):
+    """What keys need of a store; every `Store` has it."""
+
+    async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]: ...
+    async def change(self, change: Change) -> bool: ...
+    def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """What is kept of a key. Times are seconds since 1970; `hash` is HMAC-SHA-256 of the whole key, in hex."""
+
+    id: str
+    principal: str
+    hash: str
+    created_at: float
+    last_used: float | None = None
+    expires_at: float | None = None
+    permissions: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    per_minute: int | None = None
+    per_hour: int | None = None
+
+    def is_expired(self, now: float) -> bool:
+        return self.expires_at is not None and now >= self.expires_at
+
+
+class NewKey(NamedTuple):
+    """A key that was just made. `token` is shown now and never again."""
+
+    token: str
+    key: ApiKey
+
+
+class ApiKeys:
+    """Verifies keys, and makes, lists and revokes them.
+
+    `store` is the path of a file (made with 0600), the address of a store (`sqlite:///keys.db`), or a store. The
+    pepper is `pepper`, else the variable DEFSERVE_KEYS_PEPPER, else `defserve/keys.pepper` in the user's settings, which
+    the first key makes. Whoever has the store but not the pepper can neither use nor guess a key.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | KeyStore,
+        *,
+        pepper: str | bytes | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store, self._clock = _opened(store), clock
+        self._pepper = pepper.encode() if isinstance(pepper, str) else pepper
+        if self._pepper is not None and len(self._pepper) < 16:
+            raise UsageError("the pepper of API keys is too short", fix="give 16 bytes or more of random text")
+
+    async def verify(self, token: str) -> Principal | None:
+        """The holder of a key; None for one that is unknown, revoked or expired."""
+        form = _TOKEN.fullmatch(token)
+        if form is None:
+            return None
+        try:
+            key = await self._find(form[1])
+            if key is None or not hmac.compare_digest(key.hash, self._hash(token)) or key.is_expired(self._clock()):
+                return None
+            await self._touch(key)
+        except DefserveError as error:
+            # Nobody gets in while nobody can be checked.
+            log.error("API keys cannot be checked: %s", error)
+            return None
+        scopes = scopes_of(key.permissions) | frozenset(key.scopes)
+        return KeyHolder(
+            key.principal, scopes, {"kid": key.id}, key=key.id, per_minute=key.per_minute, per_hour=key.per_hour
+        )
+
+    async def create(
+        self,
+        principal: str,
+        *,
+        permissions: Iterable[str] = (),
+        scopes: str | Iterable[str] = (),
+        expires_in: float | None = None,
+        per_minute: int | None = None,
+        per_hour: int | None = None,
+    ) -> NewKey:
+        """A new key for somebody; several keys may be of the same. Raises UsageError for what cannot be kept."""
+        given = tuple(permissions)
+        scopes_of(given)
+        Principal(principal)
+        for name, count in (("per_minute", per_minute), ("per_hour", per_hour), ("expires_in", expires_in)):
+            if count is not None and count <= 0:
+                raise UsageError(f"{name}={count} admits nobody", fix="give a positive number, or leave it out")
+        id = secrets.token_hex(8)
+        token = f"{id}.{secrets.token_urlsafe(32)}"
+        now = self._clock()
+        key = ApiKey(
+            id,
+            principal,
+            self._hash(token, make=True),
+            now,
+            expires_at=None if expires_in is None else now + expires_in,
+            permissions=given,
+            scopes=checked_scopes(scopes),
+            per_minute=per_minute,
+            per_hour=per_hour,
+        )
+        await self._store.change(Change(SPACE, {id: _packed(key)}))
+        return NewKey(token, key)
+
+    async def keys(self) -> list[ApiKey]:
+        """All keys, the oldest first."""
+        found = [_unpacked(value) async for _, value in self._store.scan(SPACE)]
+        return sorted(found, key=lambda key: key.created_at)
+
+    async def revoke(self, id: str) -> bool:
+        """Forget a key, so that it is good for nothing from now on; whether there was one."""
+        if await self._find(id) is None:
+            return False
+        return await self._store.change(Change(SPACE, drop=(id,)))
+
+    async def _find(self, id: str) -> ApiKey | None:
+        found = (await self._store.get(SPACE, (id,))).get(id)
+        return None if found is None else _unpacked(found)
+
+    async def _touch(self, key: ApiKey) -> None:
+        now = self._clock()
+        if key.last_used is not None and now - key.last_used < TOUCH:
+            return
+        try:
+            before, after = _packed(key), _packed(replace(key, last_used=now))
+            # Expected as it was: a key that is revoked at this moment must not come back.
+            await self._store.change(Change(SPACE, {key.id: after}, expect={key.id: before}))
+        except DefserveError as error:
+            log.warning("the use of API key %s could not be noted: %s", key.id, error)
+
+    def _hash(self, token: str, *, make: bool = False) -> str:
+        if self._pepper is None:
+            self._pepper = _pepper(make)
+        return hmac.new(self._pepper, token.encode(), hashlib.sha256).hexdigest()
+
+
+def _opened(store: str | os.PathLike[str] | KeyStore) -> KeyStore:
+    if isinstance(store, str) and _STORE.match(store):
+        from defserve.stores.open import open_store
+
+        return open_store(store)
+    if isinstance(store, str | os.PathLike):
+        from defserve.auth.key_file import KeyFile
+
+        return KeyFile(store)
+    return store
+
+
+def _pepper(make: bool) -> bytes:
+    if text := os.environ.get(VARIABLE):
+        return text.strip().encode()
+    path = config_file("keys.pepper")
+    try:
+        return read_secret(path, PEPPER)
+    except FileNotFoundError:
+        if not make:
+            raise UsageError(f"there is no pepper for API keys: {path} does not exist", fix=f"set {VARIABLE}") from None
+    except OSError as error:
+        raise UsageError(f"{PEPPER} {path} cannot be read: {error.strerror}") from None
+    try:
+        return make_secret(path, PEPPER)
+    except OSError as error:
+        raise UsageError(f"{PEPPER} {path} cannot be made: {error.strerror}", fix=f"set {VARIABLE}") from None
+
+
+def _packed(key: ApiKey) -> bytes:
+    return json.dumps(asdict(key), sort_keys=True).encode()
+
+
+def _unpacked(value: bytes) -> ApiKey:
+    kept = json.loads(value)
+    return ApiKey(**{**kept, "permissions": tuple(kept["permissions"]), "scopes": tuple(kept["scopes"])})

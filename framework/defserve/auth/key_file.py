@@ -1,0 +1,118 @@
+"""API keys in a JSON file that its user alone can read: replaced as a whole, by one process at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from defserve.errors import UsageError
+from defserve.jsonvalue import is_object
+from defserve.stores.private_files import open_locked, replace
+from defserve.stores.store import Change, StoreBusy, StoreCorrupt, StoreUnavailable
+
+PATIENCE: Final = 2.0
+STEP: Final = 0.01
+
+T = TypeVar("T")
+
+
+class KeyFile:
+    """As much of a `Store` as keys need: one space, named in the file."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._seen: tuple[int, int, int] | None = None
+        self._known: dict[str, dict[str, Any]] = {}
+
+    async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
+        held = self._held().get(space, {})
+        return {name: _packed(held[name]) for name in names if name in held}
+
+    async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
+        for name, value in self._held().get(space, {}).items():
+            yield name, _packed(value)
+
+    async def change(self, change: Change) -> bool:
+        from anyio.to_thread import run_sync
+
+        return await run_sync(self._change, change)
+
+    def _change(self, change: Change) -> bool:
+        with self._alone():
+            held = self._read()
+            space = dict(held.get(change.space, {}))
+            for name, value in change.expect.items():
+                if (_packed(space[name]) if name in space else None) != value:
+                    return False
+            space.update({name: json.loads(value) for name, value in change.put.items()})
+            for name in change.drop:
+                space.pop(name, None)
+            text = json.dumps({**held, change.space: space}, indent=2) + "\n"
+            self._guarded(lambda: replace(self.path, text.encode()))
+            return True
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """The file is ours to change; others wait for a moment, and then give up."""
+        lock, until = self.path.with_name(f"{self.path.name}.lock"), time.monotonic() + PATIENCE
+        while True:
+            try:
+                file = open_locked(lock, "the lock of the keys,")
+                break
+            except UsageError as error:
+                if not lock.exists():
+                    raise
+                if time.monotonic() > until:
+                    raise StoreBusy(error.problem) from None
+                time.sleep(STEP)
+        try:
+            yield
+        finally:
+            os.close(file)
+
+    def _held(self) -> dict[str, dict[str, Any]]:
+        """What the file holds, read again only when it was replaced."""
+        try:
+            status = self._guarded(self.path.stat)
+        except FileNotFoundError:
+            return {}
+        seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if seen != self._seen:
+            self._known, self._seen = self._read(), seen
+        return self._known
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            data = self._guarded(self._bytes)
+        except FileNotFoundError:
+            return {}
+        try:
+            held: Any = json.loads(data)
+        except ValueError:
+            held = None
+        if not is_object(held) or not all(map(is_object, held.values())):
+            raise StoreCorrupt(f"the keys {self.path} are not JSON any more")
+        return held
+
+    def _bytes(self) -> bytes:
+        with self.path.open("rb") as file:
+            if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
+                raise UsageError(f"the keys {self.path} can be read by others", fix=f"chmod 600 {self.path}")
+            return file.read()
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreUnavailable(f"the keys {self.path} cannot be used: {error.strerror}") from None
+
+
+def _packed(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()

@@ -1,0 +1,65 @@
+"""What an API key may do with tools, in five words; each is a scope, so that tools and policies can ask for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from defserve.auth.principals import Principal
+from defserve.errors import UsageError
+
+# A permission as people write it → the scope it is; `{}` is the name of a tool, `*` any tool.
+SCOPES: Final = {
+    "ToolInvoke({})": "tool:invoke:{}",
+    "ToolRead({})": "tool:read:{}",
+    "ToolsListAll": "tools:list",
+    "AdminRead": "admin:read",
+    "AdminWrite": "admin:write",
+}
+ANY: Final = "*"
+SEES_ALL: Final = frozenset({SCOPES["ToolsListAll"], SCOPES["AdminRead"]})
+
+_WRITTEN: Final = re.compile(r"(\w+)(?:\(([A-Za-z0-9_.*-]{1,128})\))?")
+
+
+def scope_of(permission: str) -> str:
+    """The scope of `ToolInvoke(add)`, `ToolsListAll`, …. Raises UsageError for what is no permission."""
+    found = _WRITTEN.fullmatch(permission.strip())
+    if found:
+        word, name = found.groups()
+        scope = SCOPES.get(f"{word}({{}})" if name else word)
+        if scope is not None:
+            return scope.format(name)
+    raise UsageError(
+        f"{permission!r} is no permission",
+        fix=f"use one of {', '.join(SCOPES).replace('{}', 'TOOL')}; ToolInvoke(*) is every tool",
+    )
+
+
+def scopes_of(permissions: Iterable[str]) -> frozenset[str]:
+    return frozenset(map(scope_of, permissions))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder(Principal):
+    """Who came with an API key. What it may do with tools is what its scopes say, and nothing else.
+
+    Permissions are about tools: resources and prompts are open to it unless they ask for scopes.
+    """
+
+    key: str = ""
+    per_minute: int | None = None
+    per_hour: int | None = None
+
+    def may_invoke(self, tool: str) -> bool:
+        return self._may("ToolInvoke({})", tool)
+
+    def may_read(self, tool: str) -> bool:
+        """Whether it may know of a tool. Who may call one may know of it."""
+        return not self.scopes.isdisjoint(SEES_ALL) or self._may("ToolRead({})", tool) or self.may_invoke(tool)
+
+    def _may(self, permission: str, tool: str) -> bool:
+        scope = SCOPES[permission]
+        return not self.scopes.isdisjoint((scope.format(tool), scope.format(ANY)))

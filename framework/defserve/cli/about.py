@@ -1,0 +1,33 @@
+"""`defserve version`: which version this is, and of what."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from typing import Final
+
+from defserve.cli.parser import Parser
+from defserve.version import VERSION
+
+EXAMPLES: Final = """  defserve version
+  defserve version --json
+"""
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser("defserve version", "Show which version this is.", EXAMPLES)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(argv)
+    about = {
+        "defserve": VERSION,
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "platform": f"{sys.platform} {platform.machine()}",
+        "executable": sys.executable,
+    }
+    if options.json:
+        print(json.dumps(about, indent=2))
+    else:
+        print(f"defserve {VERSION}, {about['implementation']} {about['python']} on {about['platform']}")
+    return 0

@@ -1,0 +1,262 @@
+"""The rules of a gateway: who comes in, which frames pass, who is told what. No event loop, no payload is looked at."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from defserve.auth.buckets import Buckets, Rate
+from defserve.gateway.limits import GatewayLimits
+from defserve.gateway.metrics import Metrics
+from defserve.gateway.notices import bare_error, error, presence, welcome
+from defserve.gateway.policy import ROUTINGS, Admission, Policy, is_topic
+from defserve.gateway.topic import Member, Topic, Wire
+from defserve.protocols.mcpx.capabilities import Capabilities
+from defserve.protocols.mcpx.envelope import Broken, Envelope, new_id, now, parse
+from defserve.protocols.mcpx.kinds import PROPOSAL, REQUEST, is_reserved
+from defserve.wire.codec import encode
+
+log = logging.getLogger("defserve.gateway")
+
+NORMAL: Final = 1000
+POLICY: Final = 1008
+TRY_LATER: Final = 1013
+
+
+class TurnedAway(NamedTuple):
+    """Not let in: the code and the reason the connection is closed with."""
+
+    code: int
+    reason: str
+
+
+class Change(NamedTuple):
+    """What an administrator made of a participant's capabilities."""
+
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    at: str
+    topics: tuple[str, ...]
+
+
+class Gateway:
+    """All topics of one process. `framed` makes an encoded envelope ready for the wire, once for all its receivers.
+
+    `strict` compares kinds with capabilities as the reference gateway does. Nothing of a topic is kept: it is gone
+    with its last participant. What an administrator changed holds for as long as the gateway runs, so that nobody
+    gets back what was taken away by connecting again.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        limits: GatewayLimits | None = None,
+        *,
+        framed: Callable[[bytes], bytes] = bytes,
+        strict: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.policy, self.limits = policy, limits or GatewayLimits()
+        self.topics: dict[str, Topic] = {}
+        self.metrics = Metrics()
+        self._framed, self._strict = framed, strict
+        self._pace = Buckets(Rate(self.limits.rate, self.limits.burst), clock=clock)
+        self._changes: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+        self._slow: list[Member] = []
+
+    # -- coming and going --------------------------------------------------------------------------------
+
+    async def admit(self, token: str | None, topic: str, routing: str | None = None) -> Admission | TurnedAway:
+        """Whom a connection is let in as. `routing` is what it asks for; None takes the policy's."""
+        if not is_topic(topic):
+            return self._turned_away("topic", POLICY, "no such topic")
+        if routing is not None and routing not in ROUTINGS:
+            return self._turned_away("routing", POLICY, f"routing is one of {', '.join(ROUTINGS)}")
+        admission = await self.policy.admit(token, topic)
+        if admission is None:
+            # One answer for a bad token and a topic it is not good for: nobody learns which topics there are.
+            return self._turned_away("token", POLICY, "invalid token or topic")
+        chosen = next((mode for mode in ROUTINGS if mode == routing), admission.routing)
+        return Admission(admission.participant, admission.capabilities, chosen, admission.expires)
+
+    def join(self, name: str, admission: Admission, wire: Wire) -> Member | TurnedAway:
+        """Let a participant in: everyone hears of it, itself included, and then it is welcomed.
+
+        An earlier connection of the same participant is closed; to the others it never left.
+        """
+        topic = self.topics.get(name) or Topic(name)
+        earlier = topic.members.get(admission.participant)
+        if name not in self.topics and len(self.topics) >= self.limits.topics:
+            return self._turned_away("full", TRY_LATER, "too many topics")
+        if earlier is None and len(topic.members) >= self.limits.participants:
+            return self._turned_away("full", TRY_LATER, "too many participants in this topic")
+        add, remove = self._changes.get(admission.participant, ((), ()))
+        held = Capabilities(admission.capabilities, strict=self._strict).changed(add, remove)
+        member = Member(topic, admission.participant, held, admission.routing, wire, f"ws-{new_id()}")
+        self.topics[name] = topic
+        topic.add(member)
+        if earlier is not None:
+            self._gone(earlier, "replaced")
+            earlier.wire.end(NORMAL, "replaced by a newer connection")
+        self.metrics.count("joined_total")
+        _note("join", member, capabilities=held.patterns, routing=member.routing)
+        self._send(topic.hearing(), presence("join", member))
+        self._send([member], welcome(member, topic.others(member)))
+        self._drop_slow()
+        return member
+
+    def leave(self, member: Member, reason: str = "closed") -> None:
+        """Its connection is gone. May be told twice."""
+        if member.is_in:
+            self._leave(member, reason)
+            self._drop_slow()
+
+    # -- messages ----------------------------------------------------------------------------------------
+
+    def receive(self, member: Member, data: bytes) -> None:
+        """A frame of a member: passed on as it came, or refused. Never raises for what is in it."""
+        if not member.is_in:
+            return
+        self.metrics.received += 1
+        self.metrics.received_bytes += len(data)
+        envelope = parse(data)
+        if wait := self._pace.take((member.topic.name, member.id)):
+            self._refuse(member, "rate_limited", "slow down", envelope, {"retry_after": round(wait, 3)})
+        elif isinstance(envelope, Broken):
+            self._broken(member, envelope)
+        else:
+            member.malformed = 0
+            self._judge(member, envelope, data)
+        self._drop_slow()
+
+    def _judge(self, member: Member, envelope: Envelope, data: bytes) -> None:
+        kind = envelope.kind
+        if is_reserved(kind):
+            self._refuse(member, "reserved_kind", f"only the gateway sends {kind!r}", envelope)
+        elif envelope.sender != member.id:
+            self._refuse(member, "forged_sender", f"you are {member.id!r}", envelope, {"your_id": member.id})
+        elif not member.capabilities.allow(kind):
+            more = {"attempted_kind": kind, "your_capabilities": member.capabilities.patterns}
+            self._refuse(member, "capability_violation", f"You lack capability for {kind!r}", envelope, more)
+        else:
+            if envelope.correlation_id is not None or kind.startswith(PROPOSAL):
+                _note_workflow(member, envelope)
+            receivers = member.topic.hearing(envelope.to)
+            self.metrics.delivered += len(receivers)
+            self._send(receivers, data)
+
+    def _broken(self, member: Member, broken: Broken) -> None:
+        if broken.reason == "wrong_version":
+            self._refuse(member, broken.reason, broken.message, broken)
+            return
+        self._refused(member, broken.reason, broken)
+        self._send([member], bare_error(broken))
+        member.malformed += 1
+        if member.malformed >= self.limits.malformed_in_a_row:
+            self._leave(member, "malformed")
+            member.wire.end(POLICY, "too many malformed messages")
+
+    def _refuse(
+        self,
+        member: Member,
+        name: str,
+        message: str,
+        cause: Envelope | Broken,
+        more: dict[str, Any] | None = None,
+    ) -> None:
+        self._refused(member, name, cause)
+        self._send([member], error(member, name, message, cause.id, more))
+
+    def _refused(self, member: Member, name: str, cause: Envelope | Broken) -> None:
+        self.metrics.count("refused_total", name)
+        _note("refused", member, error=name, id=cause.id, kind=cause.kind)
+
+    # -- administration ----------------------------------------------------------------------------------
+
+    def promote(self, participant: str, add: Sequence[str], remove: Sequence[str], by: str) -> Change | None:
+        """Change what a participant may send, in every topic it is in; None if it is in none.
+
+        It is welcomed again, and the others hear of it.
+        """
+        members = [member for member in self._everyone() if member.id == participant]
+        if not members:
+            return None
+        added, removed = self._changes.get(participant, (frozenset[str](), frozenset[str]()))
+        self._changes[participant] = (added - set(remove) | set(add), removed - set(add) | set(remove))
+        old = members[0].capabilities.patterns
+        for member in members:
+            member.capabilities = member.capabilities.changed(add, remove)
+            self._send([member], welcome(member, member.topic.others(member)))
+            self._send(member.topic.others(member), presence("join", member))
+            _note("promote", member, old=old, new=member.capabilities.patterns, by=by)
+        self.metrics.count("promotions_total")
+        self._drop_slow()
+        topics = tuple(member.topic.name for member in members)
+        return Change(old, members[0].capabilities.patterns, now(), topics)
+
+    @property
+    def participants(self) -> int:
+        return sum(len(topic.members) for topic in self.topics.values())
+
+    def metrics_text(self) -> str:
+        return self.metrics.text(len(self.topics), self.participants)
+
+    def _everyone(self) -> Iterator[Member]:
+        for topic in self.topics.values():
+            yield from topic.members.values()
+
+    # -- sending -----------------------------------------------------------------------------------------
+
+    def _send(self, members: Iterable[Member], data: bytes) -> None:
+        """Write to all who keep up; the others are noted, to be dropped when this is done."""
+        frame, limit = self._framed(data), self.limits.waiting
+        for member in members:
+            wire = member.wire
+            if wire.waiting() > limit:
+                self._slow.append(member)
+            else:
+                wire.write(frame)
+
+    def _drop_slow(self) -> None:
+        # Telling the others may find more of them, so this is a list and no recursion.
+        while self._slow:
+            member = self._slow.pop()
+            if member.is_in:
+                reason = f"more than {self.limits.waiting} bytes waited for you"
+                member.wire.write(self._framed(error(member, "slow_reader", reason)))
+                member.wire.end(TRY_LATER, "too slow")
+                self._leave(member, "slow")
+
+    def _leave(self, member: Member, reason: str) -> None:
+        topic = member.topic
+        topic.remove(member)
+        if not topic.members:
+            del self.topics[topic.name]
+        self._gone(member, reason)
+        self._send(topic.hearing(), presence("leave", member))
+
+    def _gone(self, member: Member, reason: str) -> None:
+        self.metrics.count("left_total", reason)
+        _note("leave", member, reason=reason)
+
+    def _turned_away(self, why: str, code: int, reason: str) -> TurnedAway:
+        self.metrics.count("turned_away_total", why)
+        log.info("%s", encode({"ts": now(), "event": "turned_away", "reason": reason}).decode())
+        return TurnedAway(code, reason)
+
+
+def _note_workflow(member: Member, envelope: Envelope) -> None:
+    # §7.1: proposals and what is made of them are written down; what is in them is not.
+    event = "proposal" if envelope.kind.startswith(PROPOSAL) else "reply"
+    if envelope.kind.startswith(REQUEST):
+        event = "fulfilment"
+    _note(event, member, id=envelope.id, kind=envelope.kind, correlation_id=envelope.correlation_id)
+
+
+def _note(event: str, member: Member, **fields: object) -> None:
+    """One line of JSON."""
+    if log.isEnabledFor(logging.INFO):
+        about = {"ts": now(), "event": event, "topic": member.topic.name, "participant": member.id}
+        log.info("%s", encode({**about, "connection": member.connection, **fields}).decode())

@@ -1,0 +1,58 @@
+"""What a gateway counts, as Prometheus reads it. No topic and no participant is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PREFIX: Final = "defserve_gateway_"
+
+# name -> (type, help, label or nothing)
+_FAMILIES: Final = {
+    "topics": ("gauge", "Topics that have a participant.", ""),
+    "participants": ("gauge", "Participants that are connected, each topic counted.", ""),
+    "joined_total": ("counter", "Participants that came in.", ""),
+    "turned_away_total": ("counter", "Connections that were not let in.", "reason"),
+    "left_total": ("counter", "Participants that went, or were sent away.", "reason"),
+    "received_total": ("counter", "Frames that came in.", ""),
+    "received_bytes_total": ("counter", "Bytes of the frames that came in.", ""),
+    "delivered_total": ("counter", "Messages of participants that went out, each receiver counted.", ""),
+    "refused_total": ("counter", "Frames that were not passed on.", "error"),
+    "promotions_total": ("counter", "Changes of capabilities.", ""),
+}
+
+
+class Metrics:
+    """Counts by family, and by the value of the family's label."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.received = self.received_bytes = self.delivered = 0
+
+    def count(self, family: str, label: str = "") -> None:
+        self.counts[family, label] += 1
+
+    def text(self, topics: int, participants: int) -> str:
+        """The exposition format 0.0.4."""
+        plain = {
+            "topics": topics,
+            "participants": participants,
+            "received_total": self.received,
+            "received_bytes_total": self.received_bytes,
+            "delivered_total": self.delivered,
+        }
+        return "".join(f"{line}\n" for line in self._lines(plain))
+
+    def _lines(self, plain: dict[str, int]) -> Iterator[str]:
+        for family, (kind, about, label) in _FAMILIES.items():
+            name = _PREFIX + family
+            yield f"# HELP {name} {about}"
+            yield f"# TYPE {name} {kind}"
+            if not label:
+                yield f"{name} {plain.get(family, self.counts[family, ''])}"
+                continue
+            for (counted, value), count in sorted(self.counts.items()):
+                if counted == family:
+                    yield f'{name}{{{label}="{value}"}} {count}'

@@ -1,0 +1,79 @@
+"""Who is in a topic and who hears what. No event loop: a `Wire` is all that is known of a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from defserve.gateway.policy import Routing
+from defserve.protocols.mcpx.capabilities import Capabilities
+from defserve.protocols.mcpx.envelope import now
+
+
+class Wire(Protocol):
+    """The way to one participant. Nothing here waits."""
+
+    def waiting(self) -> int:
+        """The bytes that it has not taken yet."""
+        ...
+
+    def write(self, frame: bytes) -> None:
+        """Send a frame that is ready for the wire; nothing happens if the connection is closing."""
+        ...
+
+    def end(self, code: int, reason: str) -> None:
+        """Close the connection, after what was written."""
+        ...
+
+
+class Member:
+    """One connection of one participant: the state of §10.1."""
+
+    __slots__ = ("topic", "id", "capabilities", "routing", "wire", "connection", "connected_at", "malformed")
+
+    def __init__(
+        self, topic: Topic, id: str, capabilities: Capabilities, routing: Routing, wire: Wire, connection: str
+    ) -> None:
+        self.topic, self.id, self.capabilities, self.routing, self.wire = topic, id, capabilities, routing, wire
+        self.connection, self.connected_at = connection, now()
+        self.malformed = 0
+        """Frames in a row that were none."""
+
+    @property
+    def is_in(self) -> bool:
+        """False once it left, was sent away, or was replaced by a newer connection."""
+        return self.topic.members.get(self.id) is self
+
+
+class Topic:
+    """The members of one topic, by their ids."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.members: dict[str, Member] = {}
+        self._all: tuple[Member, ...] = ()
+        self._directed = False
+
+    def add(self, member: Member) -> None:
+        """Let it in, in the place of a member of the same id."""
+        self.members[member.id] = member
+        self._changed()
+
+    def remove(self, member: Member) -> None:
+        del self.members[member.id]
+        self._changed()
+
+    def others(self, member: Member) -> list[Member]:
+        return [other for other in self._all if other is not member]
+
+    def hearing(self, to: Iterable[str] = ()) -> Sequence[Member]:
+        """Who receives a message to these, the sender too: everyone, but for those who want only what is for them."""
+        if not to or not self._directed:
+            return self._all
+        named = frozenset(to)
+        return [member for member in self._all if member.routing == "all" or member.id in named]
+
+    def _changed(self) -> None:
+        # Made anew when someone comes or goes, so that a message finds its list ready.
+        self._all = tuple(self.members.values())
+        self._directed = any(member.routing == "directed" for member in self._all)

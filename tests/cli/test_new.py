@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from defserve.cli.new import ask
+from defserve.errors import UsageError
+from defserve.scaffold.project import questions
+from tests.cli.conftest import Outcome
+
+Run = Callable[..., Outcome]
+
+
+def test_a_name_is_all_it_takes(defserve: Run, folder: Path):
+    code, out, err = defserve("new", "Weather MCP", "--yes")
+    assert (code, err) == (0, "")
+    assert (folder / "weather-mcp" / "src" / "weather_mcp" / "server.py").is_file()
+    assert "cd weather-mcp\n" in out and "pip install -e" in out and "pytest\n" in out and "defserve list -m" in out
+
+
+def test_what_the_report_says_to_type_works(defserve: Run, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    defserve("new", "greeter", "--yes")
+    monkeypatch.chdir(folder / "greeter" / "src")
+    assert "greet(name: string)" in defserve("list", "-m", "greeter").out
+    assert defserve("call", "-m", "greeter", "greet", "name=Ada").out == "Hello, Ada!\n"
+
+
+def test_flags_answer_the_questions(defserve: Run, folder: Path):
+    argv = ("--name", "Notes", "--template", "stateful", "--author", "Ada", "--licence", "Apache-2.0")
+    more = (
+        "--description",
+        "Keeps notes",
+        "--github-user",
+        "ada",
+        "--package",
+        "my_notes",
+        "--output",
+        "code",
+        "--yes",
+    )
+    assert defserve("new", *argv, *more).code == 0
+    made = folder / "code" / "notes"
+    card = json.loads((made / "server.json").read_text())
+    assert (card["name"], card["description"]) == ("io.github.ada/notes", "Keeps notes")
+    assert "Notebook" in (made / "src" / "my_notes" / "server.py").read_text()
+    assert "Apache License" in (made / "LICENSE").read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["x", "--template", "no"], "invalid choice: 'no'"),
+        (["x", "--licence", "GPL"], "invalid choice: 'GPL'"),
+        (["x", "--name", "y"], "two names"),
+        (["json", "--yes"], "package_name: 'json' is the name of something else"),
+        (["9x", "--yes"], "project_slug: '9x' will not do"),
+        (["x", "--author", 'a"b', "--yes"], "author: 'a\"b' will not do"),
+        (["taken", "--yes"], "there is a taken already"),
+        ([], "no name is given"),
+    ],
+)
+def test_wrong_answers_are_explained(
+    defserve: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str], complaint: str
+):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    (folder / "taken").mkdir()
+    code, out, err = defserve("new", *argv)
+    assert (code, out) == (1, "")
+    assert complaint in err and "fix: " in err
+    assert [path.name for path in folder.iterdir()] == ["taken"]
+
+
+def test_help_lists_the_templates(defserve: Run):
+    out = defserve("new", "--help").out
+    assert all(f"  {about}\n" in out for about in questions().choices("body").values())
+
+
+def test_a_person_is_asked_what_was_not_said(capsys: pytest.CaptureFixture[str]):
+    typed = iter(['The "best"\n', "Best of all\n", "2\n", "\n", "Ada\n", "ada\n", "BSD-3-Clause\n"])
+    answers = ask(questions(), {}, read=lambda: next(typed))
+    assert answers == {
+        "project_name": "Best of all",
+        "project_slug": "best-of-all",
+        "package_name": "best_of_all",
+        "body": "tools",
+        "description": questions().settings["_descriptions"]["tools"],
+        "author": "Ada",
+        "github_user": "ada",
+        "licence": "BSD-3-Clause",
+    }
+    asked = capsys.readouterr().err
+    assert "no quotes" in asked and "  2. tools: " in asked and "What is it called? [My Server] " in asked
+
+
+def test_what_was_said_is_not_asked_and_checked_at_once():
+    given = {"project_name": "x", "body": "tools", "description": "d", "author": "a", "github_user": "g"}
+    answers = ask(questions(), {**given, "licence": "MIT"}, read=lambda: pytest.fail("asked"))
+    assert answers["project_slug"] == "x"
+    with pytest.raises(UsageError, match="github_user"):
+        ask(questions(), {**given, "licence": "MIT", "github_user": "-"}, read=lambda: "\n")
+
+
+def test_nobody_answers():
+    with pytest.raises(UsageError, match="not answered"):
+        ask(questions(), {}, read=lambda: "")
+
+
+def test_a_project_costs_less_than_a_second_of_a_process(tmp_path: Path):
+    code = (
+        "import sys, time; from defserve.cli import main; main(['new', 'x', '--yes']); "
+        "assert time.process_time() < 0.5, time.process_time(); "
+        "assert not {'pydantic', 'jinja2', 'cookiecutter', 'anyio'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
