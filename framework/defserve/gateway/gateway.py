@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from defserve.auth.buckets import Buckets, Rate
@@ -78,8 +79,8 @@ class Gateway:
         if admission is None:
             # One answer for a bad token and a topic it is not good for: nobody learns which topics there are.
             return self._turned_away("token", POLICY, "invalid token or topic")
-        chosen = next((mode for mode in ROUTINGS if mode == routing), admission.routing)
-        return Admission(admission.participant, admission.capabilities, chosen, admission.expires)
+        chosen = next((mode for mode in ROUTINGS if mode == routing), None)
+        return admission if chosen is None else replace(admission, routing=chosen)
 
     def join(self, name: str, admission: Admission, wire: Wire) -> Member | TurnedAway:
         """Let a participant in: everyone hears of it, itself included, and then it is welcomed.

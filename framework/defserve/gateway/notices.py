@@ -1,4 +1,4 @@
-"""What a gateway says itself: `system/welcome`, `system/presence`, `system/error`, and the bare error of broken frames."""
+"""What a gateway says itself: `system/welcome`, `system/presence`, `system/error`, and the bare error of bad frames."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -513,3 +513,4 @@ class GrantSequences(RuleBasedStateMachine):
 
 
 TestGrantSequences = GrantSequences.TestCase
+TestGrantSequences.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)

@@ -1,0 +1,191 @@
+"""A gateway's TOML file: who is who, what they may send, the limits. Every mistake in it is named before it serves."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from defserve.auth.verifiers import JWT, StaticTokens
+from defserve.errors import UsageError
+from defserve.gateway.limits import GatewayLimits
+from defserve.gateway.policy import (
+    EVERY_TOPIC,
+    ROUTINGS,
+    START,
+    Entry,
+    FirstOf,
+    Policy,
+    StaticPolicy,
+    TokenPolicy,
+    Within,
+)
+from defserve.jsonvalue import is_array, is_object
+from defserve.protocols.mcpx.capabilities import PROFILES
+
+MATCHING: Final = ("wildcards", "reference")
+
+_TOP: Final = {"profile", "topics", "matching", "allowed_hosts", "allowed_origins", "trusted_proxy"}
+_TABLES: Final = {"participants", "profiles", "jwt", "admins", "limits"}
+_TOKEN: Final = ("token", "token_env", "token_file")
+_PARTICIPANT: Final = {*_TOKEN, "profile", "capabilities", "topics", "routing"}
+_JWT: Final = {"issuer", "audience", "key_file", "jwks_url", "algorithms"}
+_CLAIMS: Final = {"capabilities_claim": "capabilities", "profile_claim": "profile", "topics_claim": "topics"}
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """What a gateway's file says. Without `admins` there is no administration."""
+
+    policy: Policy
+    limits: GatewayLimits = GatewayLimits()
+    admins: StaticTokens | None = None
+    strict: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    trusted_proxy: bool = False
+
+
+def load(path: str | Path) -> GatewayConfig:
+    """Read the file. Relative paths in it are from its folder. Raises UsageError that says what is wrong with it."""
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}", fix="give the gateway's TOML file") from None
+    try:
+        return read(tomllib.loads(text), file.parent)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file} is not TOML: {error}") from None
+    except UsageError as error:
+        raise UsageError(error.problem, where=error.where or str(file), fix=error.fix) from None
+
+
+def read(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
+    """What a decoded file says."""
+    _known(table, _TOP | _TABLES, "the file")
+    profiles = {
+        **PROFILES,
+        **{name: _texts(held, f"profiles.{name}") for name, held in _table(table, "profiles").items()},
+    }
+    start = _held({"profile": table.get("profile", START)}, "the file", profiles, ())
+    policies = [*_participants(_table(table, "participants"), folder, profiles, start)]
+    if "jwt" in table:
+        policies.append(_jwt(_table(table, "jwt"), folder, profiles, start))
+    if not policies:
+        raise UsageError("the gateway's file lets nobody in", fix="add [participants.NAME] with a token, or [jwt]")
+    matching = table.get("matching", MATCHING[0])
+    if matching not in MATCHING:
+        raise UsageError(f"matching cannot be {matching!r}", fix=f"use one of {', '.join(MATCHING)}")
+    return GatewayConfig(
+        Within(FirstOf(policies), _texts(table.get("topics", EVERY_TOPIC), "topics")),
+        _limits(_table(table, "limits")),
+        _admins(_table(table, "admins"), folder),
+        strict=matching == "reference",
+        allowed_hosts=_texts(table.get("allowed_hosts", ()), "allowed_hosts"),
+        allowed_origins=_texts(table.get("allowed_origins", ()), "allowed_origins"),
+        trusted_proxy=table.get("trusted_proxy", False) is True,
+    )
+
+
+def _participants(
+    table: Mapping[str, Any], folder: Path, profiles: Mapping[str, Sequence[str]], start: tuple[str, ...]
+) -> list[Policy]:
+    tokens: dict[str, str] = {}
+    entries: dict[str, Entry] = {}
+    for name in table:
+        about, where = _table(table, name), f"participants.{name}"
+        _known(about, _PARTICIPANT, where)
+        token = _token(about, where, folder)
+        if token in tokens:
+            raise UsageError(f"{where} has the token of {tokens[token]}", fix="a token stands for one participant")
+        tokens[token] = name
+        routing = about.get("routing", "all")
+        if routing not in ROUTINGS:
+            raise UsageError(f"{where}.routing cannot be {routing!r}", fix=f"use one of {', '.join(ROUTINGS)}")
+        topics = _texts(about.get("topics", EVERY_TOPIC), f"{where}.topics")
+        entries[name] = Entry(_held(about, where, profiles, start), topics, routing)
+    return [StaticPolicy(tokens, entries)] if entries else []
+
+
+def _jwt(
+    about: Mapping[str, Any], folder: Path, profiles: Mapping[str, Sequence[str]], start: tuple[str, ...]
+) -> Policy:
+    _known(about, _JWT | _CLAIMS.keys(), "jwt")
+    given = {name: value for name, value in about.items() if name in _JWT and name != "key_file"}
+    if missing := {"issuer", "audience"} - given.keys():
+        raise UsageError(f"jwt has no {min(missing)}", fix="name the issuer and the audience of the tokens")
+    if "key_file" in about:
+        given["key"] = _file(about["key_file"], "jwt.key_file", folder)
+    claims: dict[str, str] = {option: about[name] for name, option in _CLAIMS.items() if name in about}
+    return TokenPolicy(JWT(**given), profiles=profiles, default=start, **claims)
+
+
+def _admins(table: Mapping[str, Any], folder: Path) -> StaticTokens | None:
+    tokens: dict[str, str] = {}
+    for name in table:
+        about, where = _table(table, name), f"admins.{name}"
+        _known(about, set(_TOKEN), where)
+        tokens[_token(about, where, folder)] = name
+    return StaticTokens(tokens) if tokens else None
+
+
+def _limits(table: Mapping[str, Any]) -> GatewayLimits:
+    _known(table, {field.name for field in fields(GatewayLimits)}, "limits")
+    return GatewayLimits(**table)
+
+
+def _held(
+    about: Mapping[str, Any], where: str, profiles: Mapping[str, Sequence[str]], start: tuple[str, ...]
+) -> tuple[str, ...]:
+    if "profile" in about and "capabilities" in about:
+        raise UsageError(f"{where} has both a profile and capabilities", fix="give one of the two")
+    if "capabilities" in about:
+        return _texts(about["capabilities"], f"{where}.capabilities")
+    if "profile" not in about:
+        return start
+    name = about["profile"]
+    if not isinstance(name, str) or name not in profiles:
+        raise UsageError(f"{where}: there is no profile {name!r}", fix=f"use one of {', '.join(profiles)}")
+    return tuple(profiles[name])
+
+
+def _token(about: Mapping[str, Any], where: str, folder: Path) -> str:
+    given = [name for name in _TOKEN if name in about]
+    if len(given) != 1 or not isinstance(about[given[0]], str):
+        raise UsageError(f"{where} needs one token", fix=f"give one of {', '.join(_TOKEN)}")
+    value: str = about[given[0]]
+    if given[0] == "token_env":
+        if not os.environ.get(value):
+            raise UsageError(f"{where}: the environment has no {value}", fix=f"set {value} to the token")
+        return os.environ[value]
+    return _file(value, f"{where}.token_file", folder).strip() if given[0] == "token_file" else value
+
+
+def _file(name: object, where: str, folder: Path) -> str:
+    try:
+        return (folder / str(name)).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{where}: {name} cannot be read: {error}") from None
+
+
+def _table(table: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = table.get(name, {})
+    if not is_object(value):
+        raise UsageError(f"{name} is a table", fix=f"write [{name}] on a line of its own")
+    return value
+
+
+def _texts(value: object, where: str) -> tuple[str, ...]:
+    if is_array(value) and all(isinstance(item, str) and item for item in value):
+        return tuple(value)
+    raise UsageError(f"{where} is a list of texts", fix=f'{where} = ["…"]')
+
+
+def _known(table: Mapping[str, Any], names: set[str], where: str) -> None:
+    for name in table:
+        if name not in names:
+            raise UsageError(f"{where} has {name!r}, which means nothing", fix=f"use {', '.join(sorted(names))}")

@@ -1,0 +1,158 @@
+"""The plain HTTP requests of a gateway: health, metrics, administration. Bytes in, an answer out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from pydantic_core import from_json
+
+from defserve.auth.bearer import Malformed, bearer, challenge
+from defserve.auth.verifiers import TokenVerifier
+from defserve.gateway.gateway import Gateway
+from defserve.gateway.metrics import MEDIA_TYPE
+from defserve.jsonvalue import is_array, is_object
+from defserve.protocols.mcpx.kinds import is_reserved
+from defserve.wire.codec import encode
+
+JSON: Final = "application/json"
+HEAD_BYTES: Final = 16 * 1024
+BODY_BYTES: Final = 64 * 1024
+PATTERNS: Final = 256
+
+_REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,2048}) HTTP/1\.[01]")
+_HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*?)[ \t]*")
+_CAPABILITIES: Final = re.compile(r"/admin/participants/([^/]+)/capabilities")
+
+
+class Incoming(NamedTuple):
+    """A request as it came. Names of headers are in lower case; each has all its values."""
+
+    verb: str
+    target: str
+    headers: Mapping[str, list[str]]
+    body: bytes = b""
+
+    def joined(self, name: str) -> str | None:
+        """All values of a header in one, as the gate wants them."""
+        return ", ".join(self.headers[name]) if name in self.headers else None
+
+
+class Answer(NamedTuple):
+    status: HTTPStatus
+    body: bytes
+    media_type: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def encode(self) -> bytes:
+        """The whole response; the connection ends with it."""
+        lines = [
+            f"HTTP/1.1 {self.status.value} {self.status.phrase}",
+            f"Content-Type: {self.media_type}",
+            f"Content-Length: {len(self.body)}",
+            "Connection: close",
+            "Cache-Control: no-store",
+            *(f"{name}: {value}" for name, value in self.headers),
+        ]
+        return "\r\n".join([*lines, "", ""]).encode() + self.body
+
+
+def problem(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Answer:
+    return Answer(status, encode({"error": text}), headers=headers)
+
+
+def read_request(data: bytes) -> Incoming | Answer | None:
+    """The request in these bytes, an answer to one that cannot be read, or None: more has to come."""
+    head, end, body = data.partition(b"\r\n\r\n")
+    if len(head) > HEAD_BYTES:
+        return problem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of the request is too long")
+    if not end:
+        return None
+    first, *lines = head.split(b"\r\n")
+    line, found = _REQUEST_LINE.fullmatch(first), [_HEADER.fullmatch(each) for each in lines]
+    if line is None or None in found:
+        return problem(HTTPStatus.BAD_REQUEST, "this is not an HTTP request")
+    headers: dict[str, list[str]] = {}
+    for name, value in (each.groups() for each in found if each is not None):
+        headers.setdefault(name.decode().lower(), []).append(value.decode("latin-1"))
+    length = headers.get("content-length", ["0"])
+    if "transfer-encoding" in headers or len(length) > 1 or not length[0].isdecimal() or len(length[0]) > 9:
+        return problem(HTTPStatus.LENGTH_REQUIRED, "the length of the body has to be given, once")
+    if int(length[0]) > BODY_BYTES:
+        return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {BODY_BYTES} bytes")
+    if len(body) < int(length[0]):
+        return None
+    return Incoming(line[1].decode(), line[2].decode(), headers, body[: int(length[0])])
+
+
+async def answer(gateway: Gateway, admins: TokenVerifier | None, request: Incoming) -> Answer:
+    """What a request that is for no topic gets."""
+    path = urlsplit(request.target).path
+    if path in _PAGES:
+        return _PAGES[path](gateway) if request.verb == "GET" else _only("GET")
+    found = _CAPABILITIES.fullmatch(path)
+    if found is None or admins is None:
+        return problem(HTTPStatus.NOT_FOUND, "there is nothing here")
+    if request.verb != "POST":
+        return _only("POST")
+    return await _promote(gateway, admins, unquote(found[1]), request)
+
+
+def _health(gateway: Gateway) -> Answer:
+    return Answer(HTTPStatus.OK, b'{"status":"ok"}')
+
+
+def _metrics(gateway: Gateway) -> Answer:
+    return Answer(HTTPStatus.OK, gateway.metrics_text().encode(), MEDIA_TYPE)
+
+
+_PAGES: Final = {"/healthz": _health, "/metrics": _metrics}
+
+
+async def _promote(gateway: Gateway, admins: TokenVerifier, participant: str, request: Incoming) -> Answer:
+    token = bearer(value.encode("latin-1") for value in request.headers.get("authorization", ()))
+    admin = None if token is None or isinstance(token, Malformed) else await admins.verify(token)
+    if admin is None:
+        why = challenge(None if token is None else "invalid_token")
+        return problem(HTTPStatus.UNAUTHORIZED, "an administrator's token is needed", ("WWW-Authenticate", why))
+    wanted = _wanted(request.body)
+    if isinstance(wanted, str):
+        return problem(HTTPStatus.BAD_REQUEST, wanted)
+    change = gateway.promote(participant, *wanted, admin.id)
+    if change is None:
+        return problem(HTTPStatus.NOT_FOUND, "no such participant is connected")
+    body = {
+        "participantId": participant,
+        "oldCapabilities": change.old,
+        "newCapabilities": change.new,
+        "modifiedBy": admin.id,
+        "modifiedAt": change.at,
+        "topics": change.topics,
+    }
+    return Answer(HTTPStatus.OK, encode(body))
+
+
+def _wanted(body: bytes) -> tuple[list[str], list[str]] | str:
+    """What to add and what to remove, or what is wrong with the request."""
+    try:
+        asked = from_json(body)
+    except ValueError as error:
+        return f"the body is not JSON: {error}"
+    if not is_object(asked) or not asked or asked.keys() - {"add", "remove"}:
+        return "the body is an object with `add`, `remove` or both"
+    lists: list[list[str]] = []
+    for name in ("add", "remove"):
+        given = asked.get(name, [])
+        if not is_array(given) or len(given) > PATTERNS or not all(isinstance(each, str) and each for each in given):
+            return f"`{name}` is a list of capabilities"
+        lists.append(list(given))
+    if reserved := next(filter(is_reserved, lists[0]), None):
+        return f"{reserved!r} is the gateway's own"
+    return lists[0], lists[1]
+
+
+def _only(verb: str) -> Answer:
+    return problem(HTTPStatus.METHOD_NOT_ALLOWED, f"only {verb} is answered here", ("Allow", verb))
