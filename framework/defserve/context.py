@@ -267,6 +267,16 @@ class Context:
 
         return await inference.model_info(self.call, timeout)
 
+    async def chat(self, text: str, to: str | Sequence[str] | None = None, *, format: str = "plain") -> None:
+        """Say something in the topic this call came from, to everyone or to some (MCPx).
+
+        Raises NoBackChannel for a call that came another way; `can("chat")` tells before.
+        """
+        from defserve.protocols.mcpx import extension
+
+        recipients = to if to is None or isinstance(to, str) else tuple(to)
+        extension.chat(self.call, text, recipients, format)
+
     def wait(self, question: Coroutine[Any, Any, T]) -> T:
         """Wait for an awaitable of this context from a worker thread: `ctx.wait(ctx.ask(…))`."""
         return self.call.engine.wait_from_thread(self.call, question)
@@ -295,7 +305,7 @@ class Context:
 
         `stream`: whether what is emitted or yielded is sent as it comes. `events`: whether it can be sent events.
         `push`, `infer`, `model_info`: whether a feature set of this server that is enabled could do so here.
-        `channels`: whether messages of its channels could be delivered.
+        `channels`: whether messages of its channels could be delivered. `chat`: whether there is a topic to talk in.
         """
         from defserve.protocols.mcp import talkback
 
@@ -304,11 +314,18 @@ class Context:
         if feature == "stream":
             emitted = self.call.peek(Emitted)
             return emitted is not None and emitted.sink is not None
+        if feature == "chat":
+            return self._can_chat()
         if feature == "events":
             return self._mgp.pushes_events(self.call)
         if feature not in FEATURES:
             return False
         return talkback.can(self.call, *FEATURES[feature])
+
+    def _can_chat(self) -> bool:
+        from defserve.protocols.mcpx import extension
+
+        return extension.can_chat(self.call)
 
     def _can_live(self, feature: str) -> bool:
         extensions = self.call.session.composition.extensions

@@ -88,7 +88,8 @@ class WebFields(TypedDict, total=False):
 
     `parser` is `auto`, `httptools` or `h11`. A bind that is not loopback needs `allowed_hosts` or `trusted_proxy`.
     `legacy_sse` also serves HTTP+SSE (2024-11-05), at `/sse` beside the endpoint. `rest` also serves
-    `POST /tools/{name}` and `GET /openapi.json` there, for callers that do not speak the protocol.
+    `POST /tools/{name}` and `GET /openapi.json` there, for callers that do not speak the protocol; `metrics` serves
+    `GET /metrics` for Prometheus.
     """
 
     allowed_hosts: Sequence[str]
@@ -99,3 +100,4 @@ class WebFields(TypedDict, total=False):
     parser: str
     legacy_sse: bool
     rest: bool
+    metrics: bool

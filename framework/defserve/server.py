@@ -34,9 +34,14 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.channel_type import ChannelType
     from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.feature_sets import FeatureSet
+    from defserve.protocols.mcpx.extension import MCPX, ChatHandler, Decision
+    from defserve.protocols.mcpx.participant import Participant
     from defserve.protocols.mgp.event_channel import EventChannel
     from defserve.stores.store import Store
     from defserve.transports.http import HttpApp
+
+    OnChat = TypeVar("OnChat", bound=ChatHandler)
+    OnProposal = TypeVar("OnProposal", bound=Decision)
 
 F = TypeVar("F", bound=Callable[..., Any])
 W = TypeVar("W", bound=Wrapper)
@@ -94,6 +99,7 @@ class Server:
         self._extensions = (self.mcp, self.mgp, Author(self), *_authorization(self.auth, self.limits), *extensions)
         self._injectables: dict[Any, Provider] = {k: v for e in self._extensions for k, v in e.injectables().items()}
         self._mcpl: MCPL | None = None
+        self._mcpx: MCPX | None = None
         self._strict = _checked_strict(feature_sets)
         self._composition: Composition | None = None
 
@@ -224,6 +230,30 @@ class Server:
             self._injectables |= self._mcpl.injectables()
         return self._mcpl
 
+    @property
+    def mcpx(self) -> MCPX:
+        """What this server does in topics besides answering requests."""
+        if self._mcpx is None:
+            from defserve.protocols.mcpx.extension import MCPX
+
+            self._mcpx = MCPX()
+            if self._composition is None:
+                self._extensions = (*self._extensions, self._mcpx)
+        return self._mcpx
+
+    def on_chat(self, handler: OnChat, /) -> OnChat:
+        """Tell a function `(chat, participant)` what is said to this server in a topic. Returns it unchanged."""
+        self.mcpx.chat_handlers.append(handler)
+        return handler
+
+    def on_proposal(self, handler: OnProposal, /) -> OnProposal:
+        """Let a function `(proposal, participant)` decide on what others propose in a topic. Returns it unchanged.
+
+        True fulfils the proposal, False declines it, None leaves it to others.
+        """
+        self.mcpx.decisions.append(handler)
+        return handler
+
     def _add_tied_tool(self, function: Callable[..., Any], tie: Any, options: Mapping[str, Any]) -> None:
         given: Any = options
         tool = Tool.of(function, _options(ToolOptions, given, function), find_provider=self.find_provider, owner=self)
@@ -282,6 +312,19 @@ class Server:
         self._mounts.append(Mount(self.mcp, other, prefix))
         self.mgp.mounted.append((f"{prefix}_" if prefix else "", other.mgp))
         self.mgp.events.follow(other.mgp.events)
+
+    def extend(self, *extensions: Extension) -> None:
+        """Add extensions to those given when the server was made, before it serves."""
+        if self._composition is not None:
+            raise UsageError(
+                f"extension {extensions[0].name!r} comes after serving began",
+                fix="give it where the server is made: Server(…, extensions=[…])",
+            )
+        for extension in extensions:
+            for item in self.mcp.items():
+                extension.declared(item)
+            self._injectables |= extension.injectables()
+        self._extensions = (*self._extensions, *extensions)
 
     # -- registries, open while serving ------------------------------------------------------------------
 
@@ -352,13 +395,30 @@ class Server:
 
     # -- serving -----------------------------------------------------------------------------------------
 
-    def run(self, on: str = "stdio:", **web: Unpack[WebFields]) -> None:
+    def run(
+        self,
+        on: str = "stdio:",
+        *,
+        token: str | None = None,
+        token_file: str | None = None,
+        log_level: str | None = None,
+        log_json: bool = False,
+        **web: Unpack[WebFields],
+    ) -> None:
         """Serve on an address until the peer leaves or a signal ends it. Never reads the command line.
 
         `stdio:`, `http://host:port/path`, `https://…`, `ws://…`, `wss://…` and `unix:/path` are addresses; the
-        options are for all but the first. Ends with SystemExit(130) after Ctrl-C; returns after SIGTERM and at the
-        end of input.
+        options are for all but the first. `mcpx+ws://gateway/ws?topic=demo` joins a topic, where the `token` (or what
+        is in `token_file`) says who this server is. With `log_level` or `log_json`, logging is set up to write to stderr, from
+        "info" on with a line for every request. Ends with SystemExit(130) after Ctrl-C; returns after SIGTERM and at
+        the end of input.
         """
+        self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False))
+        if on.startswith("mcpx+"):
+            self._finish(self._run_in_topic(on, token, token_file))
+            return
+        if token is not None or token_file is not None:
+            raise UsageError(f"nobody is shown a token on {on!r}", fix="to check those of callers: Server(auth=…)")
         if not on.startswith("stdio:"):
             self._finish(self._run_on_network(on, web))
             return
@@ -372,11 +432,43 @@ class Server:
             )
         self._finish(serve(self.composition, on))
 
+    def observe(self, *, log_level: str | None = None, log_json: bool = False, metrics: bool = False) -> None:
+        """Set up logging, have requests logged and calls counted, as `run` does when it is asked to. Before serving."""
+        if log_level is not None or log_json:
+            from defserve.observing.logs import log_to_stderr
+
+            if log_to_stderr(log_level, log_json):
+                from defserve.observing.requests import RequestLog
+
+                self.extend(RequestLog())
+        if metrics:
+            from defserve.observing.metrics import Metrics
+
+            if not any(isinstance(extension, Metrics) for extension in self._extensions):
+                self.extend(Metrics())
+
     def _run_on_network(self, on: str, options: WebFields) -> int:
         from defserve import web
         from defserve.runner.address import Address
 
         return web.run(self.composition, self.mcp, self.auth, Address.parse(on), options)
+
+    def _run_in_topic(self, on: str, token: str | None, token_file: str | None) -> int:
+        from defserve import topics
+        from defserve.runner.outbound import serve_outbound
+
+        found = topics.read_token(token, token_file)
+        return serve_outbound(topics.place(self.composition, self.mcp, self.auth, self.mcpx.seat(), on, found))
+
+    @asynccontextmanager
+    async def join(self, on: str, *, token: str | None = None) -> AsyncGenerator[Participant]:
+        """Serve in a topic from within a running loop; entered when the gateway has sent its welcome."""
+        from defserve import topics
+        from defserve.runner.outbound import outbound
+
+        carrier = self.mcpx.seat()
+        async with outbound(topics.place(self.composition, self.mcp, self.auth, carrier, on, token)):
+            yield carrier.participant
 
     @staticmethod
     def _finish(code: int) -> None:
@@ -387,6 +479,7 @@ class Server:
         """This server as a plain ASGI app, to mount in Starlette or FastAPI; its lifespan needs no wiring."""
         from defserve import web
 
+        self.observe(metrics=options.get("metrics", False))
         return web.app(self.composition, self.mcp, self.auth, options)
 
     def main(self, argv: Sequence[str] | None = None) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from defserve.auth import Auth
 from defserve.core.composition import Composition
 from defserve.errors import UsageError
+from defserve.observing.metrics import Metrics
 from defserve.options import WebFields
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, HANDSHAKE_VERSIONS, STATELESS_VERSIONS, VERSION_KEY
@@ -28,11 +31,12 @@ def app(
     composition: Composition, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None = None
 ) -> HttpApp:
     """The ASGI application that serves a composition, at an address of its own or mounted in another."""
-    return _app(WebDesk(composition), mcp, auth, options, address)
+    return app_of(WebDesk(composition), mcp, auth, options, address)
 
 
-def _app(desk: WebDesk, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None) -> HttpApp:
-    _refuse_scopes_without_auth(mcp, auth)
+def app_of(desk: WebDesk, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None) -> HttpApp:
+    """The application whose conversations `desk` opens."""
+    refuse_scopes_without_auth(mcp, auth)
 
     async def ready() -> tuple[int, bytes]:
         await desk.start(served.close)
@@ -60,6 +64,7 @@ def _app(desk: WebDesk, mcp: MCP, auth: Auth | None, options: WebFields, address
         legacy_sse=options.get("legacy_sse", False),
         auth=auth,
         probes={"/healthz": _liveness, "/readyz": ready},
+        reports={"/metrics": partial(_measured, desk.composition)} if options.get("metrics", False) else {},
         rest=_rest(mcp, auth) if options.get("rest", False) else None,
     )
     served = HttpApp(desk, rules, http)
@@ -82,14 +87,23 @@ def _path(address: Address | None) -> str:
 def run(composition: Composition, mcp: MCP, auth: Auth | None, address: Address, options: WebFields) -> int:
     """Serve on the network until a signal or a client ends it; the exit code."""
     desk = WebDesk(composition)
-    served = _app(desk, mcp, auth, options, address)
-    network = NetworkOptions(
+    served = app_of(desk, mcp, auth, options, address)
+    return listen(served, address, network_options(options), composition.limits, desk)
+
+
+def network_options(options: WebFields) -> NetworkOptions:
+    """Those of the options that say how to listen."""
+    return NetworkOptions(
         parser=options.get("parser", "auto"),
         certfile=options.get("certfile"),
         keyfile=options.get("keyfile"),
         trusted_proxy=options.get("trusted_proxy", False),
     )
-    return listen(served, address, network, composition.limits, desk)
+
+
+async def _measured(composition: Composition) -> tuple[int, bytes]:
+    found = [e.text(composition) for e in composition.extensions if isinstance(e, Metrics)]
+    return 200, "".join(found).encode()
 
 
 async def _liveness() -> tuple[int, bytes]:
@@ -106,7 +120,7 @@ async def _readiness(composition: Composition) -> tuple[int, bytes]:
     return 503 if word == "unhealthy" else 200, word.encode()
 
 
-def _refuse_scopes_without_auth(mcp: MCP, auth: Auth | None) -> None:
+def refuse_scopes_without_auth(mcp: MCP, auth: Auth | None) -> None:
     """Over the network, scopes nobody can prove would protect nothing."""
     for item in () if auth is not None else mcp.items():
         if item.options.scopes:

@@ -4,7 +4,7 @@ from defserve import Server, State, ToolError
 from pydantic import BaseModel
 
 server = Server("{{ cookiecutter.project_slug }}")
-notes = server.feature_set("notes.edit", "Write and delete notes")
+notes = server.feature_set("notes.edit", "Write and edit notes")
 
 
 class Notebook(BaseModel):
@@ -30,15 +30,17 @@ def add_note(text: str, book: State[Notebook]) -> int:
 
 
 @notes.tool
-def delete_note(number: int, book: State[Notebook]) -> str:
-    """Delete a note.
+def edit_note(number: int, text: str, book: State[Notebook]) -> str:
+    """Write a note anew; gives back what it said before.
 
     Args:
         number: Its number, from 1.
+        text: What it is to say.
     """
     if not 1 <= number <= len(book.notes):
         raise ToolError(f"There is no note {number}; there are {len(book.notes)}.")
-    return book.notes.pop(number - 1)
+    before, book.notes[number - 1] = book.notes[number - 1], text
+    return before
 
 
 @notes.tool

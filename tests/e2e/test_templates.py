@@ -29,13 +29,23 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.fixture(scope="session")
+def author(tmp_path_factory: pytest.TempPathFactory, ours: Path) -> Environment:
+    """Where projects are worked on: what one of them needs for that serves all."""
+    folder = tmp_path_factory.mktemp("author")
+    environment = Environment(folder / "env")
+    environment.install(f"{ours}[sandbox]")
+    environment.run("defserve", "new", "first-mcp", "--yes", cwd=folder)
+    environment.install("--find-links", ours.parent, "-e", f"{folder / 'first-mcp'}[dev]")
+    return environment
+
+
 @pytest.mark.parametrize("body", CALLS)
-async def test_from_new_to_an_installed_server(tmp_path: Path, ours: Path, body: str):
-    author = Environment(tmp_path / "author")
-    author.install(ours)
+async def test_from_new_to_an_installed_server(tmp_path: Path, ours: Path, author: Environment, body: str):
     author.run("defserve", "new", f"{body}-mcp", "--template", body, "--yes", cwd=tmp_path)
     project = tmp_path / f"{body}-mcp"
-    author.install("--find-links", ours.parent, "-e", f"{project}[dev]")
+    author.install("--no-deps", "-e", project)
+    author.run("defserve", "check", "--strict", "-m", f"{body}-mcp".replace("-", "_"), cwd=project)
     for kind, name in PARTS:
         author.run("defserve", "add", kind, name, cwd=project)
     author.run("pytest", "-q", cwd=project)
@@ -43,7 +53,8 @@ async def test_from_new_to_an_installed_server(tmp_path: Path, ours: Path, body:
     author.run("ruff", "format", "--check", ".", cwd=project)
     author.run("mypy", cwd=project)
 
-    wheel = build_wheel(project, tmp_path / "dist")
+    author.run("defserve", "package", cwd=project)
+    (wheel,) = (project / "dist").glob("*.whl")
     user = Environment(tmp_path / "user")
     user.install("--find-links", ours.parent, f"{wheel}[http]")
     tool, arguments, expected = CALLS[body]

@@ -87,6 +87,11 @@ def test_a_schema_that_refers_to_itself_comes_to_an_end():
     assert {} in examples({"$ref": "#/$defs/tree", "$defs": {"tree": tree}})
 
 
+def test_a_schema_that_refers_to_itself_many_times_comes_to_an_end():
+    node = {"type": "object", "properties": {f"child_{n}": {"$ref": "#/$defs/node"} for n in range(10)}}
+    assert {} in examples({"$ref": "#/$defs/node", "$defs": {"node": node}})
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_example_of_a_format_has_that_format(format: str):
     schema = {"type": "string", "format": format}

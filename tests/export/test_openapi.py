@@ -47,6 +47,22 @@ def test_each_tool_is_a_path_with_its_arguments_and_answers(document: dict[str, 
     assert document["components"]["schemas"]["price.output"]["properties"]["result"] == {"type": "number"}
 
 
+def test_a_tool_may_have_the_name_of_an_operation_of_ours():
+    made = openapi({"name": "x"}, [{"name": "call_any_tool", "inputSchema": {"type": "object"}}])
+    validate(made)
+    assert len({path["post"]["operationId"] for path in made["paths"].values()}) == 2
+
+
+def test_a_reference_to_what_is_not_there_is_anything():
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": {"$ref": "#"}}}
+    made = openapi({"name": "x"}, [{"name": "add", "inputSchema": schema}])
+    validate(made)
+    assert made["components"]["schemas"]["add.input"]["properties"] == {
+        "a": {"$ref": "#/components/schemas/Anything"},
+        "b": {"$ref": "#/components/schemas/add.input"},
+    }
+
+
 def test_callers_are_told_of_the_token_they_need():
     made = openapi({"name": "x"}, [], base="/api", authorized=True)
     validate(made)

@@ -215,3 +215,10 @@ def test_a_tool_that_asks_is_no_tool_for_callers_who_cannot_be_asked():
 
     answer = client_of(server).post("/tools/ask")
     assert (answer.status_code, answer.json()["error"]["type"]) == (422, "missing_capability")
+
+
+def test_the_command_line_can_ask_for_it():
+    from defserve.runner.arguments import parse
+
+    options = parse(["--on", "http://127.0.0.1:0/mcp", "--rest"], "shop", lambda: "1")
+    assert options["rest"] is True

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from defserve.lint.report import complaints
 from defserve.lint.rules import RULES
 from tests.lint.reading import wire
@@ -13,3 +16,9 @@ def test_errors_come_first_and_a_rule_can_be_left_out():
 
 def test_every_rule_says_what_it_looks_for():
     assert all(rule.about and rule.level in ("error", "warning") for rule in RULES.values())
+
+
+def test_the_documentation_has_every_rule():
+    text = (Path(__file__).parents[2] / "docs" / "checking.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z-]+)` \| (error|warning) \| (.+) \|$", text, re.MULTILINE)
+    assert rows == [(name, rule.level, rule.about) for name, rule in RULES.items()]

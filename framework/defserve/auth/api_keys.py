@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from defserve.auth.permissions import KeyHolder, scopes_of
 from defserve.auth.principals import Principal, checked_scopes
@@ -70,8 +70,8 @@ class ApiKeys:
     """Verifies keys, and makes, lists and revokes them.
 
     `store` is the path of a file (made with 0600), the address of a store (`sqlite:///keys.db`), or a store. The
-    pepper is `pepper`, else the variable DEFSERVE_KEYS_PEPPER, else `defserve/keys.pepper` in the user's settings, which
-    the first key makes. Whoever has the store but not the pepper can neither use nor guess a key.
+    pepper is `pepper`, else the variable DEFSERVE_KEYS_PEPPER, else `defserve/keys.pepper` in the user's settings,
+    which the first key makes. Whoever has the store but not the pepper can neither use nor guess a key.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class ApiKeys:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store, self._clock = _opened(store), clock
+        self._owns = self._store is not store
         self._pepper = pepper.encode() if isinstance(pepper, str) else pepper
         if self._pepper is not None and len(self._pepper) < 16:
             raise UsageError("the pepper of API keys is too short", fix="give 16 bytes or more of random text")
@@ -150,6 +151,12 @@ class ApiKeys:
             return False
         return await self._store.change(Change(SPACE, drop=(id,)))
 
+    async def close(self) -> None:
+        """Let go of a store that was opened here."""
+        close = getattr(self._store, "close", None)
+        if self._owns and close is not None:
+            await close()
+
     async def _find(self, id: str) -> ApiKey | None:
         found = (await self._store.get(SPACE, (id,))).get(id)
         return None if found is None else _unpacked(found)
@@ -205,5 +212,6 @@ def _packed(key: ApiKey) -> bytes:
 
 
 def _unpacked(value: bytes) -> ApiKey:
-    kept = json.loads(value)
-    return ApiKey(**{**kept, "permissions": tuple(kept["permissions"]), "scopes": tuple(kept["scopes"])})
+    kept: dict[str, Any] = json.loads(value)
+    lists: dict[str, Any] = {name: tuple(kept[name]) for name in ("permissions", "scopes")}
+    return ApiKey(**{**kept, **lists})

@@ -31,6 +31,8 @@ COMMANDS: Final = {
     "package": ("defserve.cli.package", "build all that is published of a project, and check that it agrees"),
     "publish": ("defserve.cli.publish", "check a project and show, or with --yes run, what uploads it"),
     "keys": ("defserve.cli.keys", "make, list and revoke API keys"),
+    "gateway": ("defserve.cli.gateway", "let participants meet in topics"),
+    "topic": ("defserve.cli.topic", "watch a topic, and approve or decline what is proposed in it"),
     "audit": ("defserve.cli.audit", "check that an audit log is whole, and read it"),
     "state": ("defserve.cli.state", "look at the checkpoints in a store: list, show, diff, export, prune, verify"),
     "doctor": ("defserve.cli.doctor", "look at what is installed here, and what is missing"),

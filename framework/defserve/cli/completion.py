@@ -35,8 +35,7 @@ def bash(known: list[Command]) -> Iterator[str]:
     yield '    else case "$first $second" in'
     # An action's own row goes before that of its command.
     for command in sorted(known, key=lambda command: -len(command.words)):
-        pattern = f'"{" ".join(command.words)}"' if len(command.words) > 1 else f'"{command.words[0]} "*'
-        yield f"        {pattern})"
+        yield f"        {_pattern(command)})"
         yield from (f"            {line}" for line in _bash_command(command))
         yield "            ;;"
     yield "    esac; fi"
@@ -57,7 +56,9 @@ def _bash_command(command: Command) -> Iterator[str]:
             yield f"    {'|'.join(option.flags)}) ;;"
     yield f'    *) words="{flags}"'
     if command.choices:
-        yield f'       if (( COMP_CWORD == {depth + 1} )); then words="$words {" ".join(command.choices)}"; files=""; fi'
+        yield f"       if (( COMP_CWORD == {depth + 1} )); then"
+        yield f'           words="$words {" ".join(command.choices)}"; files=""'
+        yield "       fi"
     elif not command.takes_words:
         yield '       files=""'
     yield "       ;;"
@@ -75,8 +76,7 @@ def zsh(known: list[Command]) -> Iterator[str]:
     yield '    case "$words[2] $words[3]" in'
     for command in sorted(known, key=lambda command: -len(command.words)):
         depth = len(command.words)
-        pattern = f'"{" ".join(command.words)}"' if depth > 1 else f'"{command.words[0]} "*'
-        yield f"        {pattern})"
+        yield f"        {_pattern(command)})"
         yield f"            shift {depth} words; (( CURRENT -= {depth} ))"
         rows = [*_zsh_options(command), *_zsh_words(command)]
         yield "            _arguments -S " + " ".join(f"\\\n                {row}" for row in rows)
@@ -125,6 +125,12 @@ def _fish_option(option: Option) -> str:
     flags = " ".join(f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags)
     value = f" -x -a {_quoted(' '.join(option.choices))}" if option.choices else " -r" if option.takes else ""
     return f"{flags}{value} -d {_quoted(option.about)}"
+
+
+def _pattern(command: Command) -> str:
+    """What the first two words of a line look like when this command is meant."""
+    name, *actions = command.words
+    return f'"{name} {actions[0]}"' if actions else f'"{name} "*'
 
 
 def _names(known: Iterable[Command]) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Final
@@ -11,7 +9,7 @@ from typing import Final
 from defserve.cli.parser import Parser
 from defserve.cli.targets import TARGET_HELP, headers_of, load, load_package, quiet, split_command
 from defserve.clients import files, launch
-from defserve.clients.table import CLIENTS, SCOPES, Client, Launch, client
+from defserve.clients.table import CLIENTS, SCOPES, Launch, client
 from defserve.errors import UsageError
 from defserve.host.addresses import is_address
 
@@ -46,7 +44,10 @@ def main(argv: list[str]) -> int:
     known = client(options.client)
     path = known.path(options.scope, Path.cwd())
     edit = files.put(path, known.format, (known.key, name), known.entry(how))
-    return finish(edit, options.dry_run, f"{name} is in {path}", f"{name} is already in {path}, as it should be", known)
+    if not edit.changes:
+        print(f"{name} is already in {path}, as it should be")
+        return 0
+    return finish(edit, options.dry_run, f"{name} is in {path}", f"{known.title}: {known.then}")
 
 
 def add_client_options(parser: Parser) -> None:
@@ -58,35 +59,32 @@ def add_client_options(parser: Parser) -> None:
 def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]:
     """What it is called and how it is started. A server of ours is loaded first: better it fails here than there."""
     env = launch.environment(options.env)
+    target: str = options.target or ""
     if command is not None:
-        return launch.server_name(Path(command[0]).stem, options.name), launch.of_command(command, env)
-    if options.target is not None and is_address(options.target):
-        host = options.target.partition("//")[2].partition("/")[0].partition(":")[0]
-        return launch.server_name(host, options.name), Launch(url=options.target, headers=headers_of(options.header))
-    if options.module is not None:
-        return launch.server_name(_own(load_package(options.module)), options.name), launch.of_package(
-            options.module, env
-        )
-    return launch.server_name(_own(load(options.target)), options.name), launch.of_target(options.target, env)
+        own, how = Path(command[0]).stem, launch.of_command(command, env)
+    elif is_address(target):
+        host = target.partition("//")[2].partition("/")[0].partition(":")[0]
+        own, how = host, Launch(url=target, headers=headers_of(options.header))
+    elif options.module:
+        own, how = _own(load_package(options.module)), launch.of_package(options.module, env)
+    else:
+        own, how = _own(load(target)), launch.of_target(target, env)
+    return launch.server_name(own, options.name), how
 
 
 def _own(server: object) -> str:
     return str(getattr(server, "name", None) or "server")
 
 
-def finish(edit: files.Edit, dry_run: bool, done: str, same: str, known: Client) -> int:
+def finish(edit: files.Edit, dry_run: bool, done: str, then: str = "") -> int:
     """Write it, or show what would be written, and say so."""
-    if not edit.changes:
-        print(same)
-        return 0
     if dry_run:
         print(edit.diff(), end="")
         return 0
     backup = edit.write()
     print(done)
     if backup is not None:
-        print(f"  what it held is in {os.path.relpath(backup) if backup.is_relative_to(Path.cwd()) else backup}")
-    if known.then:
-        print(f"  {known.title}: {known.then}" if not known.title.startswith(".") else f"  {known.then}")
-    sys.stdout.flush()
+        print(f"  what it held is in {backup}")
+    if then:
+        print(f"  {then}")
     return 0

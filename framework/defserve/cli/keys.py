@@ -7,13 +7,15 @@ import json
 import re
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, TypeVar
 
 from defserve.auth.api_keys import ApiKey, ApiKeys
 from defserve.cli.parser import Parser
 from defserve.errors import UsageError
 from defserve.redaction import printable
+
+T = TypeVar("T")
 
 STORE: Final = "keys.json"
 STORE_HELP: Final = f"the file of the keys, or the address of a store: sqlite:///keys.db ({STORE})"
@@ -53,15 +55,16 @@ def create(argv: list[str]) -> int:
     parser.add_argument("--per-hour", type=_count, metavar="N", help="calls an hour")
     _add_common(parser)
     options = parser.parse_args(argv)
-    made = asyncio.run(
-        ApiKeys(options.store).create(
+    made = _on(
+        options.store,
+        lambda keys: keys.create(
             options.principal,
             permissions=options.allow,
             scopes=options.scope,
             expires_in=options.expires,
             per_minute=options.per_minute,
             per_hour=options.per_hour,
-        )
+        ),
     )
     if options.json:
         print(json.dumps({"key": made.token, **_shown(made.key)}, indent=2))
@@ -78,7 +81,7 @@ def show(argv: list[str]) -> int:
     parser = Parser("defserve keys list", "Show the keys there are, without the keys themselves.", LIST_EXAMPLES)
     _add_common(parser)
     options = parser.parse_args(argv)
-    keys = asyncio.run(ApiKeys(options.store).keys())
+    keys = _on(options.store, ApiKeys.keys)
     if options.json:
         print(json.dumps([_shown(key) for key in keys], indent=2))
     else:
@@ -93,7 +96,7 @@ def revoke(argv: list[str]) -> int:
     _add_common(parser)
     options = parser.parse_args(argv)
     id = options.id.partition(".")[0]
-    if not asyncio.run(ApiKeys(options.store).revoke(id)):
+    if not _on(options.store, lambda keys: keys.revoke(id)):
         raise UsageError(f"there is no key {id!r} in {options.store}", fix="see defserve keys list")
     print(json.dumps({"revoked": id}) if options.json else f"{id} is revoked")
     return 0
@@ -136,6 +139,19 @@ def _shown(key: ApiKey) -> dict[str, Any]:
         "per_minute": key.per_minute,
         "per_hour": key.per_hour,
     }
+
+
+def _on(store: str, work: Callable[[ApiKeys], Awaitable[T]]) -> T:
+    """Do something with the keys of a store, and let go of it."""
+
+    async def run() -> T:
+        keys = ApiKeys(store)
+        try:
+            return await work(keys)
+        finally:
+            await keys.close()
+
+    return asyncio.run(run())
 
 
 def _time(seconds: float | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
 DESCRIBE: Final = "\0describe"
@@ -29,8 +29,11 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        if args is not None and list(args) == [DESCRIBE]:
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - overloaded there
+        self, args: Iterable[str] | None = None, namespace: Any = None
+    ) -> Any:
+        args = None if args is None else list(args)
+        if args == [DESCRIBE]:
             raise Described(self)
         return super().parse_known_args(args, namespace)
 

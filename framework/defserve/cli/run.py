@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Final
 
 from defserve.cli.parser import Parser
 from defserve.cli.targets import load, load_package
 from defserve.errors import UsageError
 from defserve.runner.arguments import add_serving, serving
-
-LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
 EXAMPLES: Final = """  defserve run server.py                 the object `server`, `mcp` or `app` of the file, on stdio
   defserve run shop.tools:catalogue      an object of a module
@@ -24,19 +21,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("target", nargs="?", help="server.py, server.py:name or module:name")
     parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package whose server it is, instead of TARGET")
     add_serving(parser)
-    parser.add_argument("--log-level", choices=LEVELS, help="write log lines of this level and above to stderr")
     options = parser.parse_args(argv)
     if bool(options.target) == bool(options.module):
         raise UsageError("run needs one server", fix="defserve run server.py, or defserve run -m package")
-    if options.log_level:
-        log_to_stderr(options.log_level)
     server = load_package(options.module) if options.module else load(options.target)
     server.run(**serving(options))
     return 0
-
-
-def log_to_stderr(level: str) -> None:
-    """Standard output belongs to the protocol."""
-    import logging
-
-    logging.basicConfig(stream=sys.stderr, level=level.upper(), format="%(levelname)s %(name)s: %(message)s")

@@ -37,9 +37,9 @@ def drawing(checkpoints: Sequence[Checkpoint], head: str | None) -> Iterator[str
         after = children.get(at.id, [])
         if len(after) == 1:
             todo.append((after[0], below, below))
-        else:
+        elif after:
             marks = [("├── ", "│   ")] * (len(after) - 1) + [("└── ", "    ")]
-            steps = zip(after, marks, strict=bool(after))
+            steps = zip(after, marks, strict=True)
             todo += reversed([(child, below + mark, below + rest) for child, (mark, rest) in steps])
 
 

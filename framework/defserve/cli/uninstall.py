@@ -27,4 +27,4 @@ def main(argv: list[str]) -> int:
     if not edit.changes:
         there = ", ".join(files.holds(path, known.format).get(known.key) or ()) or "none"
         raise UsageError(f"there is no server {options.name!r} in {path}", fix=f"name one of these: {there}")
-    return finish(edit, options.dry_run, f"{options.name} is no longer in {path}", "", known)
+    return finish(edit, options.dry_run, f"{options.name} is no longer in {path}")

@@ -204,6 +204,6 @@ CLIENTS: Final[Mapping[str, Client]] = {
         "mcpServers",
         _typed,
         {"project": _here(".mcp.json")},
-        then="Claude Code, VS Code and others read it in this folder",
+        then="read in this folder by Claude Code, VS Code and others",
     ),
 }

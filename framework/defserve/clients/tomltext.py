@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from defserve.clients.jsonc import Broken, Unfit
+from defserve.jsonvalue import is_array, is_mapping, is_object
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _QUOTED: Final = re.compile(r'"""(?:[^\\]|\\.)*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'', re.DOTALL)
@@ -68,10 +69,9 @@ def remove(text: str, path: Sequence[str]) -> str:
 
 def _at(whole: Any, path: Sequence[str]) -> Any:
     for depth, key in enumerate(path):
-        if not isinstance(whole, dict):
+        if not is_object(whole):
             raise Unfit(f"{'.'.join(path[:depth])} is not a table")
-        found: Any = whole
-        whole = found.get(key)
+        whole = whole.get(key)
         if whole is None:
             return None
     return whole
@@ -90,10 +90,9 @@ def _with(whole: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str
 
 def _pruned(value: Any) -> Any:
     """Without empty tables: whether a header is left over or not, nothing is meant by it."""
-    if not isinstance(value, dict):
+    if not is_object(value):
         return value
-    found: dict[str, Any] = value
-    pruned = {key: _pruned(item) for key, item in found.items()}
+    pruned = {key: _pruned(item) for key, item in value.items()}
     return {key: item for key, item in pruned.items() if item != {}}
 
 
@@ -197,10 +196,10 @@ def _key(statement: str) -> tuple[str, ...]:
 def _only_path(value: Any) -> tuple[str, ...]:
     path: list[str] = []
     while value:
-        value = value[0] if isinstance(value, list) else value
-        if not value:
+        inner: Any = value[0] if is_array(value) else value
+        if not is_object(inner) or not inner:
             break
-        key, value = next(iter(value.items()))
+        key, value = next(iter(inner.items()))
         path.append(key)
     return tuple(path)
 
@@ -212,10 +211,10 @@ def _table(path: Sequence[str], value: Mapping[str, Any]) -> Iterator[str]:
     """The lines of a table: plain values first, tables below it as tables of their own."""
     yield f"[{'.'.join(map(_written_key, path))}]"
     for key, item in value.items():
-        if not isinstance(item, Mapping):
+        if not is_mapping(item):
             yield f"{_written_key(key)} = {_written(item)}"
     for key, item in value.items():
-        if isinstance(item, Mapping):
+        if is_mapping(item):
             yield ""
             yield from _table((*path, key), item)
 
@@ -225,7 +224,7 @@ def _written_key(key: str) -> str:
 
 
 def _written(value: Any) -> str:
-    if isinstance(value, list | tuple):
+    if is_array(value):
         return f"[{', '.join(map(_written, value))}]"
     # JSON's strings, numbers and booleans are TOML's, but for one character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import from_json
 
 from defserve.core.extension import (
+    EVERY,
     Carrier,
     Extension,
     Handler,
@@ -228,7 +229,7 @@ class Composition:
         return self._tables[active]
 
     def _fold(self, name: str, handler: Handler, extensions: Sequence[Extension]) -> Method:
-        wrappers = [*self._around.get(name, ()), *(w for e in extensions if (w := e.around().get(name)))]
+        wrappers = [*self._around.get(name, ()), *(w for e in extensions if (w := _wrapper(e.around(), name)))]
         if not wrappers:
             return Method(handler, not is_coroutine_function(handler), name in self._vital)
         folded = handler if is_coroutine_function(handler) else _as_coroutine(handler)
@@ -269,6 +270,10 @@ def _listeners(extensions: Sequence[Extension], *, before_opening: bool = False)
             if not before_opening or name in extension.opens_with:
                 found[name] = (*found.get(name, ()), listener)
     return found
+
+
+def _wrapper(around: Mapping[str, Wrapper], name: str) -> Wrapper | None:
+    return around.get(name) or around.get(EVERY)
 
 
 def _wrap(wrapper: Wrapper, following: Handler) -> Handler:

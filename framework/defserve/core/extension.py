@@ -22,6 +22,8 @@ Next: TypeAlias = Callable[["Call", Params], Awaitable[Any]]
 Wrapper: TypeAlias = Callable[["Call", Params, Next], Awaitable[Any]]
 """`async (call, params, next)`: sees the params in and the result out of the method it wraps."""
 
+EVERY = "*"
+
 Listener: TypeAlias = Callable[["Session", Params], Any]
 """`(session, params)` for an incoming notification; a coroutine it returns runs as a task."""
 
@@ -113,7 +115,7 @@ class Extension:
         return {}
 
     def around(self) -> Mapping[str, Wrapper]:
-        """Method to wrapper; the first extension's wrapper is the outermost."""
+        """Method to wrapper; the first extension's wrapper is the outermost. `EVERY` stands for all that are not named."""
         return {}
 
     def stages(self) -> Stages | None:

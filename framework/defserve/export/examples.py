@@ -11,6 +11,8 @@ from defserve.jsonvalue import JsonSchema, as_list, is_array, is_mapping, is_obj
 
 DEEPEST: Final = 8
 MOST_ITEMS: Final = 1_000
+# Of which an example may consist: a schema that refers to itself several times has no end of members.
+MOST_VALUES: Final = 3_000
 
 FORMATS: Final = {
     "date": "2026-01-31",
@@ -70,10 +72,13 @@ class Maker:
     """Makes one value; `whole` ones have their optional members, too."""
 
     def __init__(self, root: Mapping[str, Any], whole: bool) -> None:
-        self._root, self._whole = root, whole
+        self._root, self._whole, self._left = root, whole, MOST_VALUES
 
     def value(self, schema: Any, depth: int) -> Any:
         """A value for a schema. Raises Impossible."""
+        self._left -= 1
+        if self._left < 0:
+            raise Impossible
         if schema is True or (is_mapping(schema) and not schema):
             return "anything"
         if not is_mapping(schema) or depth < 0:

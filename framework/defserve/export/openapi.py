@@ -53,13 +53,14 @@ def openapi(
     """
     schemas: dict[str, Any] = {
         "Error": ERROR_SCHEMA,
+        "Anything": {},
         "ToolInput": {"type": "object", "description": "The tool's arguments by name."},
         "ToolOutput": {"type": "object", "required": ["result"], "properties": {"result": {}}},
     }
     paths: dict[str, Any] = {}
     for tool in tools:
         paths[f"/tools/{tool['name']}"] = {"post": _operation(tool, schemas, authorized)}
-    paths["/tools/{tool_name}"] = {"post": _any_tool(authorized)}
+    paths["/tools/{tool_name}"] = {"post": _any_tool(paths, authorized)}
     document: dict[str, Any] = {
         "openapi": VERSION,
         "info": _info(info),
@@ -113,9 +114,12 @@ def output_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {**whole, "$defs": definitions} if definitions else whole
 
 
-def _any_tool(authorized: bool) -> dict[str, Any]:
+def _any_tool(others: Mapping[str, Any], authorized: bool) -> dict[str, Any]:
+    name = "call_any_tool"
+    while f"/tools/{name}" in others:
+        name += "_"
     return {
-        "operationId": "call_any_tool",
+        "operationId": name,
         "summary": "Call a tool by its name",
         "parameters": [{"name": "tool_name", "in": "path", "required": True, "schema": {"type": "string"}}],
         "requestBody": {"content": {"application/json": {"schema": _reference("ToolInput")}}},
@@ -152,8 +156,8 @@ def _add(schemas: dict[str, Any], name: str, schema: Mapping[str, Any]) -> None:
         known = reference.removeprefix("#/$defs/")
         if reference == "#":
             return f"#/components/schemas/{name}"
-        # A reference into the middle of something else has no place of its own here: anything goes.
-        return f"#/components/schemas/{component(known) if known in definitions else 'ToolInput'}"
+        # What has no place of its own here may be anything.
+        return f"#/components/schemas/{component(known) if known in definitions else 'Anything'}"
 
     schemas[name] = openapi_schema(schema, refer)
     for definition, its_schema in definitions.items():

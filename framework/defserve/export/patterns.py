@@ -24,7 +24,7 @@ def matching(pattern: str, at_least: int = 0) -> str:
     """A text of at least so many characters in which `pattern` is found. Raises Unmatched."""
     try:
         tree: Any = parser.parse(pattern)
-        for repeats in range(MOST + 1):
+        for repeats in range(min(at_least, MOST) + 1):
             text = "".join(_part(kind, value, repeats) for kind, value in tree)
             if len(text) >= at_least and re.search(pattern, text):
                 return text

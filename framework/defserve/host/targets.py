@@ -52,12 +52,12 @@ def installed(name: str | None = None) -> list[Installed]:
     """The servers of this environment, by name; with a `name`, that one alone."""
     from importlib.metadata import entry_points
 
-    wanted = {} if name is None else {"name": name}
     found = [
         Installed(
             entry.name, entry.value, entry.dist.name if entry.dist else "", entry.dist.version if entry.dist else ""
         )
-        for entry in entry_points(group=GROUP, **wanted)
+        for entry in entry_points(group=GROUP)
+        if name in (None, entry.name)
     ]
     return sorted(found)
 

@@ -88,9 +88,11 @@ def _of(item: Definition | None, problem: str, fix: str) -> Finding:
 
 
 def similar(found: Definitions) -> Iterator[Finding]:
-    said = {tool.name: frozenset(words(tool.description)) for tool in found.tools}
-    for one, other in combinations(found.tools[:COMPARED], 2):
-        if _means(one.name) == _means(other.name):
+    compared = found.tools[:COMPARED]
+    meant = {tool.name: _means(tool.name) for tool in compared}
+    said = {tool.name: frozenset(words(tool.description)) for tool in compared}
+    for one, other in combinations(compared, 2):
+        if meant[one.name] == meant[other.name]:
             yield about(other, f"is named like {one.name!r}", "keep one, or let the names tell them apart")
         elif _alike(said[one.name], said[other.name]):
             yield about(

@@ -9,6 +9,8 @@ from typing import Any
 REPEATED = {"action": "append"}
 SWITCH = {"action": "store_const", "const": True}
 
+LEVELS = ("debug", "info", "warning", "error", "critical")
+
 # The flag, the option of `Server.run` it sets, what it does.
 OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--allow-host", "allowed_hosts", {"metavar": "HOST", **REPEATED, "help": "a name clients may use; repeatable"}),
@@ -17,8 +19,12 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--certfile", "certfile", {"metavar": "FILE", "help": "certificate for https:// and wss://"}),
     ("--keyfile", "keyfile", {"metavar": "FILE", "help": "its key, if that is in a file of its own"}),
     ("--http", "parser", {"choices": ("auto", "httptools", "h11"), "help": "which HTTP parser to use"}),
+    ("--token-file", "token_file", {"metavar": "FILE", "help": "the token to show where the server joins others"}),
     ("--legacy-sse", "legacy_sse", {**SWITCH, "help": "also serve clients of 2024 (HTTP+SSE) at …/sse"}),
     ("--rest", "rest", {**SWITCH, "help": "also serve POST …/tools/NAME and GET …/openapi.json"}),
+    ("--metrics", "metrics", {**SWITCH, "help": "also serve GET …/metrics for Prometheus"}),
+    ("--log-level", "log_level", {"choices": LEVELS, "help": "log to stderr from this level on; info: every request"}),
+    ("--log-json", "log_json", {**SWITCH, "help": "log to stderr as JSON lines, from info on unless --log-level says"}),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from defserve.core.composition import Composition
 from defserve.core.engine import Engine, NoLoopYet
@@ -35,17 +35,40 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
-class Connection:
-    """Serves one transport. With a carrier, each peer on it has a session of its own."""
+class Caller(Protocol):
+    """Who is at the other end, as authentication found out."""
 
-    def __init__(self, composition: Composition, transport: Transport, *, principal: str = "local") -> None:
+    @property
+    def id(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def is_crowd(self) -> bool: ...
+
+
+class Connection:
+    """Serves one transport. With a carrier, each peer on it has a session of its own.
+
+    A `carrier` given here is that of this transport alone; `caller` says who a peer on it is, where it is not local.
+    """
+
+    def __init__(
+        self,
+        composition: Composition,
+        transport: Transport,
+        *,
+        principal: str = "local",
+        carrier: Carrier | None = None,
+        caller: Callable[[str], Caller] | None = None,
+    ) -> None:
         self.composition, self.transport, self.principal = composition, transport, principal
+        self.carrier, self.caller = carrier or composition.carrier, caller
         self.engine: Engine = NoLoopYet()  # pyright: ignore[reportAttributeAccessIssue]
         self.sessions: dict[str, Session] = {}
         self.waiting: list[bytes | None] = []
         self._flush_planned = self._receiving = False
         self._bulk = Bulk()
-        self._take = self._unwrap if composition.carrier else self._session("").receive
+        self._take = self._unwrap if self.carrier else self._session("").receive
 
     def attach(self, engine: Engine) -> None:
         """A loop runs now: take up what had to wait for it."""
@@ -77,12 +100,19 @@ class Connection:
     # -- peers -------------------------------------------------------------------------------------------
 
     def _session(self, peer: str) -> Session:
-        session = Session(self.composition, self.engine, self._outlet(peer), principal=self.principal, peer=peer)
+        session = Session(self.composition, self.engine, self._outlet(peer), peer=peer, **self._who(peer))
         self.sessions[peer] = session
         return session
 
+    def _who(self, peer: str) -> dict[str, Any]:
+        if self.caller is None:
+            return {"principal": self.principal}
+        caller = self.caller(peer)
+        is_local = caller.kind == "local"
+        return {"principal": caller.id, "is_local": is_local, "identity": caller, "is_crowd": caller.is_crowd}
+
     def _unwrap(self, frame: bytes | None) -> bool:
-        carrier = self.composition.carrier
+        carrier = self.carrier
         assert carrier is not None
         if not self.engine.ready:
             return False  # one peer's wait must not let another overtake it
@@ -109,7 +139,7 @@ class Connection:
             self.transport.send(carrier.wrap(reply, parcel.peer, parcel.envelope))
 
     def _outlet(self, peer: str) -> Callable[[Outgoing], None]:
-        carrier, transport, sessions, bulk = self.composition.carrier, self.transport, self.sessions, self._bulk
+        carrier, transport, sessions, bulk = self.carrier, self.transport, self.sessions, self._bulk
 
         def write(outgoing: Outgoing, taken: Callable[[], None]) -> None:
             transport.send(carrier.wrap(outgoing.data, peer, outgoing.envelope) if carrier else outgoing.data, taken)

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -61,11 +61,18 @@ class Listening(Protocol):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None: ...
 
 
-def listen(app: Any, address: Address, options: NetworkOptions, limits: Limits, ending: Ending) -> int:
-    """Serve until a signal or a client ends it; the exit code."""
+def listen(
+    app: Any,
+    address: Address,
+    options: NetworkOptions,
+    limits: Limits,
+    ending: Ending,
+    inherited: list[socket.socket] | None = None,
+) -> int:
+    """Serve until a signal or a client ends it; the exit code. `inherited` sockets are bound to the address already."""
     listener = make_listener(app, address, options, limits, ending.ask)
     ending.over = listener.leave
-    with bound(address) as sockets:
+    with bound(address) if inherited is None else nullcontext(inherited) as sockets:
         try:
             with short_turns(limits.threads):
                 listener.run(sockets)

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from defserve.core.composition import Composition
 from defserve.core.extension import Outgoing
 from defserve.core.service import Stop
 from defserve.core.session import Session
 from defserve.limits import Limits
+from defserve.runner.connection import Caller
 from defserve.runner.engine import AsyncioEngine
 from defserve.runner.life import alive, finish
-
-
-class Caller(Protocol):
-    """Who is at the other end, as authentication found out."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def is_crowd(self) -> bool: ...
 
 
 class WebDesk:

@@ -13,6 +13,7 @@ from defserve.host.live_events import PushedEvent
 from defserve.host.live_hooks import Injected, Reviewed
 from defserve.host.live_messages import ChannelMessage, Delivery
 from defserve.host.live_sets import FeatureSets
+from defserve.host.live_state import HostState, RolledBack
 from defserve.host.mcpl_peer import McplPeer
 from defserve.protocols.mcpl.channel_values import Channel
 from defserve.protocols.mcpl.content import Sendable
@@ -76,6 +77,15 @@ class SyncMcpl:
 
     def call(self, tool: str, scope: Scope | str, /, **arguments: Any) -> Any:
         return self._do(lambda _: self.peer.call(tool, scope, **arguments))
+
+    def state(self, feature_set: str) -> HostState:
+        return self.peer.state(feature_set)
+
+    def rollback(self, feature_set: str, checkpoint: str) -> RolledBack:
+        return self._do(lambda _: self.peer.rollback(feature_set, checkpoint))
+
+    def branch(self, feature_set: str, checkpoint: str | None, content: Any = None) -> None:
+        self.peer.branch(feature_set, checkpoint, content)
 
     def open(self, type: str, address: Any = None, metadata: Mapping[str, Any] | None = None) -> Channel:
         return self._do(lambda _: self.peer.open(type, address, metadata))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.options import Auth, Denied
@@ -38,8 +38,8 @@ _stranger = lru_cache(maxsize=1024)(anonymous)
 class HttpOptions:
     """How an endpoint is reached. `path` is empty for an app that is mounted in another.
 
-    `probes` are beside the endpoint, as `/healthz`; whoever passes the gate may ask them. With `rest`, `/tools/{name}`
-    and `/openapi.json` are beside it, too, for whoever may call.
+    `probes` are beside the endpoint, as `/healthz`; whoever passes the gate may ask them. `reports`, as `/metrics`, and
+    with `rest` `/tools/{name}` and `/openapi.json` are beside it, too, for whoever may call.
     """
 
     path: str = ""
@@ -52,6 +52,7 @@ class HttpOptions:
     legacy_sse: bool = False
     auth: Auth | None = None
     probes: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
+    reports: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
     rest: RestRules | None = None
 
 
@@ -84,6 +85,8 @@ class HttpApp:
                 "DELETE": lambda exchange, scope: self.streamable.delete(exchange),
             }
         }
+        for path, report in options.reports.items():
+            self._routes[base + path] = {"GET": partial(self._report, report)}
         if options.legacy_sse:
             self._routes[base + STREAM] = {
                 "GET": lambda exchange, scope: self.legacy.get(exchange, self._root(scope)),
@@ -194,6 +197,9 @@ class HttpApp:
         if scope["method"] != "GET":
             await exchange.respond(405, headers=[(b"allow", b"GET")])
             return
+        await self._report(probe, exchange, scope)
+
+    async def _report(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
         status, word = await probe()
         await exchange.respond(status, word, [(b"cache-control", b"no-store")], plain=True)
 

@@ -6,10 +6,11 @@ import re
 from time import perf_counter
 
 import pytest
-from defserve.errors import UsageError
-from defserve.protocols.mcpx.capabilities import PROFILES, Capabilities, matches, matches_strictly
 from hypothesis import given
 from hypothesis import strategies as st
+
+from defserve.errors import UsageError
+from defserve.protocols.mcpx.capabilities import PROFILES, Capabilities, matches, matches_strictly
 
 pytestmark = pytest.mark.req("MCPX-4.1w")
 

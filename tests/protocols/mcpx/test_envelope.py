@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from defserve.protocols.mcpx.envelope import PROTOCOL, Broken, Envelope, parse
-from defserve.wire.messages import Encoded
 from hypothesis import given
 from hypothesis import strategies as st
+
+from defserve.protocols.mcpx.envelope import PROTOCOL, Broken, Envelope, parse
+from defserve.wire.messages import Encoded
 
 pytestmark = pytest.mark.req("MCPX-3.0")
 

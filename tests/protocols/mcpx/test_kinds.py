@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from defserve.protocols.mcpx.kinds import Kind, is_reserved, kind_of, namespaced, parse_kind
 from hypothesis import given
 from hypothesis import strategies as st
+
+from defserve.protocols.mcpx.kinds import Kind, is_reserved, kind_of, namespaced, parse_kind
 
 pytestmark = pytest.mark.req("MCPX-3.0k")
 

@@ -1,0 +1,129 @@
+"""Starts a child, puts it in service when it is ready, and replaces it on every change. One that fails changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from itertools import count
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol, TypeVar
+
+from defserve.devserver.files import Files, Snapshot
+from defserve.devserver.plan import Plan
+from defserve.devserver.process import Child, NotServing
+
+T = TypeVar("T")
+
+# One that crashes sooner would crash again.
+PROVEN = 1.0
+
+
+class Front(Protocol):
+    """What clients are connected to, whatever child is behind it."""
+
+    async def admit(self, child: Child) -> None:
+        """Make a child ready to serve. Raises NotServing; may wait for ever."""
+        ...
+
+    def adopt(self, child: Child, previous: Child | None) -> None:
+        """From now on it serves; the previous one finishes what it has begun."""
+        ...
+
+    def lost(self, child: Child) -> None:
+        """The child that served has gone by itself."""
+        ...
+
+
+class Supervisor:
+    """Runs until it is cancelled."""
+
+    def __init__(self, plan: Plan, front: Front, files: Files, folder: Path) -> None:
+        self._plan, self._front, self._files, self._folder = plan, front, files, folder
+        self._numbers = count(1)
+        self.current: Child | None = None
+
+    async def run(self) -> None:
+        while True:
+            before = self._files.snapshot()
+            began = monotonic()
+            restarted = await self._replace(before)
+            if restarted:
+                continue  # changed again while it started
+            if self.current is not None and not await self._rest(before):
+                say("the server has ended by itself")
+                if monotonic() - began > PROVEN:
+                    continue
+            if self.current is None:
+                say("waiting for a change")
+                self._tell(await self._files.changed(before))
+
+    async def _replace(self, before: Snapshot) -> bool:
+        """Try a new child; True when the files changed before it was ready."""
+        child = await Child.start(self._plan, self._folder / f"files-{next(self._numbers)}")
+        try:
+            async with first(self._front.admit(child), child.exited(), self._files.changed(before)) as (ready, _, news):
+                pass
+        except BaseException:
+            await child.kill()
+            raise
+        self._files.add(child.files())
+        if ready.done() and ready.exception() is None:
+            previous, self.current = self.current, child
+            self._front.adopt(child, previous)
+            return False
+        if news.done() and not ready.done():
+            await child.kill()
+            self._tell(news.result())
+            return True
+        error = ready.exception() if ready.done() else None
+        await child.end(PROVEN)
+        kept = "; the one before it goes on serving" if self.current is not None else ""
+        say(f"the server does not start{f': {error}' if error and str(error) else ''}{kept}")
+        return False
+
+    async def _rest(self, before: Snapshot) -> bool:
+        """Until there is a reason for another child: True for a change, False when this one has gone."""
+        assert self.current is not None
+        async with first(self._files.changed(before), self.current.exited()) as (news, gone):
+            pass
+        if gone.done():
+            lost, self.current = self.current, None
+            self._front.lost(lost)
+            return False
+        self._tell(news.result())
+        return True
+
+    def _tell(self, paths: list[str]) -> None:
+        here = os.getcwd() + os.sep
+        say(f"{', '.join(path.removeprefix(here) for path in paths[:3])} changed")
+
+
+class first:
+    """Runs several things until one of them is done or has failed; the others are cancelled."""
+
+    def __init__(self, *work: Coroutine[Any, Any, Any]) -> None:
+        self._work = work
+
+    async def __aenter__(self) -> list[asyncio.Task[Any]]:
+        tasks = [asyncio.ensure_future(each) for each in self._work]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                if not task.done():
+                    task.cancel()
+        return tasks
+
+    async def __aexit__(self, *exception: Any) -> None:
+        pass
+
+
+def say(text: str) -> None:
+    """Standard output is not ours."""
+    print(f"defserve dev: {text}", file=sys.stderr, flush=True)
+
+
+__all__ = ["Front", "NotServing", "Supervisor", "say"]

@@ -1,0 +1,85 @@
+"""Watching requests from the outside: when each began, how long it took, what became of it. Arguments are not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from defserve.core.call import Call
+from defserve.core.extension import EVERY, Extension, Next, Offer, Wrapper
+from defserve.errors import ProtocolError
+from defserve.jsonvalue import is_mapping
+from defserve.protocols.mcp.failures import ERROR_KEY
+from defserve.wire.messages import Params
+
+Begun = TypeVar("Begun")
+
+OK, ERROR, CANCELLED, ASKED = "ok", "error", "cancelled", "asked"
+OUTCOMES = (OK, ERROR, CANCELLED, ASKED)
+
+
+class Seen(NamedTuple):
+    """How a request ended: in one of `OUTCOMES`, and for an error of what type. ASKED waits for the client's answer."""
+
+    outcome: str
+    error_type: str = ""
+    code: int | None = None
+    """The error code it was answered with; a tool that failed was answered with a result."""
+
+
+class Watch(Extension, Generic[Begun]):
+    """Override `begin` and `end`. Where `methods_watched` is None every request is watched, save those that open.
+
+    The opening of a conversation is left alone: wrapped, it would take a turn of the event loop, and messages that
+    come right behind it would find nothing open.
+    """
+
+    methods_watched: tuple[str, ...] | None = None
+
+    def negotiate(self, offer: Offer) -> object | None:
+        return self  # whoever the peer is, its requests are watched
+
+    def around(self) -> Mapping[str, Wrapper]:
+        return dict.fromkeys((EVERY,) if self.methods_watched is None else self.methods_watched, self._watched)
+
+    async def _watched(self, call: Call, params: Params, next: Next) -> Any:
+        began, begun = perf_counter(), self.begin(call)
+        try:
+            result = await next(call, params)
+        except BaseException as error:
+            self.end(call, begun, perf_counter() - began, _raised(call, error))
+            raise
+        self.end(call, begun, perf_counter() - began, _returned(result))
+        return result
+
+    def begin(self, call: Call) -> Begun:
+        """A request comes in; what is returned is handed to `end`."""
+        raise NotImplementedError
+
+    def end(self, call: Call, begun: Begun, seconds: float, seen: Seen) -> None:
+        """It has been answered, or never will be."""
+        raise NotImplementedError
+
+
+def _raised(call: Call, error: BaseException) -> Seen:
+    if call.timed_out:
+        return Seen(ERROR, "timeout")
+    if call.suspension is not None and not call.cut_short:
+        return Seen(ASKED)
+    if not isinstance(error, Exception):
+        return Seen(CANCELLED)
+    code = error.code if isinstance(error, ProtocolError) else None
+    return Seen(ERROR, str(getattr(error, "error_type", None) or type(error).__name__), code)
+
+
+def _returned(result: Any) -> Seen:
+    if not is_mapping(result):
+        return Seen(OK)
+    if result.get("resultType") == "input_required":
+        return Seen(ASKED)
+    if result.get("isError") is not True:
+        return Seen(OK)
+    meta = result.get("_meta")
+    detail = meta.get(ERROR_KEY) if is_mapping(meta) else None
+    return Seen(ERROR, str(detail.get("error_type", "")) if is_mapping(detail) else "")

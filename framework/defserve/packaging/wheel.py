@@ -1,0 +1,48 @@
+"""What a wheel says of itself: the last word on name, version, README and scripts, since it is what gets published."""
+
+from __future__ import annotations
+
+import zipfile
+from configparser import ConfigParser
+from email.parser import BytesParser
+from email.policy import compat32
+from pathlib import Path
+from typing import NamedTuple
+
+from defserve.errors import UsageError
+
+
+class Wheel(NamedTuple):
+    """`scripts` are the console scripts, by name; `readme` is the long description."""
+
+    path: Path
+    name: str
+    version: str
+    summary: str
+    readme: str
+    scripts: dict[str, str]
+
+
+def read_wheel(path: Path) -> Wheel:
+    """Raises UsageError for a file that is no wheel."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
+            message = BytesParser(policy=compat32).parsebytes(archive.read(metadata))
+            entries = next((name for name in names if name.endswith(".dist-info/entry_points.txt")), None)
+            text = archive.read(entries).decode() if entries else ""
+    except (zipfile.BadZipFile, StopIteration, OSError):
+        raise UsageError(f"{path} is no wheel") from None
+    scripts = ConfigParser(delimiters=("=",), interpolation=None)
+    scripts.optionxform = str  # pyright: ignore[reportAttributeAccessIssue]
+    scripts.read_string(text)
+    readme = message.get_payload(decode=True)
+    return Wheel(
+        path,
+        str(message["Name"]),
+        str(message["Version"]),
+        str(message.get("Summary", "")),
+        readme.decode("utf-8", "replace") if isinstance(readme, bytes) else "",
+        dict(scripts["console_scripts"]) if scripts.has_section("console_scripts") else {},
+    )

@@ -1,0 +1,233 @@
+"""A server as a participant: every other participant is a peer with a conversation of its own, no handshake needed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import from_json
+
+from defserve.auth.principals import Principal, anonymous, is_token_id
+from defserve.core.extension import Offer, Parcel
+from defserve.core.session import Session
+from defserve.errors import PeerError
+from defserve.protocols.mcpx.envelope import Envelope
+from defserve.protocols.mcpx.errors import NotCapable, NotWelcome
+from defserve.protocols.mcpx.kinds import REQUEST, RESPONSE, kind_of
+from defserve.protocols.mcpx.participant import Participant, Payload
+from defserve.protocols.mcpx.proposals import Clock, Proposal
+from defserve.protocols.mcpx.topic import Asked, Chat, Presence, Spoofed, Topic
+from defserve.wire.codec import encode
+from defserve.wire.messages import Encoded, Reply
+
+if TYPE_CHECKING:
+    from defserve.core.engine import Engine
+
+VERSION: Final = "2025-06-18"
+"""What a peer speaks that has not said otherwise with `initialize`."""
+
+ANSWERED_BY_ALL: Final = frozenset({"ping", "tools/list", "resources/list", "resources/templates/list", "prompts/list"})
+"""Requests to everyone that each participant answers. Whatever does something has to say who is to do it."""
+
+REPORTS: Final = 16
+INVALID_REQUEST: Final = -32600
+
+log = logging.getLogger("defserve.topic")
+
+
+class Seat:
+    """What a session knows of the topic it belongs to. Its terms are `assumed` until the peer offers some."""
+
+    __slots__ = ("participant", "assumed")
+
+    def __init__(self) -> None:
+        self.participant: Participant | None = None
+        self.assumed = False
+
+
+class Received:
+    """The envelope of a request, as the reply will need it: who gets it and what it is about."""
+
+    __slots__ = ("id", "kind", "to")
+
+    def __init__(self, asked: Asked) -> None:
+        envelope, proposal = asked.envelope, asked.fulfils
+        self.id, self.kind = envelope.id, str(asked.kind._replace(base=RESPONSE))
+        # A23: whoever proposed it learns what came of it.
+        proposer = (proposal.proposer,) if proposal is not None and proposal.proposer != envelope.sender else ()
+        self.to = (envelope.sender, *proposer)
+
+
+# What happens to a peer's conversation besides messages: it opens on terms we assume, the peer brings its own, it left.
+BEGIN, HANDSHAKE, LEFT = "begin", "handshake", "left"
+
+
+class TopicCarrier:
+    """Implements `core.extension.Carrier` for one server in one topic.
+
+    `on_chat` is told what is said to us, `on_proposal` everything that others propose; both run as tasks.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_chat: Callable[[Participant, Chat], Awaitable[None]] | None = None,
+        on_proposal: Callable[[Participant, Proposal], Awaitable[None]] | None = None,
+        clock: Clock = time.time,
+    ) -> None:
+        self.participant = Participant(clock=clock, misbehaved=_report)
+        self._on_chat, self._on_proposal = on_chat, on_proposal
+        self._sessions: dict[str, Session] = {}
+        self._engine: Engine | None = None
+        self._reported: dict[str, int] = {}
+        self.withheld = 0
+        """Messages of ours that the welcome does not allow, and so were not sent."""
+
+    @property
+    def topic(self) -> Topic:
+        return self.participant.topic
+
+    @property
+    def admitted(self) -> asyncio.Event:
+        """Set from the gateway's welcome until the connection is gone."""
+        return self.participant.present
+
+    def connected(self, engine: Engine, send: Callable[[bytes], None]) -> None:
+        """There is a gateway now."""
+        self._engine = engine
+        self.participant.attach(send)
+
+    def disconnected(self) -> None:
+        """The gateway is gone, and all conversations with it."""
+        self.participant.detach()
+        self._sessions.clear()
+
+    def caller(self, peer: str) -> Principal:
+        """Who a participant is: the gateway has checked its token and vouches for its name."""
+        return Principal(peer) if is_token_id(peer) else anonymous(repr(peer))
+
+    # -- in ----------------------------------------------------------------------------------------------
+
+    def unwrap(self, frame: bytes) -> list[Parcel]:
+        heard = self.participant.hear(frame)
+        if isinstance(heard, Asked):
+            return self._asked(heard)
+        if isinstance(heard, Presence) and not heard.joined and heard.participant in self._sessions:
+            return [Parcel(heard.participant, None, event=LEFT)]
+        if isinstance(heard, Spoofed):
+            self._refuse(heard)
+        elif isinstance(heard, Chat) and (not heard.to or self.topic.me in heard.to):
+            self._spawn(self._on_chat, heard)
+        elif isinstance(heard, Proposal):
+            self._spawn(self._on_proposal, heard)
+        return []
+
+    def happened(self, session: Session, event: object) -> None:
+        seat = session.local(Seat)
+        if event is LEFT:
+            self._sessions.pop(session.peer, None)
+            session.close()
+        elif event is HANDSHAKE:
+            seat.assumed, session.terms = False, None
+        else:
+            self._sessions[session.peer] = session
+            seat.participant, seat.assumed = self.participant, True
+            session.open(Offer(VERSION, {}, {"name": session.peer, "version": ""}))
+
+    def _asked(self, asked: Asked) -> list[Parcel]:
+        envelope, payload = asked.envelope, asked.envelope.body
+        if not self._is_ours(asked, is_request="id" in payload):
+            return []
+        peer = envelope.sender
+        session = self._sessions.get(peer)
+        is_new = session is None or session.closed or session.terms is None
+        events = [BEGIN] if is_new else []
+        if asked.kind.method == "initialize" and (is_new or (session is not None and session.local(Seat).assumed)):
+            events.append(HANDSHAKE)
+        return [*(Parcel(peer, None, event=event) for event in events), Parcel(peer, encode(payload), Received(asked))]
+
+    def _is_ours(self, asked: Asked, *, is_request: bool) -> bool:
+        if asked.envelope.to:
+            return self.topic.me in asked.envelope.to
+        return not is_request or asked.kind.method in ANSWERED_BY_ALL
+
+    def _refuse(self, spoofed: Spoofed) -> None:
+        """Tell a sender why its request was not taken, some times: one that goes on does not want to know."""
+        envelope, peer = spoofed.envelope, spoofed.envelope.sender
+        id = envelope.body.get("id")
+        if spoofed.kind.base != REQUEST or self.topic.me not in envelope.to or not isinstance(id, int | str):
+            return
+        self._reported[peer] = self._reported.get(peer, 0) + 1
+        if self._reported[peer] <= REPORTS:
+            error = {"code": INVALID_REQUEST, "message": f"Invalid request: {spoofed.reason}"}
+            payload = {"jsonrpc": "2.0", "id": id, "error": error}
+            self._post(str(spoofed.kind._replace(base=RESPONSE)), payload, (peer,), envelope.id)
+
+    def _spawn(self, handler: Callable[[Participant, Any], Awaitable[None]] | None, heard: Chat | Proposal) -> None:
+        if handler is not None and self._engine is not None:
+            self._engine.spawn(_quietly(handler(self.participant, heard)))
+
+    # -- out ---------------------------------------------------------------------------------------------
+
+    def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
+        """The envelope of a reply, or of what we say by ourselves; nothing where we may not say it."""
+        if isinstance(answers, Received):
+            return self._sealed(answers.kind, Encoded(data), answers.to, answers.id)
+        message: dict[str, Any] = from_json(data)
+        method = message.get("method")
+        if not isinstance(method, str):
+            return b""
+        kind = kind_of(REQUEST, method, message.get("params") or {})
+        envelope = self._envelope(kind, Encoded(data), (peer,), None)
+        if "id" in message:
+            self._expect(peer, message["id"], kind, envelope)
+        return envelope.encode() if envelope is not None else b""
+
+    def _expect(self, peer: str, id: Any, kind: str, envelope: Envelope | None) -> None:
+        """The conversation with `peer` waits for an answer to this; where it cannot be sent, it is told so at once."""
+
+        def reply(found: Payload | PeerError) -> None:
+            session = self._sessions.get(peer)
+            if session is None:
+                return
+            if isinstance(found, PeerError):
+                session.take(Reply(id, None, {"code": found.code, "message": found.message, "data": found.data}))
+            else:
+                session.receive(encode(found))
+
+        if envelope is None:
+            reply(PeerError(f"no capability for {kind!r}"))
+        else:
+            self.participant.expect(envelope.id, peer, kind, id, reply)
+
+    def _sealed(self, kind: str, payload: Payload | Encoded, to: tuple[str, ...], about: str | None) -> bytes:
+        envelope = self._envelope(kind, payload, to, about)
+        return envelope.encode() if envelope is not None else b""
+
+    def _envelope(
+        self, kind: str, payload: Payload | Encoded, to: tuple[str, ...], about: str | None
+    ) -> Envelope | None:
+        if not self.participant.may(kind):
+            self.withheld += 1
+            return None
+        return Envelope(kind, self.topic.me, payload, to=to, correlation_id=about)
+
+    def _post(self, kind: str, payload: Payload, to: tuple[str, ...], about: str) -> None:
+        try:
+            self.participant.post(kind, payload, to=to, about=about)
+        except (NotCapable, NotWelcome):
+            self.withheld += 1
+
+
+def _report(participant: str, reason: str) -> None:
+    log.warning("a message of %r was not acted on: %s", participant, reason)
+
+
+async def _quietly(work: Awaitable[None]) -> None:
+    try:
+        await work
+    except Exception:
+        log.exception("a handler of the topic failed")

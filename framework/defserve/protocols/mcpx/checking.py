@@ -1,0 +1,69 @@
+"""§4.3: whether a kind tells the truth about its payload. The gateway does not look, so whoever acts must."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from defserve.jsonvalue import is_object
+from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REQUEST, RESPONSE, Kind, context_of
+
+FORMATS: Final = ("plain", "markdown")
+
+Payload = Mapping[str, Any]
+
+
+def mismatch(kind: Kind, payload: Payload) -> str | None:
+    """Why a message is not to be acted on; None for one whose METHOD and CONTEXT are those of its payload."""
+    check = _CHECKS.get(kind.base)
+    return check(kind, payload) if check is not None else None
+
+
+def _request(kind: Kind, payload: Payload) -> str | None:
+    return _not_jsonrpc(payload) or _operation(kind, payload)
+
+
+def _proposal(kind: Kind, payload: Payload) -> str | None:
+    return _operation(kind, payload)
+
+
+def _operation(kind: Kind, payload: Payload) -> str | None:
+    method, params = payload.get("method"), payload.get("params", {})
+    if not kind.method or method != kind.method:
+        return f"the kind says {kind.method!r}, the payload {_brief(method)}"
+    if not is_object(params):
+        return "params are not an object"
+    if kind.context and kind.context != context_of(kind.method, params):
+        return f"the kind is about {kind.context[:64]!r}, the payload about {_brief(context_of(kind.method, params))}"
+    return None
+
+
+def _response(kind: Kind, payload: Payload) -> str | None:
+    if not kind.method or "method" in payload:
+        return "a response names its METHOD in the kind and holds none"
+    if ("result" in payload) == ("error" in payload):
+        return "a response holds either a result or an error"
+    return _not_jsonrpc(payload)
+
+
+def _chat(kind: Kind, payload: Payload) -> str | None:
+    if not isinstance(payload.get("text"), str):
+        return "chat needs a text"
+    form = payload.get("format", "plain")
+    return None if form in FORMATS else f"format is one of {', '.join(FORMATS)}"
+
+
+def _not_jsonrpc(payload: Payload) -> str | None:
+    return None if payload.get("jsonrpc") == "2.0" else 'jsonrpc is not "2.0"'
+
+
+def _brief(value: Any) -> str:
+    return repr(value)[:64]
+
+
+_CHECKS: Final[Mapping[str, Callable[[Kind, Payload], str | None]]] = {
+    REQUEST: _request,
+    RESPONSE: _response,
+    PROPOSAL: _proposal,
+    CHAT: _chat,
+}

@@ -1,0 +1,29 @@
+"""What can go wrong between participants, beyond what can go wrong between any two peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from defserve.errors import Refused
+
+
+class NotCapable(Refused):
+    """The welcome did not list a capability for this kind. `data` says what was attempted and what is allowed."""
+
+    error_type = "capability_violation"
+
+    def __init__(self, kind: str, capabilities: Iterable[str]) -> None:
+        data = {"attempted_kind": kind, "your_capabilities": [*capabilities]}
+        super().__init__(f"no capability for {kind!r}", data=data)
+
+
+class NotPending(Refused):
+    """A proposal that was fulfilled, declined or has expired."""
+
+    error_type = "proposal_not_pending"
+
+
+class NotWelcome(Refused):
+    """Something was to be said before the gateway's welcome, or while the gateway is away."""
+
+    error_type = "not_in_topic"

@@ -1,0 +1,273 @@
+"""One participant of a topic: its verbs, what it waits for, and nothing sent that the welcome did not allow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
+from defserve.jsonvalue import is_object
+from defserve.protocols.mcpx.capabilities import Capabilities
+from defserve.protocols.mcpx.checking import FORMATS
+from defserve.protocols.mcpx.envelope import Envelope
+from defserve.protocols.mcpx.errors import NotCapable, NotPending, NotWelcome
+from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REQUEST, Kind, kind_of, parse_kind
+from defserve.protocols.mcpx.proposals import Clock, Proposal
+from defserve.protocols.mcpx.topic import Answered, Heard, Presence, Problem, Topic, Welcome
+from defserve.wire.messages import Encoded, Id
+
+ANSWER_SECONDS: Final = 60.0
+
+Payload: TypeAlias = Mapping[str, Any]
+Told: TypeAlias = Callable[[Payload | PeerError], None]
+
+
+class Ask:
+    """A request of ours: whom it went to, what it is about, and who is told the reply, or why there is none."""
+
+    __slots__ = ("to", "kind", "id", "reply")
+
+    def __init__(self, to: str, kind: Kind, id: Id, reply: Told) -> None:
+        self.to, self.kind, self.id, self.reply = to, kind, id, reply
+
+    def fits(self, answer: Answered) -> bool:
+        """Whether a response is the one this request waits for."""
+        kind, envelope = answer.kind, answer.envelope
+        same = kind.method == self.kind.method and kind.context in ("", self.kind.context)
+        return same and envelope.sender == self.to and envelope.body.get("id") == self.id
+
+
+class Participant:
+    """Speaks in a topic: chat, requests, proposals and their fulfilment.
+
+    `hear` takes frames of the gateway, `attach` says how ours get there. Everything we say is checked against the
+    capabilities of the welcome first, and raises NotCapable.
+    """
+
+    def __init__(self, *, clock: Clock = time.time, misbehaved: Callable[[str, str], None] | None = None) -> None:
+        self.topic = Topic(clock=clock, misbehaved=misbehaved)
+        self.present = asyncio.Event()
+        self._send: Callable[[bytes], None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asks: dict[str, Ask] = {}
+        self._outcomes: dict[str, asyncio.Future[Proposal]] = {}
+        self._last_id = 0
+
+    @property
+    def id(self) -> str:
+        """What the gateway calls us; empty until its welcome."""
+        return self.topic.me
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.topic.capabilities
+
+    @property
+    def participants(self) -> Mapping[str, Capabilities]:
+        """The others, and what each of them may send."""
+        return self.topic.participants
+
+    @property
+    def proposals(self) -> list[Proposal]:
+        """What is proposed in this topic and waits for somebody."""
+        return self.topic.proposals.pending()
+
+    # -- saying ------------------------------------------------------------------------------------------
+
+    def may(self, kind: str) -> bool:
+        """Whether the welcome lets us send this kind."""
+        return self.topic.welcomed and self.capabilities.allow(kind)
+
+    def post(
+        self,
+        kind: str,
+        payload: Payload | Encoded,
+        *,
+        to: str | tuple[str, ...] = (),
+        about: str | None = None,
+    ) -> Envelope:
+        """Send an envelope of any kind, from any thread. Raises NotCapable, NotWelcome without a gateway."""
+        if self._send is None or not self.topic.welcomed:
+            raise NotWelcome("not in the topic: the gateway has not sent its welcome")
+        if not self.capabilities.allow(kind):
+            raise NotCapable(kind, self.capabilities.patterns)
+        recipients = (to,) if isinstance(to, str) else to
+        envelope = Envelope(kind, self.id, payload, to=recipients, correlation_id=about)
+        self._deliver(envelope.encode())
+        return envelope
+
+    def _deliver(self, data: bytes) -> None:
+        assert self._send is not None and self._loop is not None
+        try:
+            on_loop = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            on_loop = False
+        if on_loop:
+            self._send(data)
+        else:
+            self._loop.call_soon_threadsafe(self._send, data)
+
+    def chat(
+        self, text: str, to: str | tuple[str, ...] | None = None, *, format: str = "plain", about: str | None = None
+    ) -> Envelope:
+        """Say something, to everyone or to some."""
+        if format not in FORMATS:
+            raise UsageError(f"chat has no format {format!r}", fix=f"use one of {', '.join(FORMATS)}")
+        payload = {"text": text} if format == "plain" else {"text": text, "format": format}
+        return self.post(CHAT, payload, to=to or (), about=about)
+
+    def notify(self, to: str | tuple[str, ...], method: str, params: Payload | None = None) -> Envelope:
+        """Send an MCP notification."""
+        given = dict(params or {})
+        return self.post(kind_of(REQUEST, method, given), {"jsonrpc": "2.0", "method": method, "params": given}, to=to)
+
+    async def request(
+        self,
+        to: str,
+        method: str,
+        params: Payload | None = None,
+        *,
+        fulfils: Proposal | None = None,
+        within: float = ANSWER_SECONDS,
+    ) -> Any:
+        """Ask a participant and wait for its result.
+
+        Raises NotCapable before anything is sent, PeerError if it answers with an error or the gateway refuses,
+        PeerTimeout if it does not answer in time, PeerGone if it leaves first.
+        """
+        future: asyncio.Future[Payload | PeerError] = asyncio.get_running_loop().create_future()
+        self._last_id += 1
+        given, id = dict(params or {}), self._last_id
+        kind = kind_of(REQUEST, method, given)
+        payload = {"jsonrpc": "2.0", "id": id, "method": method, "params": given}
+        envelope = self.post(kind, payload, to=to, about=fulfils.id if fulfils is not None else None)
+        self.expect(envelope.id, to, kind, id, lambda reply: None if future.done() else future.set_result(reply))
+        if fulfils is not None:
+            self.topic.proposals.fulfilled_by(envelope)
+        try:
+            async with asyncio.timeout(within):
+                return _result(await future)
+        except TimeoutError:
+            raise PeerTimeout(f"{method}: {to} did not answer within {within:g} s") from None
+        finally:
+            self._asks.pop(envelope.id, None)
+
+    async def call(self, to: str, tool: str, /, arguments: Payload | None = None, **more: Any) -> Any:
+        """Call a tool of another participant; its whole result."""
+        params = {"name": tool, "arguments": {**(arguments or {}), **more}}
+        return await self.request(to, "tools/call", params)
+
+    # -- proposals ---------------------------------------------------------------------------------------
+
+    def propose(self, to: str | tuple[str, ...], method: str, params: Payload | None = None) -> Proposal:
+        """Ask that somebody who may do this asks for it; `outcome` waits for what comes of it."""
+        given = dict(params or {})
+        envelope = self.post(kind_of(PROPOSAL, method, given), {"method": method, "params": given}, to=to)
+        proposal = self.topic.proposals.add(envelope)
+        assert proposal is not None
+        return proposal
+
+    async def outcome(self, proposal: Proposal, *, within: float | None = None) -> Any:
+        """The result of a proposal, whoever fulfils it. Raises PeerTimeout when it expires, PeerError when it fails."""
+        if proposal.status in ("pending", "fulfilled"):
+            future = self._outcomes.setdefault(proposal.id, asyncio.get_running_loop().create_future())
+            left = self.topic.proposals.left(proposal)
+            try:
+                async with asyncio.timeout(left if within is None else within):
+                    await asyncio.shield(future)
+            except TimeoutError:
+                raise PeerTimeout(f"nobody has done what was proposed ({proposal.method} {proposal.context})") from None
+            finally:
+                self._outcomes.pop(proposal.id, None)
+        if proposal.status == "declined":
+            raise PeerError("the proposal was declined")
+        return _result({"error": proposal.error} if proposal.error is not None else {"result": proposal.result})
+
+    async def perform(self, to: str, method: str, params: Payload | None = None) -> Any:
+        """Ask for it where we may, else propose it and wait for its outcome."""
+        if self.may(kind_of(REQUEST, method, params or {})):
+            return await self.request(to, method, params)
+        return await self.outcome(self.propose(to, method, params))
+
+    async def fulfil(self, proposal: Proposal, *, to: str | None = None, within: float = ANSWER_SECONDS) -> Any:
+        """Ask for what was proposed; the result reaches the proposer as well.
+
+        Raises NotPending for a proposal that is over, UsageError where it names no single target and `to` is not given.
+        """
+        target = to or proposal.target
+        if target is None:
+            raise UsageError("the proposal does not say who is to do it", fix="fulfil(proposal, to=…)")
+        if self.topic.proposals.get(proposal.id) is None or proposal.status != "pending":
+            raise NotPending(f"the proposal is {proposal.status}", data={"status": proposal.status})
+        return await self.request(target, proposal.method, proposal.params, fulfils=proposal, within=within)
+
+    def decline(self, proposal: Proposal, reason: str = "") -> None:
+        """Leave a proposal undone, and tell its proposer where we may chat."""
+        if proposal.status != "pending":
+            raise NotPending(f"the proposal is {proposal.status}", data={"status": proposal.status})
+        proposal.status = "declined"
+        if self.may(CHAT):
+            self.chat(f"declined: {reason}" if reason else "declined", proposal.proposer, about=proposal.id)
+
+    # -- hearing -----------------------------------------------------------------------------------------
+
+    def attach(self, send: Callable[[bytes], None]) -> None:
+        """There is a gateway now; what it sends comes to `hear`. On the loop that serves it."""
+        self._send, self._loop = send, asyncio.get_running_loop()
+
+    def detach(self) -> None:
+        """The gateway is gone. Whoever waits for an answer is told."""
+        self._send = None
+        self.present.clear()
+        self.topic.reset()
+        for id in list(self._asks):
+            self._fail(id, PeerGone("the gateway is gone"))
+
+    def hear(self, frame: bytes) -> Heard | None:
+        """What a frame means, once whoever waited for it has been told."""
+        heard = self.topic.read(frame)
+        if isinstance(heard, Welcome):
+            self.present.set()
+        elif isinstance(heard, Answered):
+            self._answered(heard)
+        elif isinstance(heard, Problem):
+            self._fail(heard.about or "", PeerError(heard.message or heard.error, data=dict(heard.payload)))
+        elif isinstance(heard, Presence) and not heard.joined:
+            for id in [id for id, ask in self._asks.items() if ask.to == heard.participant]:
+                self._fail(id, PeerGone(f"{heard.participant} has left"))
+        return heard
+
+    def expect(self, envelope: str, to: str, kind: str, id: Id, reply: Told) -> None:
+        """A request went out in this envelope; `reply` is told the payload of its response, or why there is none."""
+        parts = parse_kind(kind)
+        assert parts is not None
+        self._asks[envelope] = Ask(to, parts, id, reply)
+
+    def _answered(self, answer: Answered) -> None:
+        ask = self._asks.get(answer.envelope.correlation_id or "")
+        if ask is not None and ask.fits(answer):
+            del self._asks[answer.envelope.correlation_id or ""]
+            ask.reply(answer.envelope.body)
+        elif ask is not None:
+            self.topic.count(answer.envelope.sender, "a response to a request that was not theirs to answer")
+        waiting = self._outcomes.get(answer.outcome.id) if answer.outcome is not None else None
+        if waiting is not None and not waiting.done() and answer.outcome is not None:
+            waiting.set_result(answer.outcome)
+
+    def _fail(self, envelope: str, error: PeerError) -> None:
+        ask = self._asks.pop(envelope, None)
+        if ask is not None:
+            ask.reply(error)
+
+
+def _result(reply: Payload | PeerError) -> Any:
+    if isinstance(reply, PeerError):
+        raise reply
+    error: Any = reply.get("error")
+    if error is None:
+        return reply.get("result")
+    found = error if is_object(error) else {}
+    message, code = str(found.get("message") or "the peer gave no reason"), found.get("code")
+    raise PeerError(message, code=code if isinstance(code, int) else -32603, data=found.get("data"))

@@ -1,0 +1,193 @@
+"""§3.2, §10.2: operations that somebody may not do and proposes instead, each followed for five minutes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+from defserve.jsonvalue import is_object
+from defserve.protocols.mcpx.envelope import Envelope
+from defserve.protocols.mcpx.kinds import Kind, context_of, parse_kind
+
+LIFETIME: Final = 300.0
+KEPT: Final = 10_000
+KEPT_OF_ONE: Final = 256
+
+Clock: TypeAlias = Callable[[], float]
+Status: TypeAlias = Literal["pending", "fulfilled", "completed", "failed", "declined", "expired"]
+
+
+class Proposal:
+    """One proposed operation. `fulfilled` means that somebody has asked for it, `completed` that it was answered.
+
+    `result` is the answer's, `error` the JSON-RPC error object of a `failed` one; times are seconds since the epoch.
+    """
+
+    __slots__ = (
+        "id", "proposer", "to", "method", "params", "status", "created", "expires", "fulfiller", "result", "error",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        id: str,
+        proposer: str,
+        to: tuple[str, ...],
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        created: float,
+        lifetime: float = LIFETIME,
+    ) -> None:
+        self.id, self.proposer, self.to = id, proposer, to
+        self.method, self.params = method, dict(params)
+        self.created, self.expires = created, created + lifetime
+        self.status: Status = "pending"
+        self.fulfiller: str | None = None
+        self.result: Any = None
+        self.error: dict[str, Any] | None = None
+
+    @property
+    def target(self) -> str | None:
+        """Who is to do it, if the proposal names one participant."""
+        return self.to[0] if len(self.to) == 1 else None
+
+    @property
+    def context(self) -> str:
+        """The tool's name, the resource's URI; empty for methods that have none."""
+        return context_of(self.method, self.params)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of a proposed tool call."""
+        found = self.params.get("arguments")
+        return dict(found) if is_object(found) else {}
+
+    def wire(self) -> dict[str, Any]:
+        """The record as §10.2 writes it."""
+        return {
+            "proposalId": self.id,
+            "proposer": self.proposer,
+            "target": self.target,
+            "method": self.method,
+            "params": self.params,
+            "status": self.status,
+            "createdAt": _instant(self.created),
+            "expiresAt": _instant(self.expires),
+        }
+
+
+class Proposals:
+    """Those of a topic that have not expired, whoever made them. `clock` gives seconds since the epoch."""
+
+    def __init__(self, *, clock: Clock = time.time, lifetime: float = LIFETIME) -> None:
+        self._clock, self._lifetime = clock, lifetime
+        self._known: dict[str, Proposal] = {}
+        self._fulfilments: dict[str, tuple[Proposal, tuple[str, ...]]] = {}
+
+    def __iter__(self) -> Iterator[Proposal]:
+        self._sweep()
+        return iter(tuple(self._known.values()))
+
+    def pending(self) -> list[Proposal]:
+        """Those that wait for somebody, oldest first."""
+        return [proposal for proposal in self if proposal.status == "pending"]
+
+    def get(self, id: str | None) -> Proposal | None:
+        """A proposal that has not expired."""
+        self._sweep()
+        return self._known.get(id) if id is not None else None
+
+    def left(self, proposal: Proposal) -> float:
+        """The seconds until a proposal expires."""
+        return max(0.0, proposal.expires - self._clock())
+
+    def add(self, envelope: Envelope) -> Proposal | None:
+        """Follow a proposal; None for an id that is known. Who proposes without end loses its oldest."""
+        self._sweep()
+        if envelope.id in self._known:
+            return None
+        mine = [found for found in self._known.values() if found.proposer == envelope.sender]
+        if len(mine) >= KEPT_OF_ONE:
+            self._forget(mine[0])
+        elif len(self._known) >= KEPT:
+            self._forget(next(iter(self._known.values())))
+        body = envelope.body
+        proposal = Proposal(
+            envelope.id,
+            envelope.sender,
+            envelope.to,
+            body["method"],
+            body.get("params") or {},
+            created=self._clock(),
+            lifetime=self._lifetime,
+        )
+        self._known[proposal.id] = proposal
+        return proposal
+
+    def fulfilled_by(self, request: Envelope) -> Proposal | None:
+        """The proposal that a request fulfils: it refers to it and asks for the same operation."""
+        proposal = self.get(request.correlation_id)
+        if proposal is None or not _same(parse_kind(request.kind), proposal):
+            return None
+        if proposal.status == "pending":
+            proposal.status, proposal.fulfiller = "fulfilled", request.sender
+        self._fulfilments[request.id] = proposal, request.to
+        return proposal
+
+    def answered_by(self, response: Envelope, me: str) -> Proposal | None:
+        """The proposal whose outcome a response is.
+
+        A proposer that did not see the fulfilment knows its outcome by who sends it, to whom, and what it is about.
+        """
+        self._sweep()
+        found = self._fulfilments.get(response.correlation_id or "")
+        if found is not None:
+            proposal, asked = found
+            if asked and response.sender not in asked:
+                return None
+            del self._fulfilments[response.correlation_id or ""]
+        else:
+            unseen = self._outcome_of_mine(response, me)
+            if unseen is None:
+                return None
+            proposal = unseen
+        body = response.body
+        proposal.result, proposal.error = body.get("result"), body.get("error")
+        proposal.status = "failed" if proposal.error is not None else "completed"
+        return proposal
+
+    def _outcome_of_mine(self, response: Envelope, me: str) -> Proposal | None:
+        if me not in response.to:
+            return None
+        kind = parse_kind(response.kind)
+        for proposal in self._known.values():
+            is_mine = proposal.proposer == me and proposal.status == "pending"
+            if is_mine and response.sender in proposal.to and _same(kind, proposal):
+                return proposal
+        return None
+
+    def _sweep(self) -> None:
+        # In the order they were made, all of one lifetime: the first that lives on ends the walk.
+        now = self._clock()
+        for proposal in list(self._known.values()):
+            if proposal.expires > now:
+                break
+            if proposal.status == "pending":
+                proposal.status = "expired"
+            self._forget(proposal)
+
+    def _forget(self, proposal: Proposal) -> None:
+        del self._known[proposal.id]
+        for id in [id for id, (about, _) in self._fulfilments.items() if about is proposal]:
+            del self._fulfilments[id]
+
+
+def _same(kind: Kind | None, proposal: Proposal) -> bool:
+    return kind is not None and kind.method == proposal.method and kind.context in ("", proposal.context)
+
+
+def _instant(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

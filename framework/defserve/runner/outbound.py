@@ -1,0 +1,242 @@
+"""A composition that goes to its peers: it connects, serves everyone it meets there, and comes back when cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from defserve.core.composition import Composition
+from defserve.core.engine import Engine
+from defserve.core.extension import Carrier
+from defserve.errors import PeerError, PeerGone
+from defserve.runner.connection import Caller, Connection
+from defserve.runner.life import alive, drain, leave
+from defserve.runner.serve import Stopper
+from defserve.runner.turns import short_turns
+from defserve.transports.websocket_client import NORMAL, POLICY, WebSocketClient
+
+FAILED = 1
+ADMISSION_SECONDS = 10.0
+
+log = logging.getLogger("defserve")
+
+
+class Guest(Carrier, Protocol):
+    """Who is served at a place: a carrier that knows when it is connected and when it has been let in."""
+
+    def connected(self, engine: Engine, send: Callable[[bytes], None]) -> None: ...
+    def disconnected(self) -> None: ...
+    def caller(self, peer: str) -> Caller: ...
+
+    @property
+    def admitted(self) -> asyncio.Event:
+        """Set while the place has let us in."""
+        ...
+
+
+class Backoff:
+    """How long to wait before the next attempt: twice as long each time, up to a bound, less a random part."""
+
+    def __init__(self, first: float = 0.5, longest: float = 30.0) -> None:
+        self.first, self.longest = first, longest
+        self._next = first
+
+    def reset(self) -> None:
+        """All is well: the next wait is a short one."""
+        self._next = self.first
+
+    def at_length(self) -> None:
+        """The next wait is the longest."""
+        self._next = self.longest
+
+    def next(self) -> float:
+        """Many that lost the same place must not come back at the same moment."""
+        seconds, self._next = self._next, min(self._next * 2, self.longest)
+        return seconds * random.uniform(0.5, 1.0)
+
+
+class Outbound:
+    """One composition at one place. `stay` ends when `over` is set, or with PeerError if it is never let in."""
+
+    def __init__(
+        self,
+        composition: Composition,
+        guest: Guest,
+        url: str,
+        *,
+        token: str | None = None,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.composition, self.guest, self.url, self._token = composition, guest, url, token
+        self.backoff = backoff or Backoff()
+        self.over = asyncio.Event()
+        self.seconds: float | None = None
+        self.connections = 0
+        self._was_admitted = False
+
+    def stop(self, seconds: float) -> None:
+        """Answer what runs, for at most so long, and leave. On the loop."""
+        self.seconds = seconds
+        self.over.set()
+
+    async def stay(self, engine: Engine) -> None:
+        while not self.over.is_set():
+            try:
+                await self._visit(engine)
+            except PeerError as error:
+                if not (isinstance(error, PeerGone) or self._was_admitted):
+                    raise
+                log.warning("%s", error.message)
+            if not self.over.is_set():
+                await self._until_over(self.backoff.next())
+
+    async def _visit(self, engine: Engine) -> None:
+        limits = self.composition.limits
+        transport = await WebSocketClient.open(self.url, token=self._token, longest=limits.message)
+        ended = asyncio.Event()
+        connection = Connection(self.composition, transport, carrier=self.guest, caller=self.guest.caller)
+        connection.attach(engine)
+        self.guest.connected(engine, transport.send)
+        self.connections += 1
+        try:
+            transport.start(asyncio.get_running_loop(), connection.received, ended.set)
+            if await self._admitted(ended):
+                await _first(ended, self.over)
+            if self.over.is_set():
+                await drain(connection, limits.farewell if self.seconds is None else self.seconds)
+                await transport.written(limits.farewell)
+        finally:
+            await leave(connection, limits.farewell)
+            self.guest.disconnected()
+            await transport.aclose()
+        self._judge(*transport.end)
+
+    async def _admitted(self, ended: asyncio.Event) -> bool:
+        try:
+            async with asyncio.timeout(ADMISSION_SECONDS):
+                await _first(self.guest.admitted, ended, self.over)
+        except TimeoutError:
+            raise PeerGone(f"not let in within {ADMISSION_SECONDS:g} s") from None
+        if not self.guest.admitted.is_set():
+            return False
+        self._was_admitted = True
+        self.backoff.reset()
+        return True
+
+    def _judge(self, code: int, reason: str) -> None:
+        if self.over.is_set():
+            return
+        if code == POLICY:
+            raise PeerError(f"refused: {reason or 'policy'}", data={"code": code})
+        if code == NORMAL:
+            # Sent away on purpose, maybe for another of the same name: two that come back at once would never rest.
+            self.backoff.at_length()
+        raise PeerGone(f"the connection ended: {code} {reason}".rstrip())
+
+    async def _until_over(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.over.wait()
+        except TimeoutError:
+            pass
+
+
+@asynccontextmanager
+async def outbound(outbound: Outbound) -> AsyncGenerator[Outbound]:
+    """Serve in this loop, once the place has let us in. Raises PeerError if it does not."""
+    composition, loop = outbound.composition, asyncio.get_running_loop()
+
+    def stop(seconds: float) -> None:
+        loop.call_soon_threadsafe(outbound.stop, seconds)
+
+    async with alive(composition) as engine:
+        composition.service.begin(stop)
+        staying = loop.create_task(outbound.stay(engine))
+        try:
+            admission = loop.create_task(outbound.guest.admitted.wait())
+            async with asyncio.timeout(ADMISSION_SECONDS):
+                await asyncio.wait((staying, admission), return_when=asyncio.FIRST_COMPLETED)
+            admission.cancel()
+            if staying.done():
+                await staying
+            composition.service.ready()
+            yield outbound
+        finally:
+            outbound.over.set()
+            composition.service.end(stop)
+            await asyncio.wait((staying,))
+            if not staying.cancelled():
+                staying.exception()
+
+
+def serve_outbound(place: Outbound) -> int:
+    """Serve until a signal ends it; the exit code."""
+    composition, loop = place.composition, asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        stop = Stopper(loop, composition)
+        stop.listen()
+        try:
+            with short_turns(composition.limits.threads):
+                return loop.run_until_complete(_main(place, stop))
+        except asyncio.CancelledError:
+            return stop.exit_code  # a signal cut the lifespan short
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def _main(place: Outbound, stop: Stopper) -> int:
+    stop.main = asyncio.current_task()
+    composition, service = place.composition, place.composition.service
+    service.begin(stop.drain)
+    try:
+        async with alive(composition) as engine:
+            stop.serving = True
+            service.ready()
+            staying = asyncio.create_task(place.stay(engine))
+            over = asyncio.create_task(stop.over.wait())
+            await asyncio.wait((staying, over), return_when=asyncio.FIRST_COMPLETED)
+            over.cancel()
+            if not staying.done():
+                place.stop(
+                    0 if stop.interrupted else composition.limits.farewell if stop.seconds is None else stop.seconds
+                )
+                await stop.unless_asked_again(_done(staying))
+                staying.cancel()
+                await asyncio.wait((staying,), timeout=composition.limits.farewell)
+            service.end(stop.drain)
+            stop.serving = False
+            stop.give(composition.limits.drain)
+    finally:
+        service.end(stop.drain)
+        stop.finished = True
+    if (
+        staying is not None
+        and staying.done()
+        and not staying.cancelled()
+        and (error := staying.exception()) is not None
+    ):
+        if not isinstance(error, PeerError):
+            raise error
+        print(f"defserve: {error.message}", file=sys.stderr)
+        return FAILED
+    return stop.exit_code
+
+
+async def _done(task: asyncio.Future[Any]) -> None:
+    await asyncio.wait((task,))
+
+
+async def _first(*events: asyncio.Event) -> None:
+    tasks = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,154 @@
+"""A WebSocket that we open ourselves: text frames both ways, the few verbs of every transport, and why it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.version import VERSION
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
+
+CONNECT_SECONDS = 10.0
+PING_SECONDS = 20.0
+FAREWELL_SECONDS = 2.0
+
+POLICY: Final = 1008
+NORMAL: Final = 1000
+
+
+class WebSocketClient:
+    """One open connection. `end` says how it ended: the closing code, and the reason in words."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self.closed = False
+        self.end: tuple[int, str] = (0, "")
+        self._waiting: deque[tuple[bytes, Callable[[], None] | None]] = deque()
+        self._more, self._idle = asyncio.Event(), asyncio.Event()
+        self._idle.set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(
+        cls, url: str, *, token: str | None = None, headers: Mapping[str, str] | None = None, longest: int
+    ) -> WebSocketClient:
+        """Raises PeerError where it is refused, PeerGone where nobody is, UsageError without `websockets`."""
+        library = _websockets()
+        parts = urlsplit(url)
+        # Without what may be secret: user, password and query.
+        address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        credentials = {"Authorization": f"Bearer {token}"} if token else {}
+        try:
+            socket = await library.connect(
+                url,
+                additional_headers={**(headers or {}), **credentials},
+                user_agent_header=f"defserve/{VERSION}",
+                max_size=longest,
+                open_timeout=CONNECT_SECONDS,
+                ping_interval=PING_SECONDS,
+                ping_timeout=PING_SECONDS,
+                close_timeout=FAREWELL_SECONDS,
+                compression=None,
+                proxy=None if parts.hostname in LOOPBACK else True,
+            )
+        except library.InvalidURI:
+            raise UsageError(f"{url!r} is no ws(s) address", fix="write it whole: ws://127.0.0.1:8100/ws") from None
+        except library.InvalidStatus as error:
+            status = error.response.status_code
+            refusal = PeerGone if status >= 500 else PeerError
+            raise refusal(f"{address} answered HTTP {status}", data={"status": status}) from None
+        except (OSError, TimeoutError, library.InvalidHandshake) as error:
+            raise PeerGone(f"{address} cannot be reached: {error or type(error).__name__}") from None
+        return cls(socket)
+
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        received: Callable[[list[bytes | None]], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self._tasks = [loop.create_task(self._read(received, ended)), loop.create_task(self._write())]
+
+    def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
+        """Queue a message; an empty one is none."""
+        if message and not self.closed:
+            self._waiting.append((message, taken))
+            self._idle.clear()
+            self._more.set()
+        elif taken is not None:
+            taken()
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    async def written(self, seconds: float) -> None:
+        """Wait until everything has left, for at most so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
+
+    def close(self) -> None:
+        """Leave; what still waits is not sent."""
+        if not self.closed:
+            self.closed = True
+            self._more.set()
+
+    async def aclose(self) -> None:
+        """Leave, and wait until both sides know."""
+        self.close()
+        await self._socket.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _read(self, received: Callable[[list[bytes | None]], None], ended: Callable[[], None]) -> None:
+        closed = _websockets().ConnectionClosed
+        try:
+            while True:
+                received([await self._socket.recv(decode=False)])
+        except closed as error:
+            self.end = _farewell(error)
+        finally:
+            self.close()
+            ended()
+
+    async def _write(self) -> None:
+        closed = _websockets().ConnectionClosed
+        while not self.closed:
+            await self._more.wait()
+            self._more.clear()
+            while self._waiting and not self.closed:
+                message, taken = self._waiting.popleft()
+                try:
+                    await self._socket.send(message, text=True)
+                except closed:
+                    self.closed = True
+                if taken is not None:
+                    taken()
+            self._idle.set()
+
+
+def _farewell(closed: Any) -> tuple[int, str]:
+    frame = closed.rcvd or closed.sent
+    return (frame.code, frame.reason) if frame is not None else (1006, "without a word")
+
+
+def _websockets() -> Any:
+    try:
+        import websockets
+    except ImportError:
+        raise UsageError(
+            "connecting to a ws address needs websockets, which is not installed",
+            fix='pip install "defserve[http]"',
+        ) from None
+    return websockets

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve.cli.state_pages import drawing
+from defserve.protocols.mcp.sealing import VARIABLE
+from defserve.stores.checkpoint_secret import checkpoint_secret
+from defserve.stores.checkpoint_store import OPAQUE, CheckpointStore
+from defserve.stores.checkpoints import Checkpoint, TreeKey
+from defserve.stores.open import open_store
+from tests.cli.conftest import Outcome
+
+Run = Callable[..., Outcome]
+
+ALICE, BOB = TreeKey("notes.edit", "alice"), TreeKey("notes.edit", "bob")
+GIT = TreeKey("git.commit", "alice")
+
+
+class Kept:
+    """Trees in a file: alice's notes a ─ b ─ c with a branch d off a, which is the head; bob's; one opaque."""
+
+    def __init__(self, path: Path, server_secret: bytes | None = None) -> None:
+        self.address = f"sqlite:///{path}"
+        self.ids: dict[str, str] = {}
+        asyncio.run(self._fill(server_secret))
+
+    async def _fill(self, server_secret: bytes | None) -> None:
+        store = open_store(self.address)
+        secret = await checkpoint_secret(store, server_secret)
+        long_ago = CheckpointStore(store, secret=secret, clock=lambda: time.time() - 1_000_000)
+        trees = CheckpointStore(store, secret=secret)
+        for text in "abc":
+            await self._add(trees, ALICE, text)
+        await trees.rollback(ALICE, self.ids["a"])
+        await self._add(trees, ALICE, "d")
+        await self._add(long_ago, BOB, "old")
+        self.ids["opaque"] = (await trees.commit(await trees.hold(GIT), OPAQUE)).checkpoint.id
+        await store.close()
+
+    async def _add(self, trees: CheckpointStore, key: TreeKey, text: str) -> None:
+        held = await trees.hold(key)
+        content = held.content() or {"pad": "x" * 100, "notes": []}
+        content["notes"].append(text)
+        self.ids[text] = (await trees.commit(held, content)).checkpoint.id
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    return Kept(tmp_path / "notes.db")
+
+
+def shown(outcome: Outcome) -> Any:
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)
+
+
+def test_trees_are_listed(defserve: Run, kept: Kept):
+    code, out, err = defserve("state", "list", kept.address)
+    assert (code, err) == (0, "")
+    head, *rows = [re.split(r" {2,}", line) for line in out.splitlines()]
+    assert head == ["feature set", "owner", "kept", "made", "last", "head"]
+    assert [row[:4] for row in rows] == [
+        ["git.commit", "alice", "1", "1"],
+        ["notes.edit", "alice", "4", "4"],
+        ["notes.edit", "bob", "1", "1"],
+    ]
+    assert rows[1][5] == kept.ids["d"]
+    (bob,) = shown(defserve("state", "list", kept.address, "--owner", "bob", "--json"))
+    assert bob["head"] == kept.ids["old"] and bob["time"] < time.time() - 999_999
+
+
+def test_a_tree_is_drawn(defserve: Run, kept: Kept):
+    code, out, _ = defserve("state", "show", kept.address, "--set", "notes.edit", "--owner", "alice")
+    lines = [re.sub(r"  \d{4}-.*:\d\d", "", line) for line in out.splitlines()]
+    for name, id in kept.ids.items():
+        lines = [line.replace(id, name) for line in lines]
+    assert code == 0
+    assert lines == [
+        "feature set  owner",
+        "notes.edit   alice",
+        "a  #1",
+        "├── b  #2",
+        "│   c  #3",
+        "└── d  #4  <- head",
+        "",
+    ]
+
+
+def test_a_long_way_is_drawn_straight_down():
+    way = [Checkpoint(f"c{n}", f"c{n - 1}" if n else None, n, n, 0.0) for n in range(5_000)]
+    lines = list(drawing(way, None))
+    assert len(lines) == 5_000
+    assert all(line.startswith("c") for line in lines)
+
+
+def test_a_tree_is_shown_as_json(defserve: Run, kept: Kept):
+    trees = shown(defserve("state", "show", kept.address, "--json"))
+    notes = trees[1]
+    assert (notes["featureSet"], notes["owner"], notes["head"]) == ("notes.edit", "alice", kept.ids["d"])
+    assert [at["id"] for at in notes["checkpoints"]] == [kept.ids[name] for name in "abcd"]
+
+
+def test_a_checkpoint_is_shown_with_its_content(defserve: Run, kept: Kept):
+    code, out, _ = defserve("state", "show", kept.address, kept.ids["c"])
+    assert code == 0
+    assert json.loads(out.partition("{")[1] + out.partition("{")[2])["notes"] == ["a", "b", "c"]
+    assert kept.ids["b"] in out
+    one = shown(defserve("state", "show", kept.address, kept.ids["d"], "--json"))
+    assert (one["parent"], one["content"]["notes"], one["owner"]) == (kept.ids["a"], ["a", "d"], "alice")
+    assert "only a name" in defserve("state", "show", kept.address, kept.ids["opaque"]).out
+
+
+def test_two_checkpoints_are_compared(defserve: Run, kept: Kept):
+    between = (kept.ids["c"], kept.ids["d"])
+    ops = shown(defserve("state", "diff", kept.address, *between, "--json"))
+    assert ops == [
+        {"op": "replace", "path": "/notes/1", "value": "d"},
+        {"op": "remove", "path": "/notes/2"},
+    ]
+    assert defserve("state", "diff", kept.address, *between).out == 'replace  /notes/1  "d"\nremove   /notes/2\n'
+
+
+def test_everything_is_exported_a_line_each(defserve: Run, kept: Kept):
+    code, out, _ = defserve("state", "export", kept.address)
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and len(lines) == 6
+    mine = [line for line in lines if (line["featureSet"], line["owner"]) == ALICE]
+    assert [line["content"]["notes"] for line in mine] == [["a"], ["a", "b"], ["a", "b", "c"], ["a", "d"]]
+    assert [line["head"] for line in mine] == [False, False, False, True]
+
+
+def test_old_checkpoints_are_let_go_and_heads_stay(defserve: Run, kept: Kept):
+    rows = shown(defserve("state", "prune", kept.address, "--keep", "2", "--json"))
+    assert [(row["owner"], row["dropped"], row["kept"]) for row in rows] == [
+        ("alice", 0, 1),
+        ("alice", 2, 2),
+        ("bob", 0, 1),
+    ]
+    assert shown(defserve("state", "show", kept.address, kept.ids["d"], "--json"))["content"]["notes"] == ["a", "d"]
+    assert defserve("state", "verify", kept.address).code == 0
+
+
+def test_trees_that_nobody_used_for_long_are_let_go(defserve: Run, kept: Kept):
+    assert shown(defserve("state", "prune", kept.address, "--idle", "30d", "--json"))[2]["kept"] == 1
+    code, out, _ = defserve("state", "prune", kept.address, "--idle", "1d")
+    assert code == 0 and re.search(r"notes.edit +bob +1 +0", out)
+    assert [tree["owner"] for tree in shown(defserve("state", "list", kept.address, "--json"))] == ["alice", "alice"]
+
+
+def test_a_whole_store_is_whole(defserve: Run, kept: Kept):
+    assert defserve("state", "verify", kept.address) == Outcome(0, "whole: 3 trees, 6 checkpoints\n", "")
+    assert shown(defserve("state", "verify", kept.address, "--json"))["checkpoints"] == 6
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        ("DELETE FROM entries WHERE name = :a", "cannot be found"),
+        ("DELETE FROM entries WHERE name = :d", "the head"),
+        ("UPDATE entries SET value = CAST('x' AS BLOB) WHERE name = :b", "cannot be read"),
+        (
+            """UPDATE entries SET value = CAST(replace(value, '"old"', '"new"') AS BLOB) WHERE name = :old""",
+            "not made with this secret",
+        ),
+    ],
+)
+def test_damage_is_found(defserve: Run, kept: Kept, damage: str, complaint: str):
+    path = kept.address.removeprefix("sqlite:///")
+    with sqlite3.connect(path) as connection:
+        connection.execute(damage, kept.ids)
+    connection.close()
+    code, out, _ = defserve("state", "verify", kept.address)
+    assert code == 1
+    assert complaint in out
+    assert shown(Outcome(0, defserve("state", "verify", kept.address, "--json").out, ""))["ok"] is False
+
+
+def test_a_servers_own_secret_comes_from_the_environment(
+    defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    kept = Kept(tmp_path / "secret.db", b"s" * 32)
+    code, out, _ = defserve("state", "verify", kept.address)
+    assert code == 1 and VARIABLE in out
+    monkeypatch.setenv(VARIABLE, "s" * 32)
+    assert defserve("state", "verify", kept.address).code == 0
+
+
+def test_owners_cannot_write_on_the_terminal(defserve: Run, tmp_path: Path):
+    address = f"sqlite:///{tmp_path / 's.db'}"
+
+    async def fill() -> None:
+        store = open_store(address)
+        trees = CheckpointStore(store, secret=b"s" * 32)
+        await trees.commit(await trees.hold(TreeKey("a", "x\x1b[2J\n")), {"a": 1})
+        await store.close()
+
+    asyncio.run(fill())
+    for action in ("list", "show"):
+        assert "\x1b" not in defserve("state", action, address).out
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "complaint"),
+    [
+        ([], 1, "required: action"),
+        (["dump", "x"], 1, "invalid choice: 'dump'"),
+        (["list"], 1, "required: STORE"),
+        (["list", "memory:"], 1, "its process's own"),
+        (["list", "sqlite:///none.db"], 1, "none.db does not exist"),
+        (["list", "mysql://x"], 1, "is no address of a store"),
+        (["verify", "sqlite:///none.db"], 2, "none.db does not exist"),
+        (["prune", "sqlite:///none.db", "--ttl", "soon"], 1, "'soon' is no time"),
+        (["prune", "sqlite:///none.db", "--keep", "0"], 1, "'0' is not a number above 0"),
+    ],
+)
+def test_wrong_usage_is_explained(defserve: Run, folder: Path, argv: list[str], code: int, complaint: str):
+    outcome = defserve("state", *argv)
+    assert outcome.code == code
+    assert complaint in outcome.err
+    assert list(folder.iterdir()) == []
+
+
+def test_what_is_not_there_is_told(defserve: Run, kept: Kept):
+    assert "no such tree" in defserve("state", "list", kept.address, "--set", "none").err
+    assert "no checkpoint chk_none" in defserve("state", "show", kept.address, "chk_none").err
+    assert "is not in the tree of" in defserve("state", "diff", kept.address, kept.ids["a"], kept.ids["old"]).err
+    assert "nothing says what may go" in defserve("state", "prune", kept.address).err

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.gateway.topics import eventually, gateway, tool_call
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/admin/participants/agent/capabilities"
+CALL = "mcp/request:tools/call:add"
+ROOT = {"authorization": "Bearer t-root"}
+
+
+@pytest.mark.req("MCPX-11.3", "MCPX-5.1")
+async def test_a_promoted_participant_is_welcomed_again_and_may_do_more():
+    async with gateway() as running, running.joined("admin") as admin, running.joined("agent") as agent:
+        await agent.say(CALL, tool_call(), to=["worker"])
+        assert (await agent.error())["payload"]["error"] == "capability_violation"
+        status, text = await running.http("POST", PATH, {"add": ["mcp/request:tools/*"], "remove": ["chat"]}, **ROOT)
+        welcome = await agent.until("system/welcome")
+        await admin.until("system/presence")
+        notice = await admin.until("system/presence")
+        await agent.say(CALL, tool_call(), to=["worker"])
+        assert (await admin.hear())["kind"] == CALL
+        await agent.say("chat", {"text": "hi"})
+        assert (await agent.error())["payload"]["attempted_kind"] == "chat"
+    new = ["mcp/proposal:*", "mcp/response:*", "mcp/request:tools/*"]
+    body = json.loads(text)
+    assert (status, body["participantId"], body["modifiedBy"]) == (200, "agent", "root")
+    assert (body["oldCapabilities"], body["newCapabilities"]) == (["mcp/proposal:*", "mcp/response:*", "chat"], new)
+    assert body["modifiedAt"].endswith("Z")
+    assert welcome["payload"]["you"] == notice["payload"]["participant"] == {"id": "agent", "capabilities": new}
+    assert [other["id"] for other in welcome["payload"]["participants"]] == ["admin"]
+
+
+async def test_nobody_gets_back_what_was_taken_by_connecting_again():
+    async with gateway() as running:
+        async with running.joined("agent"):
+            assert (await running.http("POST", PATH, {"remove": ["chat"]}, **ROOT))[0] == 200
+        await eventually(lambda: not running.gateway.topics)
+        async with running.joined("agent") as agent:
+            await agent.say("chat", {"text": "hi"})
+            assert (await agent.error())["payload"]["error"] == "capability_violation"
+            assert (await running.http("POST", PATH, {"add": ["chat"]}, **ROOT))[0] == 200
+            await agent.is_well()
+
+
+@pytest.mark.req("MCPX-11.3")
+@pytest.mark.parametrize("token", [None, "Bearer t-admin", "Bearer wrong", "Basic dDpy", "Bearer"])
+async def test_only_an_administrator_s_token_promotes(token: str | None):
+    headers = {"authorization": token} if token else {}
+    async with gateway() as running, running.joined("agent"):
+        assert (await running.http("POST", PATH, {"add": ["mcp/*"]}, **headers))[0] == 401
+        assert "mcp/*" not in running.gateway.topics["demo"].members["agent"].capabilities.patterns
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "body", "status"),
+    [
+        ("POST", PATH, b"{", 400),
+        ("POST", PATH, {}, 400),
+        ("POST", PATH, [], 400),
+        ("POST", PATH, {"add": "chat"}, 400),
+        ("POST", PATH, {"add": [""]}, 400),
+        ("POST", PATH, {"add": ["system/*"]}, 400),
+        ("POST", PATH, {"grant": ["chat"]}, 400),
+        ("POST", PATH, b"x" * 70_000, 413),
+        ("POST", PATH.replace("agent", "nobody"), {"add": ["chat"]}, 404),
+        ("POST", "/admin", {"add": ["chat"]}, 404),
+        ("GET", PATH, None, 405),
+        ("PUT", PATH, {"add": ["chat"]}, 405),
+        ("POST", "/healthz", {}, 405),
+        ("POST", "/ws?topic=demo", {}, 404),
+    ],
+)
+async def test_a_request_that_asks_for_nothing_is_told_so(verb: str, path: str, body: Any, status: int):
+    async with gateway() as running, running.joined("agent") as agent:
+        assert (await running.http(verb, path, body, **ROOT))[0] == status
+        await agent.is_well()
+
+
+async def test_without_administrators_there_is_no_administration():
+    async with gateway(admins={}) as running, running.joined("agent"):
+        assert (await running.http("POST", PATH, {"add": ["chat"]}, **ROOT))[0] == 404
+
+
+async def test_a_host_that_is_not_ours_is_refused():
+    async with gateway() as running:
+        assert (await running.http("POST", PATH, {"add": ["chat"]}, **ROOT, host="evil.example"))[0] == 421
+        assert (await running.http("GET", "/metrics", host="evil.example"))[0] == 421
+
+
+async def test_health_and_metrics_are_plain_to_read():
+    async with gateway() as running, running.joined("admin") as admin, running.joined("agent") as agent:
+        await agent.say(CALL, tool_call())
+        await agent.error()
+        await admin.is_well()
+        assert await running.http("GET", "/healthz") == (200, '{"status":"ok"}')
+        status, text = await running.http("GET", "/metrics")
+    lines = text.splitlines()
+    assert status == 200
+    assert "# TYPE defserve_gateway_participants gauge" in lines
+    assert "defserve_gateway_topics 1" in lines and "defserve_gateway_participants 2" in lines
+    assert "defserve_gateway_received_total 2" in lines and "defserve_gateway_delivered_total 2" in lines
+    assert 'defserve_gateway_refused_total{error="capability_violation"} 1' in lines
+    assert "agent" not in text and "demo" not in text
+
+
+@pytest.mark.parametrize(
+    "head", [b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"POST\r\n\r\n", b"POST / HTTP/1.1\r\nno colon\r\n\r\n"]
+)
+async def test_what_is_no_request_is_answered_with_400(head: bytes):
+    async with gateway() as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(head)
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+
+
+async def test_a_request_may_come_in_single_bytes():
+    request = (
+        f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer t-root\r\nContent-Length: 2\r\n\r\n{{}}"
+    )
+    async with gateway() as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        for byte in request.encode():
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        writer.close()
