@@ -81,4 +81,4 @@ e2e: $(READY)  ## every template from `defserve new` to an installed package, dr
 
 clean:  ## remove what the other targets made
 	@rm -rf .venv .venvs .bench-venv .conformance bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis
-	@find framework tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find framework tests examples cookiecutter -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -51,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "topics": UNDER_SERVER | {"web"},
     "context": UNDER_SERVER,
     "listed": {"protocols.mcp", "protocols.mgp", "core", "wire"},
-    "server": UNDER_SERVER | {"context", "marks", "mounting", "observing", "options", "web"},
+    "server": UNDER_SERVER | {"context", "marks", "mounting", "observing", "options", "topics", "web"},
     "": UNDER_SERVER | {"context", "marks", "server"},
     "scaffold": set(),
     "devserver": UNDER_TOOLS | {"options", "web"},

@@ -409,9 +409,9 @@ class Server:
 
         `stdio:`, `http://host:port/path`, `https://…`, `ws://…`, `wss://…` and `unix:/path` are addresses; the
         options are for all but the first. `mcpx+ws://gateway/ws?topic=demo` joins a topic, where the `token` (or what
-        is in `token_file`) says who this server is. With `log_level` or `log_json`, logging is set up to write to stderr, from
-        "info" on with a line for every request. Ends with SystemExit(130) after Ctrl-C; returns after SIGTERM and at
-        the end of input.
+        is in `token_file`) says who this server is. With `log_level` or `log_json`, logging is set up to write to
+        stderr, from "info" on with a line for every request. Ends with SystemExit(130) after Ctrl-C; returns after
+        SIGTERM and at the end of input.
         """
         self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False))
         if on.startswith("mcpx+"):

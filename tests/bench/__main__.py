@@ -16,17 +16,19 @@ from typing import TypeVar
 from . import environment, report
 from .catalogue import write_catalogue
 from .contenders import CONTENDERS, HTTP_CONTENDERS, SERVERS, Contender, HttpContender
+from .gateway_measure import GATEWAY
 from .http_measure import HTTP, try_http
 from .measure import CATALOGUES, FULL, QUICK, STDIO, Plan, Run
 from .processes import Launch, ServerFailed, ServerProcess
 from .profile import profile
 from .results import Results
+from .state_measure import RAW, STATE
 from .streaming_measure import STREAMING
 from .targets import SUBJECT, judge
 
 OUTPUT = environment.ROOT / "bench-results"
-SECTIONS = STDIO | HTTP | STREAMING
-GROUPS = {"stdio": STDIO, "http": HTTP, "streaming": STREAMING}
+SECTIONS = STDIO | HTTP | STREAMING | GATEWAY
+GROUPS = {"stdio": STDIO, "http": HTTP, "streaming": STREAMING, "gateway": GATEWAY}
 ALL_NAMES = list(dict.fromkeys(each.name for each in (CONTENDERS[0], *HTTP_CONTENDERS, *CONTENDERS)))
 T = TypeVar("T", Contender, HttpContender)
 
@@ -55,7 +57,7 @@ def _bench(options: argparse.Namespace, plan: Plan, launch: Launch) -> int:
     verdicts = judge(results)
     facts = _facts(began, plan, launch)
     facts.update({f"{name} did not run": reason for name, reason in failed.items()})
-    text = report.as_markdown(results, verdicts, facts, ALL_NAMES)
+    text = report.as_markdown(results, verdicts, facts, [*ALL_NAMES, RAW])
     print(text)
     _write(options.markdown, text)
     _write(options.json, json.dumps(report.as_json(results, verdicts, facts), indent=2) + "\n")
@@ -132,7 +134,7 @@ def _facts(began: datetime, plan: Plan, launch: Launch) -> dict[str, str]:
         "versions": ", ".join(f"{name} {version}" for name, version in environment.versions(launch.python).items()),
         "rounds": f"{plan.start_rounds} of {plan.start_tries} starts, {plan.list_rounds} of lists, "
         f"{plan.call_rounds} of {plan.burst:g} s of calls, {plan.http_rounds} of {plan.http_burst:g} s over HTTP, "
-        f"{plan.stream_rounds} of {plan.chunks:,} chunks",
+        f"{plan.stream_rounds} of {plan.chunks:,} chunks, {plan.state_rounds} of {plan.commits:,} commits",
     }
 
 

@@ -46,8 +46,8 @@ TOOLS = {
 
 
 class Plan(NamedTuple):
-    """How long a run takes: rounds of each section, tries of a start, the seconds of a burst of calls, and the
-    chunks of a stream."""
+    """How long a run takes: rounds of each section, tries of a start, the seconds of a burst of calls, the
+    chunks of a stream, and the commits of a state."""
 
     start_rounds: int
     start_tries: int
@@ -58,6 +58,8 @@ class Plan(NamedTuple):
     http_burst: float
     stream_rounds: int
     chunks: int
+    state_rounds: int
+    commits: int
 
 
 FULL = Plan(
@@ -70,6 +72,8 @@ FULL = Plan(
     http_burst=0.5,
     stream_rounds=3,
     chunks=100_000,
+    state_rounds=5,
+    commits=1_280,
 )
 QUICK = Plan(
     start_rounds=3,
@@ -81,6 +85,8 @@ QUICK = Plan(
     http_burst=0.25,
     stream_rounds=1,
     chunks=5_000,
+    state_rounds=1,
+    commits=128,
 )
 
 

@@ -113,4 +113,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Figure], str]], ...] = (
         _with_range,
     ),
     ("A stream that nobody reads: chunks between the pipe and an answer, in bytes", "stream-waiting", _with_range),
+    ("A topic, one talks and all hear it: messages delivered per second", "gateway", _with_range),
+    ("A topic, from saying to the last one hearing it, p99 in µs", "gateway-p99", _median_only),
+    ("A topic, resident memory of a connection, in bytes", "gateway-memory", _median_only),
 )

@@ -41,6 +41,12 @@ def _at_most(claim: str, measure: str, base: str, bound: float) -> Target:
     return Target(claim, measure, measure, base, False, bound)
 
 
+def _at_depth(what: str, depth: int) -> Target:
+    """What costs the same in a small tree and a large one."""
+    measure = f"state-{what}/depth"
+    return Target(f"{what} at depth {depth:,}, to 10", f"{measure} {depth:,}", f"{measure} 10", SUBJECT, False, 2)
+
+
 TARGETS = (
     _at_most("start to first list, 3 tools, one of a model, to the floor", "start/model", "floor", 1.1),
     _at_most("start to first list, 3 scalar tools, to the floor", "start/scalar", "floor", 1.1),
@@ -62,6 +68,18 @@ TARGETS = (
     Target("health ping while 64 sync tools sleep, p99", "health-p99/64 sleeping sync tools", "", "", False, 100, "ms"),
     Target("HTTP calls beside a slow stream, p99", "stream-p99/add", "", "", False, 50, "ms"),
     Target("chunks that wait before an answer on a pipe", "stream-waiting/chunks", "", "", False, 65_536, "bytes"),
+    _at_least("commits of 1 kB by 1 caller, to raw SQLite", "state-commits/1 kB, 1 callers", "sqlite", 0.5),
+    _at_least("commits of 1 kB by 64 callers, to raw SQLite", "state-commits/1 kB, 64 callers", "sqlite", 0.5),
+    _at_least("commits of 100 kB by 1 caller, to raw SQLite", "state-commits/100 kB, 1 callers", "sqlite", 0.5),
+    _at_least("commits of 100 kB by 64 callers, to raw SQLite", "state-commits/100 kB, 64 callers", "sqlite", 0.5),
+    _at_depth("read", 1_000),
+    _at_depth("read", 100_000),
+    _at_depth("rollback", 1_000),
+    _at_depth("rollback", 100_000),
+    Target("patch of one change to a 100 kB state", "state-bytes/patch", "state-bytes/data", SUBJECT, False, 0.01),
+    _at_least("a topic of 2, to a bare broadcast", "gateway/2 participants", "bare", 0.6),
+    _at_least("a topic of 50, to a bare broadcast", "gateway/50 participants", "bare", 0.6),
+    _at_least("a topic of 500, to a bare broadcast", "gateway/500 participants", "bare", 0.6),
 )
 
 

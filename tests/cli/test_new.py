@@ -82,12 +82,10 @@ def test_help_lists_the_templates(defserve: Run):
 
 
 def test_a_person_is_asked_what_was_not_said(capsys: pytest.CaptureFixture[str]):
-    typed = iter(['The "best"\n', "Best of all\n", "2\n", "\n", "Ada\n", "ada\n", "BSD-3-Clause\n"])
+    typed = iter(['The "best"\n', "json\n", "Best of all\n", "2\n", "\n", "Ada\n", "ada\n", "BSD-3-Clause\n"])
     answers = ask(questions(), {}, read=lambda: next(typed))
     assert answers == {
         "project_name": "Best of all",
-        "project_slug": "best-of-all",
-        "package_name": "best_of_all",
         "body": "tools",
         "description": questions().settings["_descriptions"]["tools"],
         "author": "Ada",
@@ -95,13 +93,14 @@ def test_a_person_is_asked_what_was_not_said(capsys: pytest.CaptureFixture[str])
         "licence": "BSD-3-Clause",
     }
     asked = capsys.readouterr().err
-    assert "no quotes" in asked and "  2. tools: " in asked and "What is it called? [My Server] " in asked
+    assert "no quotes" in asked and "'json' is the name of something else" in asked
+    assert "  2. tools: " in asked and "What is it called? [My Server] " in asked
 
 
 def test_what_was_said_is_not_asked_and_checked_at_once():
     given = {"project_name": "x", "body": "tools", "description": "d", "author": "a", "github_user": "g"}
-    answers = ask(questions(), {**given, "licence": "MIT"}, read=lambda: pytest.fail("asked"))
-    assert answers["project_slug"] == "x"
+    answered = {**given, "licence": "MIT"}
+    assert ask(questions(), answered, read=lambda: pytest.fail("asked")) == answered
     with pytest.raises(UsageError, match="github_user"):
         ask(questions(), {**given, "licence": "MIT", "github_user": "-"}, read=lambda: "\n")
 

@@ -8,7 +8,7 @@ import pytest
 
 from defserve.errors import PeerError, ToolError
 from defserve.host import Answers, Client
-from defserve.protocols.mcpl.feature_sets import POLICY_KEY
+from defserve.protocols.mcpl.policies import POLICY_KEY
 
 from .live import HOST, Answering, body
 

@@ -227,7 +227,6 @@ def _check_shared(notebook: Notebook, texts: list[str], writers: list[_Writer]) 
         raise Broken(f"{sorted(set(told) - set(texts))} were lost")
     if not set(texts) - set(told) <= {writer.asked for writer in writers} or len(set(texts)) != len(texts):
         raise Broken(f"{sorted(set(texts) - set(told))} were never acknowledged, or {texts} are there twice")
-    answer = notebook.ask("tools/call", {"name": "versions", "arguments": {}})
-    versions = answer["result"]["structuredContent"]["result"] if "structuredContent" in answer["result"] else None
+    versions = notebook.value("versions")
     if versions != list(range(1, len(texts) + 1)):
         raise Broken(f"the tree has forked: {versions}")

@@ -46,7 +46,11 @@ class Notebook:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
-            env={**os.environ, "NOTES_STORE": store, "PYTHONPATH": os.pathsep.join((str(ROOT / "framework"), str(ROOT)))},
+            env={
+                **os.environ,
+                "NOTES_STORE": store,
+                "PYTHONPATH": os.pathsep.join((str(ROOT / "framework"), str(ROOT))),
+            },
             preexec_fn=prepare,
         )
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -55,7 +59,8 @@ class Notebook:
         self._ready = selectors.DefaultSelector()
         self._ready.register(self._output, selectors.EVENT_READ)
         offer = {"capabilities": _MCPL if speaks_mcpl else {}, "clientInfo": {"name": "faults", "version": "1"}}
-        self.ask("initialize", {"protocolVersion": "2025-11-25", **offer})
+        if (wrong := complaint(self.ask("initialize", {"protocolVersion": "2025-11-25", **offer}))) is not None:
+            raise Broken(f"the server does not open: {wrong}")
         self._write({"method": "notifications/initialized"})
         self.texts: list[str] = self.read()
         self.seconds = time.monotonic() - began
@@ -99,10 +104,18 @@ class Notebook:
 
     def read(self, **where: str) -> list[str]:
         """The notes, or those of a checkpoint. Raises Broken."""
-        answer = self.ask("tools/call", {"name": "list_notes", "arguments": {}, **where})
-        if "result" not in answer or answer["result"].get("isError"):
-            raise Broken(f"{where or 'the head'} cannot be read: {complaint(answer)}")
+        return self.value("list_notes", **where)
+
+    def value(self, tool: str, **where: str) -> Any:
+        """What a tool without arguments gives back. Raises Broken."""
+        answer = self.ask("tools/call", {"name": tool, "arguments": {}, **where})
+        if (wrong := complaint(answer)) is not None:
+            raise Broken(f"{tool} failed, {where}: {wrong}")
         return json.loads(answer["result"]["content"][0]["text"])
+
+    def try_to_add(self, text: str) -> str | None:
+        """What was wrong, if something was."""
+        return complaint(self.ask("tools/call", {"name": "add_note", "arguments": {"text": text}}))
 
     def kill(self) -> list[Json]:
         """As if by `kill -9`; the answers that were in the pipe by then."""

@@ -19,12 +19,14 @@ INTERRUPTED: Final = 130
 # an imported submodule becomes a global of its package.
 COMMANDS: Final = {
     "run": ("defserve.cli.run", "serve a server"),
+    "dev": ("defserve.cli.dev", "serve a server while its code is edited; clients stay connected"),
     "list": ("defserve.cli.inventory", "show the tools, resources and prompts of a server"),
     "call": ("defserve.cli.call", "call a tool of a server and print its result"),
     "new": ("defserve.cli.new", "make a project: a server, its tests, all it takes to publish it"),
     "add": ("defserve.cli.add", "add a tool, resource, prompt or feature set to a project"),
     "inspect": ("defserve.cli.inspect", "show a server at a glance: what it speaks, offers, may do and costs"),
     "check": ("defserve.cli.check", "find what is wrong with a server's definitions"),
+    "test": ("defserve.cli.test", "run the tests of a project"),
     "export": ("defserve.cli.export", "write a catalogue, an OpenAPI document, an mgp.toml entry or JSON Schemas"),
     "install": ("defserve.cli.install", "write a server into the settings of an MCP client"),
     "uninstall": ("defserve.cli.uninstall", "take a server out of the settings of an MCP client"),

@@ -31,6 +31,9 @@ OPTIONS: Final = {
     "--package": ("package_name", "the name to import it by, if not that of the distribution"),
 }
 
+# What nobody is asked: it follows from the name.
+DERIVED: Final = ("project_slug", "package_name")
+
 Read = Callable[[], str]
 
 
@@ -77,21 +80,16 @@ def named(given: dict[str, str]) -> dict[str, str]:
 
 def ask(asked: Questions, given: Mapping[str, str], read: Read = sys.stdin.readline) -> dict[str, str]:
     """Every answer that is not given, from the person at the terminal. Questions go to stderr."""
-    answers: dict[str, str] = {}
+    asked.complete(given)  # for its complaints, before anybody types
+    answers = dict(given)
     for question in asked:
-        if question.name in given:
-            answers[question.name] = given[question.name]
-            asked.check(question.name, given[question.name])
-        elif question.name in ("project_slug", "package_name"):
-            # They follow from the name; the rules say what to type where they cannot.
-            answers[question.name] = asked.default(question.name, answers)
-        else:
+        if question.name not in (*given, *DERIVED):
             answers[question.name] = _ask_one(asked, question, answers, read)
     return answers
 
 
 def _ask_one(asked: Questions, question: Question, answers: Mapping[str, str], read: Read) -> str:
-    default = asked.default(question.name, answers)
+    default = asked.complete(answers)[question.name]
     names = list(question.choices)
     for number, about in enumerate(question.choices.values(), 1):
         _say(f"  {number}. {about}\n")
@@ -104,11 +102,12 @@ def _ask_one(asked: Questions, question: Question, answers: Mapping[str, str], r
         if answer.isdecimal() and 1 <= int(answer) <= len(names):
             answer = names[int(answer) - 1]
         try:
-            asked.check(question.name, answer)
+            # Whole, because a name has to be good for all that is called after it.
+            asked.complete({**answers, question.name: answer})
         except UsageError as error:
             _say(f"{error}\n")
-            continue
-        return answer
+        else:
+            return answer
 
 
 def report(project: Project) -> Iterator[str]:

@@ -115,7 +115,7 @@ class Extension:
         return {}
 
     def around(self) -> Mapping[str, Wrapper]:
-        """Method to wrapper; the first extension's wrapper is the outermost. `EVERY` stands for all that are not named."""
+        """Method to wrapper, or `EVERY` for all that are not named; the first extension's wrapper is the outermost."""
         return {}
 
     def stages(self) -> Stages | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import TypeAlias
 
@@ -49,9 +50,9 @@ class Files:
     async def changed(self, since: Snapshot) -> list[str]:
         """Wait until something differs from `since` and has come to rest; what it is."""
         async for _ in self._pulses():
-            now = self.snapshot()
-            if now != since:
+            if self.snapshot() != since:
                 break
+        now = self.snapshot()
         while True:
             await asyncio.sleep(SETTLE)
             then, now = now, self.snapshot()
@@ -62,12 +63,12 @@ class Files:
         """When to look: at once, then when the system says so, or every now and then where nobody does."""
         yield
         try:
-            from watchfiles import awatch
+            awatch = import_module("watchfiles").awatch
         except ImportError:
             while True:
                 await asyncio.sleep(LOOK)
                 yield
-        folders = [folder for folder in self._folders if os.path.isdir(folder)]
+        folders = [folder for folder in self._folders if os.path.isdir(folder)]  # noqa: ASYNC240 - once a change
         # The time-out is for what happened before it began to listen.
         async for _ in awatch(
             *folders,
@@ -92,4 +93,6 @@ def _look(found: Snapshot, paths: Iterable[str]) -> None:
 
 def _is_watched(root: str, folder: Path) -> bool:
     parts = folder.relative_to(root).parts
-    return folder.is_dir() and not any(part.startswith(".") or part in ("__pycache__", "node_modules") for part in parts)
+    return folder.is_dir() and not any(
+        part.startswith(".") or part in ("__pycache__", "node_modules") for part in parts
+    )

@@ -28,4 +28,5 @@ class Plan:
     @classmethod
     def read(cls, text: str) -> Plan:
         given = json.loads(text)
-        return cls(**{**given, "sockets": tuple(given["sockets"])})
+        given["sockets"] = tuple(given["sockets"])
+        return cls(**given)

@@ -42,6 +42,11 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
+    def write(self, data: bytes) -> None:
+        """As `send`, without waiting for the child to read."""
+        with suppress(ConnectionError, RuntimeError):
+            self.input.write(data)
+
     async def send(self, line: bytes) -> None:
         """Nothing comes of it where the child has gone; that is noticed at its output."""
         with suppress(ConnectionError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Starts a child, puts it in service when it is ready, and replaces it on every change. One that fails changes nothing."""
+"""Starts a child, has it serve when it is ready, replaces it on every change. One that fails changes nothing."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from collections.abc import Coroutine
 from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from defserve.devserver.files import Files, Snapshot
 from defserve.devserver.plan import Plan
-from defserve.devserver.process import Child, NotServing
-
-T = TypeVar("T")
+from defserve.devserver.process import Child
 
 # One that crashes sooner would crash again.
 PROVEN = 1.0
@@ -64,21 +62,20 @@ class Supervisor:
         """Try a new child; True when the files changed before it was ready."""
         child = await Child.start(self._plan, self._folder / f"files-{next(self._numbers)}")
         try:
-            async with first(self._front.admit(child), child.exited(), self._files.changed(before)) as (ready, _, news):
-                pass
+            ready, _, news = await first(self._front.admit(child), child.exited(), self._files.changed(before))
         except BaseException:
             await child.kill()
             raise
         self._files.add(child.files())
-        if ready.done() and ready.exception() is None:
+        error = ready.exception() if ready is not None else None
+        if ready is not None and error is None:
             previous, self.current = self.current, child
             self._front.adopt(child, previous)
             return False
-        if news.done() and not ready.done():
+        if news is not None and ready is None:
             await child.kill()
             self._tell(news.result())
             return True
-        error = ready.exception() if ready.done() else None
         await child.end(PROVEN)
         kept = "; the one before it goes on serving" if self.current is not None else ""
         say(f"the server does not start{f': {error}' if error and str(error) else ''}{kept}")
@@ -87,9 +84,8 @@ class Supervisor:
     async def _rest(self, before: Snapshot) -> bool:
         """Until there is a reason for another child: True for a change, False when this one has gone."""
         assert self.current is not None
-        async with first(self._files.changed(before), self.current.exited()) as (news, gone):
-            pass
-        if gone.done():
+        news, gone = await first(self._files.changed(before), self.current.exited())
+        if news is None or gone is not None:
             lost, self.current = self.current, None
             self._front.lost(lost)
             return False
@@ -101,29 +97,19 @@ class Supervisor:
         say(f"{', '.join(path.removeprefix(here) for path in paths[:3])} changed")
 
 
-class first:
-    """Runs several things until one of them is done or has failed; the others are cancelled."""
-
-    def __init__(self, *work: Coroutine[Any, Any, Any]) -> None:
-        self._work = work
-
-    async def __aenter__(self) -> list[asyncio.Task[Any]]:
-        tasks = [asyncio.ensure_future(each) for each in self._work]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                if not task.done():
-                    task.cancel()
-        return tasks
-
-    async def __aexit__(self, *exception: Any) -> None:
-        pass
+async def first(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any] | None]:
+    """Run several things until one of them is done or has failed; None stands for each that was not."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        late = [task for task in tasks if not task.done()]
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+    return [None if task in late else task for task in tasks]
 
 
 def say(text: str) -> None:
     """Standard output is not ours."""
     print(f"defserve dev: {text}", file=sys.stderr, flush=True)
-
-
-__all__ = ["Front", "NotServing", "Supervisor", "say"]

@@ -14,7 +14,7 @@ from defserve.host.answers import settled
 from defserve.host.conversation import object_of
 from defserve.jsonvalue import is_array, is_object
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
-from defserve.protocols.mcpl.feature_sets import MOST_NAMES, POLICY_KEY, Policy, Scoping, covering
+from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY, Policy, Scoping, covering
 
 Json: TypeAlias = dict[str, Any]
 

@@ -24,7 +24,7 @@ class Upload(NamedTuple):
 
 def uploads(package: Package, out: Path) -> list[Upload]:
     """To the package index first: the registry looks there for the README's marker."""
-    built = tuple(str(path) for path in package.files if path.name.endswith((".whl", ".tar.gz")))
+    built = tuple(path.name for path in package.files if path.name.endswith((".whl", ".tar.gz")))
     return [
         Upload("wheel and sdist to the package index", _index(built), out, _missing_index()),
         Upload(

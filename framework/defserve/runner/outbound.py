@@ -79,7 +79,7 @@ class Outbound:
         self.connections = 0
         self._was_admitted = False
 
-    def stop(self, seconds: float) -> None:
+    def stop(self, seconds: float | None) -> None:
         """Answer what runs, for at most so long, and leave. On the loop."""
         self.seconds = seconds
         self.over.set()
@@ -204,9 +204,7 @@ async def _main(place: Outbound, stop: Stopper) -> int:
             await asyncio.wait((staying, over), return_when=asyncio.FIRST_COMPLETED)
             over.cancel()
             if not staying.done():
-                place.stop(
-                    0 if stop.interrupted else composition.limits.farewell if stop.seconds is None else stop.seconds
-                )
+                place.stop(0 if stop.interrupted else stop.seconds)
                 await stop.unless_asked_again(_done(staying))
                 staying.cancel()
                 await asyncio.wait((staying,), timeout=composition.limits.farewell)
@@ -216,16 +214,12 @@ async def _main(place: Outbound, stop: Stopper) -> int:
     finally:
         service.end(stop.drain)
         stop.finished = True
-    if (
-        staying is not None
-        and staying.done()
-        and not staying.cancelled()
-        and (error := staying.exception()) is not None
-    ):
-        if not isinstance(error, PeerError):
-            raise error
+    error = staying.exception() if staying.done() and not staying.cancelled() else None
+    if isinstance(error, PeerError):
         print(f"defserve: {error.message}", file=sys.stderr)
         return FAILED
+    if error is not None:
+        raise error
     return stop.exit_code
 
 

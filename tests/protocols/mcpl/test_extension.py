@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.protocols.mcpl.feature_sets import POLICY_KEY
+from defserve.protocols.mcpl.policies import POLICY_KEY
 from defserve.protocols.mcpl.turns import FinishedTurn, Turn
 from tests.protocols.mcpl.hosts import MCPL, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, VERSIONS, text_of

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from defserve import Server, UsageError
 from defserve.errors import InvalidParams
-from defserve.protocols.mcpl.feature_sets import MOST_NAMES, POLICY_KEY, Policy, Scoping
+from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY, Policy, Scoping
 from defserve.protocols.mcpl.turns import Turn
 from tests.protocols.mcpl.appendix_b import FEATURE_SET, validate
 from tests.protocols.mcpl.hosts import Host, hosting

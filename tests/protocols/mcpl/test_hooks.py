@@ -8,7 +8,7 @@ import pytest
 
 from defserve import Context, Depends, Limits, Server, Text, UsageError
 from defserve.protocols.mcpl.extension import CURRENT, IN_HOOK
-from defserve.protocols.mcpl.feature_sets import POLICY_KEY
+from defserve.protocols.mcpl.policies import POLICY_KEY
 from defserve.protocols.mcpl.turns import FinishedTurn, IncomingMessage, Injection, Rewrite, Turn, TurnChannels
 from tests.protocols.mcpl.appendix_b import AFTER_INFERENCE_RESULT, BEFORE_INFERENCE_RESULT, validate
 from tests.protocols.mcpl.hosts import Host, hosting

@@ -16,7 +16,8 @@ from defserve.errors import PeerError, UsageError
 from defserve.jsonvalue import is_object
 from defserve.protocols.mcpl.channel_type import ChannelType
 from defserve.protocols.mcpl.channel_values import Channel
-from defserve.protocols.mcpl.feature_sets import FeatureSet, Live, Policy, is_stateless
+from defserve.protocols.mcpl.feature_sets import FeatureSet
+from defserve.protocols.mcpl.policies import Live, Policy, is_stateless
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from defserve.protocols.mcpl.channel_handlers import Lanes, unanswered
 from defserve.protocols.mcpl.channel_type import THINKING, WATCHING, ChannelType
 from defserve.protocols.mcpl.channel_values import Channel
 from defserve.protocols.mcpl.errors import ChannelNotPermitted, ChannelOpenFailed, LiveRefusal, UnknownChannel
-from defserve.protocols.mcpl.feature_sets import FeatureSet, Policy, is_enabled, is_stateless, policy, require
+from defserve.protocols.mcpl.feature_sets import FeatureSet
+from defserve.protocols.mcpl.policies import Policy, is_enabled, is_stateless, policy, require
 from defserve.protocols.mcpl.scopes import listed, normal
 from defserve.protocols.mcpl.section import Section
 from defserve.wire.messages import Params

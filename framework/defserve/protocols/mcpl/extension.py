@@ -19,7 +19,8 @@ from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.function import FindProvider
 from defserve.protocols.mcp.lifecycle import handshake_only
 from defserve.protocols.mcpl import claude_channel, errors
-from defserve.protocols.mcpl.feature_sets import FeatureSet, Live, Tie, is_pushed_to, offered, policy, require
+from defserve.protocols.mcpl.feature_sets import FeatureSet, Tie
+from defserve.protocols.mcpl.policies import Live, is_pushed_to, offered, policy, require
 from defserve.protocols.mcpl.section import Section
 from defserve.protocols.mcpl.state_binding import without_state
 from defserve.wire.messages import Params

@@ -14,7 +14,8 @@ from defserve.jsonvalue import as_list, is_array
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcpl.errors import HookFailed
 from defserve.protocols.mcpl.extension import CURRENT, in_hook
-from defserve.protocols.mcpl.feature_sets import FeatureSet, is_enabled
+from defserve.protocols.mcpl.feature_sets import FeatureSet
+from defserve.protocols.mcpl.policies import is_enabled
 from defserve.protocols.mcpl.section import Section
 from defserve.protocols.mcpl.turns import FinishedTurn, Injection, Rewrite, Turn
 from defserve.wire.messages import Notification, Params

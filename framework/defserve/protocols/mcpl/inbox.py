@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.protocols.mcp.resources import Resource, ResourceOptions
-from defserve.protocols.mcpl.feature_sets import Tie, is_pushed_to
+from defserve.protocols.mcpl.feature_sets import Tie
+from defserve.protocols.mcpl.policies import is_pushed_to
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:

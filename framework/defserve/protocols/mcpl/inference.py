@@ -15,8 +15,8 @@ from defserve.jsonvalue import is_array, is_mapping, is_object
 from defserve.protocols.mcp.sampling import Message
 from defserve.protocols.mcpl import content, peers
 from defserve.protocols.mcpl.extension import IN_HOOK
-from defserve.protocols.mcpl.feature_sets import require
 from defserve.protocols.mcpl.peers import Peer, To, everyone
+from defserve.protocols.mcpl.policies import require
 from defserve.protocols.mcpl.section import Section
 from defserve.protocols.mcpl.turns import ModelInfo, Usage
 from defserve.wire.messages import Id, Params

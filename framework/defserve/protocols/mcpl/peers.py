@@ -10,7 +10,8 @@ from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerGone, UsageError
 from defserve.protocols.mcpl.errors import AmbiguousPeer, FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.extension import CURRENT, MCPL
-from defserve.protocols.mcpl.feature_sets import EverythingEnabled, FeatureSet, Live, Policy, policy
+from defserve.protocols.mcpl.feature_sets import FeatureSet
+from defserve.protocols.mcpl.policies import EverythingEnabled, Live, Policy, policy
 from defserve.wire.messages import Id, Params
 
 if TYPE_CHECKING:

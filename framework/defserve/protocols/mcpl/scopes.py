@@ -19,8 +19,9 @@ from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.jsonvalue import is_object
 from defserve.protocols.mcp import talkback
 from defserve.protocols.mcpl.errors import ScopeDenied
-from defserve.protocols.mcpl.feature_sets import Policy, Scoping, Tie, is_stateless, live, policy, require
+from defserve.protocols.mcpl.feature_sets import Tie
 from defserve.protocols.mcpl.globs import glob
+from defserve.protocols.mcpl.policies import Policy, Scoping, is_stateless, live, policy, require
 from defserve.protocols.mcpl.section import Section
 from defserve.wire.messages import Params
 

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from defserve.core.call import Call
 from defserve.protocols.mcpl.errors import CheckpointNotFound, StateRefused
-from defserve.protocols.mcpl.feature_sets import live
+from defserve.protocols.mcpl.policies import live
 from defserve.protocols.mcpl.state_binding import Working
 from defserve.protocols.mcpl.state_owner import Unowned, owner_of
 from defserve.protocols.mcpl.state_turns import Turn

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from defserve.auth.principals import ANONYMOUS_PREFIX, Principal
 from defserve.errors import Refused
-from defserve.protocols.mcpl.feature_sets import is_stateless
+from defserve.protocols.mcpl.policies import is_stateless
 
 if TYPE_CHECKING:
     from defserve.core.call import Call

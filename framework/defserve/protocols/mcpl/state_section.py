@@ -11,7 +11,8 @@ from defserve.core.session import Session
 from defserve.errors import InvalidParams, Refused, UsageError
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl.errors import UnknownFeatureSet
-from defserve.protocols.mcpl.feature_sets import FeatureSet, require
+from defserve.protocols.mcpl.feature_sets import FeatureSet
+from defserve.protocols.mcpl.policies import require
 from defserve.protocols.mcpl.rollback import Undo, roll_back
 from defserve.protocols.mcpl.section import Section
 from defserve.protocols.mcpl.state import StateOptions, States

@@ -16,7 +16,7 @@ from defserve.jsonvalue import is_object
 from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.params import meta, text
 from defserve.protocols.mcpl.errors import StateRefused
-from defserve.protocols.mcpl.feature_sets import is_stateless, live
+from defserve.protocols.mcpl.policies import is_stateless, live
 from defserve.stores.checkpoint_ids import canonical
 from defserve.stores.checkpoint_store import CheckpointStore, Commit, Held
 from defserve.stores.checkpoints import Gone, TreeKey

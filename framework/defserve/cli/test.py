@@ -1,0 +1,52 @@
+"""`defserve test`: run the tests of a project, with the pytest plugin there whether or not it is installed as one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from defserve.cli.parser import Parser
+from defserve.cli.targets import split_command
+from defserve.errors import UsageError
+
+PLUGIN: Final = "defserve.testing.plugin"
+NO_TESTS: Final = 5
+EXAMPLES: Final = """  defserve test
+  defserve test ~/code/weather-mcp
+  defserve test -- -k forecast -x
+"""
+
+
+def main(argv: list[str]) -> int:
+    before, more = split_command(argv) if argv[-1:] != ["--"] else (argv[:-1], None)
+    parser = Parser("defserve test", "Run the tests of a project. What follows `--` is for pytest.", EXAMPLES)
+    parser.add_argument("project", nargs="?", default=".", help="a folder or file of the project; else the current one")
+    options = parser.parse_args(before)
+    if find_spec("pytest") is None:
+        raise UsageError("pytest is not installed here", fix="pip install pytest")
+    root = project_of(Path(options.project))
+    command = [sys.executable, "-m", "pytest", *plugin(), *(more or [])]
+    code = subprocess.run(command, cwd=root, check=False).returncode
+    if code == NO_TESTS and not more:
+        raise UsageError(f"there are no tests in {root}", fix="write tests/test_server.py: def test_it(client): ...")
+    return code
+
+
+def project_of(start: Path) -> Path:
+    """The folder with the `pyproject.toml` of what is named, or else its own folder."""
+    if not start.exists():
+        raise UsageError(f"there is no {os.fspath(start)!r}", fix="name a folder or file of the project")
+    place = start.resolve()
+    folder = place if place.is_dir() else place.parent
+    return next((each for each in (folder, *folder.parents) if (each / "pyproject.toml").is_file()), folder)
+
+
+def plugin() -> list[str]:
+    """Named, unless pytest finds it by itself: twice would be an error."""
+    known = any(entry.value == PLUGIN for entry in entry_points(group="pytest11"))
+    return [] if known else ["-p", PLUGIN]

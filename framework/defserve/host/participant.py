@@ -1,0 +1,174 @@
+"""A host in a topic: it asks, proposes, fulfils, chats, and follows what the others do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeAlias
+
+from defserve.errors import PeerError, PeerGone, PeerTimeout
+from defserve.host.values import RETURNS, value_of
+from defserve.jsonvalue import is_object
+from defserve.protocols.mcpx.envelope import Envelope
+from defserve.protocols.mcpx.errors import NotCapable, NotWelcome
+from defserve.protocols.mcpx.kinds import RESPONSE
+from defserve.protocols.mcpx.participant import Participant, Payload
+from defserve.protocols.mcpx.proposals import Proposal
+from defserve.protocols.mcpx.topic import Asked, Chat, Heard
+from defserve.transports.websocket_client import WebSocketClient
+from defserve.version import VERSION
+
+LONGEST_MESSAGE: Final = 4 * 1024 * 1024
+WELCOME_SECONDS: Final = 10.0
+HEARD_AT_MOST: Final = 10_000
+METHOD_NOT_FOUND: Final = -32601
+
+Decide: TypeAlias = Callable[[Proposal], Awaitable[bool | None] | bool | None]
+
+log = logging.getLogger("defserve.host")
+
+
+class TopicClient(Participant):
+    """A participant over one connection: `async with topic(url, token=…) as me`.
+
+    Besides the verbs of `Participant`: `call_tool` gives a tool's value rather than its result, `heard` yields what is
+    said and done in the topic. A standard request to us is answered as by a server that offers nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = asyncio.Event()
+        self._heard: list[asyncio.Queue[Heard | None]] = []
+        self._tools: dict[tuple[str, str], dict[str, Any]] = {}
+
+    async def call_tool(self, to: str, tool: str, /, **arguments: Any) -> Any:
+        """Call a tool of a participant, by proposal where we may not: its value. Raises ToolError if it failed."""
+        result = await self.perform(to, "tools/call", {"name": tool, "arguments": arguments})
+        return value_of(result, await self._returns(to, tool))
+
+    async def tools(self, of: str) -> list[dict[str, Any]]:
+        """The tools of a participant."""
+        found: list[dict[str, Any]] = []
+        params: dict[str, Any] = {}
+        while True:
+            page = await self.request(of, "tools/list", params)
+            found += [tool for tool in page.get("tools", []) if is_object(tool)]
+            if not isinstance(page.get("nextCursor"), str):
+                return found
+            params = {"cursor": page["nextCursor"]}
+
+    async def tool(self, of: str, name: str) -> dict[str, Any] | None:
+        """One tool as its participant lists it; None where it lists none of that name, or we may not ask."""
+        if (of, name) not in self._tools and self.may("mcp/request:tools/list"):
+            self._tools |= {
+                (of, tool["name"]): tool for tool in await self.tools(of) if isinstance(tool.get("name"), str)
+            }
+        return self._tools.get((of, name))
+
+    async def heard(self) -> AsyncIterator[Heard]:
+        """What happens in the topic from now on: chat, presence, proposals, requests, responses, refusals."""
+        queue: asyncio.Queue[Heard | None] = asyncio.Queue(HEARD_AT_MOST)
+        self._heard.append(queue)
+        try:
+            while (found := await queue.get()) is not None:
+                yield found
+        finally:
+            self._heard.remove(queue)
+
+    async def said(self) -> AsyncIterator[Chat]:
+        """What is said to us or to everyone from now on."""
+        async for found in self.heard():
+            if isinstance(found, Chat) and (not found.to or self.id in found.to):
+                yield found
+
+    # -- the connection ----------------------------------------------------------------------------------
+
+    def received(self, frames: list[bytes | None]) -> None:
+        for frame in frames:
+            heard = self.hear(frame) if frame is not None else None
+            if isinstance(heard, Asked):
+                self._answer(heard)
+            if heard is not None:
+                self._pass_on(heard)
+
+    def ended(self) -> None:
+        """The connection is gone."""
+        self.detach()
+        self.over.set()
+        self._pass_on(None)
+
+    def _pass_on(self, heard: Heard | None) -> None:
+        for queue in self._heard:
+            if queue.full():
+                queue.get_nowait()  # who does not listen misses the oldest
+            queue.put_nowait(heard)
+
+    def _answer(self, asked: Asked) -> None:
+        envelope, payload = asked.envelope, asked.envelope.body
+        if self.id not in envelope.to or "id" not in payload:
+            return
+        answer = _ANSWERS.get(asked.kind.method)
+        body: Payload = {"error": {"code": METHOD_NOT_FOUND, "message": f"Method not found: {asked.kind.method}"}}
+        if answer is not None:
+            body = {"result": answer}
+        self._reply(envelope, str(asked.kind._replace(base=RESPONSE)), {"jsonrpc": "2.0", "id": payload["id"], **body})
+
+    def _reply(self, envelope: Envelope, kind: str, payload: Payload) -> None:
+        try:
+            self.post(kind, payload, to=envelope.sender, about=envelope.id)
+        except (NotCapable, NotWelcome) as error:
+            log.debug("%s", error.message)
+
+    async def _returns(self, to: str, tool: str) -> dict[str, Any] | None:
+        try:
+            meta = (await self.tool(to, tool) or {}).get("_meta")
+        except PeerError:
+            return None
+        found = meta.get(RETURNS) if is_object(meta) else None
+        return found if is_object(found) else None
+
+
+_ANSWERS: Final[dict[str, dict[str, Any]]] = {
+    "initialize": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"tools": {}, "resources": {}, "prompts": {}},
+        "serverInfo": {"name": "defserve", "version": VERSION},
+    },
+    "ping": {},
+    "tools/list": {"tools": []},
+    "resources/list": {"resources": []},
+    "resources/templates/list": {"resourceTemplates": []},
+    "prompts/list": {"prompts": []},
+}
+
+
+@asynccontextmanager
+async def topic(url: str, *, token: str | None = None) -> AsyncGenerator[TopicClient]:
+    """Take part in the topic that a `ws(s)://gateway/ws?topic=…` address names, from the gateway's welcome on.
+
+    Raises PeerError where it is refused, PeerGone where there is no gateway, PeerTimeout where no welcome comes.
+    """
+    transport = await WebSocketClient.open(url.removeprefix("mcpx+"), token=token, longest=LONGEST_MESSAGE)
+    client = TopicClient()
+    client.attach(transport.send)
+    try:
+        transport.start(asyncio.get_running_loop(), client.received, client.ended)
+        await _welcomed(client, transport)
+        yield client
+    finally:
+        await transport.written(1.0)
+        await transport.aclose()
+
+
+async def _welcomed(client: TopicClient, transport: WebSocketClient) -> None:
+    waits = [asyncio.create_task(event.wait()) for event in (client.present, client.over)]
+    done, pending = await asyncio.wait(waits, timeout=WELCOME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    if not done:
+        raise PeerTimeout(f"no welcome within {WELCOME_SECONDS:g} s")
+    if not client.present.is_set():
+        code, reason = transport.end
+        raise (PeerError if code == 1008 else PeerGone)(f"the gateway closed the connection: {code} {reason}".rstrip())

@@ -1,0 +1,237 @@
+"""§9.4: what a person has decided often enough need not be asked again. Rules never go beyond what was approved.
+
+A rule is about one operation of one target proposed by one participant. It covers arguments that lie within those of the
+approvals: a text below a folder that all of them share, a number between the smallest and the largest, else a value that
+was approved itself. One decline within those bounds, and only what was approved literally is approved again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from defserve.errors import UsageError
+from defserve.jsonvalue import is_object
+from defserve.protocols.mcpx.proposals import Proposal
+
+VERSION: Final = 1
+ENOUGH: Final = 3
+KEPT: Final = 10_000
+
+Key: TypeAlias = tuple[str, str, str, str]
+Arguments: TypeAlias = Mapping[str, Any]
+
+
+class Decision:
+    """What a person said to one proposal."""
+
+    __slots__ = ("approved", "proposer", "target", "method", "context", "params", "by", "at")
+
+    def __init__(
+        self,
+        approved: bool,
+        proposer: str,
+        target: str,
+        method: str,
+        context: str,
+        params: Arguments,
+        *,
+        by: str = "",
+        at: float = 0.0,
+    ) -> None:
+        self.approved, self.proposer, self.target = approved, proposer, target
+        self.method, self.context, self.params = method, context, dict(params)
+        self.by, self.at = by, at
+
+    @property
+    def key(self) -> Key:
+        return self.proposer, self.target, self.method, self.context
+
+    @property
+    def arguments(self) -> Arguments:
+        return _arguments(self.params)
+
+    def wire(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Bounds:
+    """What one argument was in all approvals. `covers` says whether a value lies within."""
+
+    __slots__ = ("values", "prefix", "low", "high")
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+        self.prefix = _shared_folder(values) if all(isinstance(value, str) for value in values) else ""
+        numbers = [value for value in values if _is_number(value)]
+        self.low, self.high = (min(numbers), max(numbers)) if len(numbers) == len(values) else (None, None)
+
+    def covers(self, value: Any) -> bool:
+        if self.prefix and isinstance(value, str):
+            return value.startswith(self.prefix) and ".." not in value.replace("\\", "/").split("/")
+        if self.low is not None and self.high is not None and _is_number(value):
+            return self.low <= value <= self.high
+        return any(type(value) is type(seen) and value == seen for seen in self.values)
+
+    def wire(self) -> Any:
+        if self.prefix:
+            return {"under": self.prefix}
+        return {"from": self.low, "to": self.high} if self.low is not None else {"one_of": self.values}
+
+
+class Rule:
+    """Approvals of one operation, generalised; `literal` where a decline has shown that this went too far."""
+
+    __slots__ = ("key", "approvals", "bounds", "literal")
+
+    def __init__(self, key: Key, approvals: list[Arguments], declines: list[Arguments]) -> None:
+        self.key, self.approvals = key, approvals
+        names = set(approvals[0])
+        same = all(set(arguments) == names for arguments in approvals)
+        self.bounds = {name: Bounds([given[name] for given in approvals]) for name in sorted(names)} if same else None
+        self.literal = self.bounds is None or any(map(self._within, declines))
+
+    def covers(self, arguments: Arguments) -> bool:
+        return _seen(arguments, self.approvals) if self.literal else self._within(arguments)
+
+    def _within(self, arguments: Arguments) -> bool:
+        if self.bounds is None or set(arguments) != set(self.bounds):
+            return False
+        return all(self.bounds[name].covers(value) for name, value in arguments.items())
+
+    def wire(self) -> dict[str, Any]:
+        proposer, target, method, context = self.key
+        about = {"proposer": proposer, "target": target, "method": method, "context": context}
+        bounds = self.bounds if not self.literal else None
+        within: Any = {name: bound.wire() for name, bound in bounds.items()} if bounds is not None else "as approved"
+        return {**about, "approvals": len(self.approvals), "within": within}
+
+
+class ApprovalRules:
+    """Decisions of people, and what follows from them.
+
+    `enough` approvals of an operation, and none of its last word a decline, make a rule. Tools that are dangerous, or of
+    which nobody knows whether they are, are never approved unless `dangerous` is True.
+    """
+
+    def __init__(
+        self,
+        decisions: Iterable[Decision] = (),
+        *,
+        enough: int = ENOUGH,
+        dangerous: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if enough < 1:
+            raise UsageError(f"ApprovalRules(enough={enough})", fix="at least one decision has to be a person's")
+        self.enough, self.dangerous, self._clock = enough, dangerous, clock
+        self.decisions = list(decisions)
+
+    def record(self, proposal: Proposal, approved: bool, *, by: str = "", target: str | None = None) -> None:
+        """A person has decided. `target` is who was asked to do it, where the proposal leaves that open."""
+        whom = target or proposal.target or ""
+        decision = Decision(
+            approved,
+            proposal.proposer,
+            whom,
+            proposal.method,
+            proposal.context,
+            proposal.params,
+            by=by,
+            at=self._clock(),
+        )
+        self.decisions = [*self.decisions[-KEPT + 1 :], decision]
+
+    def approves(self, proposal: Proposal, tool: Mapping[str, Any] | None = None) -> bool:
+        """Whether a person need not be asked. `tool` is the entry of the target's `tools/list`, for a tool call."""
+        if proposal.method == "tools/call" and not self.dangerous and (tool is None or is_dangerous(tool)):
+            return False
+        rule = self._rule((proposal.proposer, proposal.target or "", proposal.method, proposal.context))
+        return rule is not None and rule.covers(_arguments(proposal.params))
+
+    @property
+    def rules(self) -> list[Rule]:
+        """What has been decided often enough."""
+        keys = dict.fromkeys(decision.key for decision in self.decisions)
+        return [rule for key in keys if (rule := self._rule(key)) is not None]
+
+    def _rule(self, key: Key) -> Rule | None:
+        mine = [decision for decision in self.decisions if decision.key == key]
+        declines = [decision.arguments for decision in mine if not decision.approved]
+        approvals = [d.arguments for d in mine if d.approved and not _seen(d.arguments, declines)]
+        if len(approvals) < self.enough or not mine[-1].approved:
+            return None
+        return Rule(key, approvals, declines)
+
+    # -- kept elsewhere ----------------------------------------------------------------------------------
+
+    def export(self) -> str:
+        """The decisions as JSON, with the rules they amount to for people to read."""
+        body = {
+            "version": VERSION,
+            "decisions": [decision.wire() for decision in self.decisions],
+            "rules": [rule.wire() for rule in self.rules],
+        }
+        return json.dumps(body, indent=2, ensure_ascii=False)
+
+    @classmethod
+    def load(cls, text: str, *, enough: int = ENOUGH, dangerous: bool = False) -> ApprovalRules:
+        """Those that `export` wrote; rules follow from the decisions anew. Raises UsageError for anything else."""
+        try:
+            body = json.loads(text)
+            if body["version"] != VERSION:
+                raise ValueError(f"version {body['version']!r}")
+            decisions = [_decision(found) for found in body["decisions"]]
+        except (ValueError, TypeError, KeyError) as error:
+            raise UsageError(
+                f"these are no approval rules: {error!r}", fix="give what ApprovalRules.export wrote"
+            ) from None
+        return cls(decisions, enough=enough, dangerous=dangerous)
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_text(self.export(), encoding="utf-8")
+
+
+def is_dangerous(tool: Mapping[str, Any]) -> bool:
+    """Whether a listed tool says that it can destroy something (MCP's annotations, MGP's security)."""
+    annotations, security = tool.get("annotations"), tool.get("security")
+    if is_object(security) and security.get("risk_level") == "dangerous":
+        return True
+    return is_object(annotations) and annotations.get("destructiveHint") is True
+
+
+def _decision(found: Any) -> Decision:
+    approved, params = found["approved"], found["params"]
+    texts = [found[name] for name in ("proposer", "target", "method", "context")]
+    if not isinstance(approved, bool) or not is_object(params) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("a decision with fields of other types")
+    return Decision(approved, *texts, params, by=str(found.get("by", "")), at=float(found.get("at", 0)))
+
+
+def _arguments(params: Arguments) -> Arguments:
+    """What bounds are about: the arguments of a tool call or prompt, else all of the params."""
+    found = params.get("arguments")
+    return found if is_object(found) else {name: value for name, value in params.items() if name != "_meta"}
+
+
+def _seen(arguments: Arguments, among: list[Arguments]) -> bool:
+    wanted = json.dumps(arguments, sort_keys=True)
+    return any(json.dumps(seen, sort_keys=True) == wanted for seen in among)
+
+
+def _shared_folder(texts: list[str]) -> str:
+    """The longest beginning of different texts that ends with a slash and is more than the root."""
+    import os
+
+    if len(set(texts)) < 2:
+        return ""
+    shared = os.path.commonprefix(texts)
+    folder = shared[: shared.rfind("/") + 1]
+    return folder if folder.strip("/.") and not folder.endswith("://") else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

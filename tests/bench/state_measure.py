@@ -1,0 +1,196 @@
+"""What checkpoints cost: durable commits against raw SQLite doing the same writes, and reading and going back however
+deep a tree is. In this process; nobody else has these to compare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from defserve.stores.checkpoint_ids import RANDOM, canonical, identify
+from defserve.stores.checkpoint_store import TREE, CheckpointStore
+from defserve.stores.checkpoints import Checkpoint, Content, Record, Tree, TreeKey, successor
+from defserve.stores.sqlite import SqliteStore
+from defserve.stores.store import Change
+
+from .measure import Run
+from .targets import SUBJECT
+
+RAW = "sqlite"
+SECRET = b"s" * 32
+SIZES = {"1 kB": 1_000, "100 kB": 100_000}
+CALLERS = (1, 64)
+DEPTHS = (10, 1_000, 100_000)
+TRIES = 32
+GROWING = 2_000
+
+Batches = list[list[Change]]
+
+
+def measure_commits(run: Run) -> None:
+    """Commits per second, each caller on a tree of its own; then the same bytes in the same batches, by hand."""
+    for turn in range(run.plan.state_rounds):
+        for size, callers in ((size, callers) for size in SIZES for callers in CALLERS):
+            run.say(f"state {size}, {callers} callers {turn + 1}/{run.plan.state_rounds}")
+            with tempfile.TemporaryDirectory(prefix="bench-state-") as folder:
+                rate, batches = asyncio.run(_commit(Path(folder) / "ours.db", SIZES[size], callers, run.plan.commits))
+                raw = _write_raw(Path(folder) / "raw.db", batches)
+            measure = f"state-commits/{size}, {callers} callers"
+            run.results.add(measure, SUBJECT, rate)
+            run.results.add(measure, RAW, raw)
+
+
+def measure_depth(run: Run) -> None:
+    """Microseconds to read a checkpoint that nothing is known of, and to go back to it, at the end of a long tree."""
+    with tempfile.TemporaryDirectory(prefix="bench-state-") as folder:
+        for depth in DEPTHS:
+            run.say(f"state, depth {depth:,}")
+            path = Path(folder) / f"{depth}.db"
+            for _ in range(run.plan.state_rounds):
+                read, back = asyncio.run(_visit(path, depth))
+                run.results.add(f"state-read/depth {depth:,}", SUBJECT, read * 1e6)
+                run.results.add(f"state-rollback/depth {depth:,}", SUBJECT, back * 1e6)
+
+
+def measure_patch(run: Run) -> None:
+    """The bytes on the wire of one change to a state of 100 kB."""
+    with tempfile.TemporaryDirectory(prefix="bench-state-") as folder:
+        patch, data = asyncio.run(_change_one(Path(folder) / "patch.db"))
+    run.results.add("state-bytes/patch", SUBJECT, patch)
+    run.results.add("state-bytes/data", SUBJECT, data)
+
+
+STATE: dict[str, Callable[[Run], None]] = {
+    "state-commits": measure_commits,
+    "state-depth": measure_depth,
+    "state-patch": measure_patch,
+}
+
+
+def _content(size: int) -> dict[str, Any]:
+    """Notes of 100 bytes or so."""
+    return {"notes": [{"id": n, "text": f"{n:05} " + "x" * 70} for n in range(size // 100)], "title": "Notes"}
+
+
+async def _commit(path: Path, size: int, callers: int, commits: int) -> tuple[float, Batches]:
+    store, batches = SqliteStore(path), Batches()
+    trees = CheckpointStore(store, secret=SECRET)
+    keys = [TreeKey("notes.edit", f"caller {n}") for n in range(callers)]
+    for key in keys:
+        await trees.commit(await trees.hold(key), _content(size))
+    _record(store, batches)
+
+    async def call(key: TreeKey, times: int) -> None:
+        for number in range(times):
+            held = await trees.hold(key)
+            content = held.content()
+            content["notes"][number % len(content["notes"])]["text"] = f"changed {number}"
+            await trees.commit(held, content)
+
+    began = perf_counter()
+    await asyncio.gather(*(call(key, max(1, commits // callers)) for key in keys))
+    took = perf_counter() - began
+    await store.close()
+    return max(1, commits // callers) * callers / took, batches
+
+
+def _record(store: SqliteStore, batches: Batches) -> None:
+    """Have a store note what it writes together."""
+    lane = store._writer  # pyright: ignore[reportPrivateUsage]
+    work = lane._work  # pyright: ignore[reportPrivateUsage]
+
+    def recording(changes: Sequence[Change]) -> Any:
+        batches.append(list(changes))
+        return work(changes)
+
+    lane._work = recording  # pyright: ignore[reportPrivateUsage]
+
+
+def _write_raw(path: Path, batches: Batches) -> float:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(
+        "CREATE TABLE entries (space TEXT, name TEXT, value BLOB, expires REAL, PRIMARY KEY (space, name)) WITHOUT ROWID"
+    )
+    began = perf_counter()
+    for batch in batches:
+        connection.execute("BEGIN IMMEDIATE")
+        rows = [(change.space, name, value) for change in batch for name, value in change.put.items()]
+        connection.executemany("INSERT OR REPLACE INTO entries (space, name, value) VALUES (?, ?, ?)", rows)
+        connection.execute("COMMIT")
+    took = perf_counter() - began
+    connection.close()
+    return sum(map(len, batches)) / took
+
+
+async def _visit(path: Path, depth: int) -> tuple[float, float]:
+    """The medians for the last checkpoints."""
+    store, key = SqliteStore(path), TreeKey("notes.edit", "alice")
+    ids = await _grown(store, key, depth)
+    reads: list[float] = []
+    rollbacks: list[float] = []
+    for at in range(TRIES):
+        # One that knows nothing yet, as after a restart.
+        trees, id = CheckpointStore(store, secret=SECRET), ids[-1 - at % min(len(ids), TRIES)]
+        began = perf_counter()
+        await trees.content(key, id)
+        between = perf_counter()
+        await CheckpointStore(store, secret=SECRET).rollback(key, id)
+        reads.append(between - began)
+        rollbacks.append(perf_counter() - between)
+    await store.close()
+    return median(reads), median(rollbacks)
+
+
+async def _grown(store: SqliteStore, key: TreeKey, depth: int) -> list[str]:
+    """The last ids of a tree of this depth, which is made, many checkpoints at a time, if it is not there."""
+    if (await CheckpointStore(store, secret=SECRET).load(key)).head is None:
+        await _grow(store, key, depth)
+    return [id async for id in _last(store, key, depth)]
+
+
+async def _grow(store: SqliteStore, key: TreeKey, depth: int) -> None:
+    value = _content(1_000)
+    parent: Record | None = None
+    before: Content | None = None
+    put: dict[str, bytes] = {}
+    for number in range(1, depth + 1):
+        value = {**value, "title": f"Notes {number}"}
+        after = Content(value, canonical(value))
+        id = identify(SECRET, key.owner, key.feature_set, after.encoded, os.urandom(RANDOM))
+        at = Checkpoint(id, parent.id if parent is not None else None, number - 1, number, 0.0)
+        parent, before = successor(at, after, parent, before).record, after
+        put[id] = parent.encode()
+        if len(put) == GROWING or number == depth:
+            await store.change(Change(key.space, put={**put, TREE: Tree(id, number, number).encode()}))
+            put = {}
+
+
+async def _last(store: SqliteStore, key: TreeKey, depth: int) -> AsyncIterator[str]:
+    id = (await CheckpointStore(store, secret=SECRET).load(key)).head
+    for _ in range(min(depth, TRIES)):
+        if id is None:
+            return
+        yield id
+        id = Record.decode(id, (await store.get(key.space, [id]))[id]).checkpoint.parent
+
+
+async def _change_one(path: Path) -> tuple[int, int]:
+    store, key = SqliteStore(path), TreeKey("notes.edit", "alice")
+    trees = CheckpointStore(store, secret=SECRET)
+    await trees.commit(await trees.hold(key), _content(SIZES["100 kB"]))
+    held = await trees.hold(key)
+    content = held.content()
+    content["notes"].append({"id": len(content["notes"]), "text": "x" * 70})
+    made = await trees.commit(held, content)
+    await store.close()
+    return len(json.dumps(made.patch())), len(json.dumps(made.content))

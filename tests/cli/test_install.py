@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from defserve.clients.table import CLIENTS
+from tests.cli.conftest import Outcome
+
+Run = Callable[..., Outcome]
+
+CALC = '''
+from defserve import Server
+
+server = Server("my calc", "1")
+other = Server("other", "1")
+
+@server.tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+'''
+
+
+@pytest.fixture
+def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home and a project of their own."""
+    home = folder / "home"
+    for variable in ("HOME", "USERPROFILE", "APPDATA"):
+        monkeypatch.setenv(variable, str(home))
+    for variable in ("XDG_CONFIG_HOME", "CODEX_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    Path("calc.py").write_text(CALC)
+    return home
+
+
+def command_in(path: Path, key: str = "mcpServers", name: str = "my-calc") -> list[str]:
+    entry = json.loads(path.read_text())[key][name]
+    return [entry["command"], *entry["args"]]
+
+
+def test_the_command_that_is_written_serves_the_server(defserve: Run, home: Path, monkeypatch: pytest.MonkeyPatch):
+    assert defserve("install", "calc.py").code == 0
+    command = command_in(Path(".mcp.json"))
+    elsewhere = home / "elsewhere"
+    elsewhere.mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    assert os.path.isabs(command[0])
+    assert defserve("call", "add", "a=1", "b=2", "--", *command) == (0, "3\n", "")
+
+
+def test_a_module_of_this_folder_is_found_from_elsewhere(defserve: Run, home: Path):
+    assert defserve("install", "calc:other", "--client", "cursor").code == 0
+    entry = json.loads((home / ".cursor" / "mcp.json").read_text())["mcpServers"]["other"]
+    assert entry == {
+        "command": sys.executable,
+        "args": ["-m", "defserve", "run", "calc:other"],
+        "env": {"PYTHONPATH": str(Path.cwd())},
+    }
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_client_is_told_and_can_be_made_to_forget(defserve: Run, home: Path, client: str):
+    code, out, _ = defserve("install", "calc.py:other", "--client", client, "--name", "mine", "--env", "K=v")
+    assert code == 0
+    known = CLIENTS[client]
+    path = known.path(None, Path.cwd())
+    assert f"mine is in {path}" in out
+    read = tomllib.loads if known.format == "toml" else json.loads
+    entry = read(path.read_text())[known.key]["mine"]
+    assert entry["env"] == {"K": "v"} and entry["args"][-1].endswith("calc.py:other")
+    assert defserve("uninstall", "mine", "--client", client).code == 0
+    assert not read(path.read_text()).get(known.key)
+
+
+def test_a_dry_run_shows_the_change_and_makes_none(defserve: Run, home: Path):
+    code, out, _ = defserve("install", "calc.py", "--client", "codex", "--dry-run")
+    assert code == 0
+    assert "+[mcp_servers.my-calc]" in out.splitlines()
+    assert not home.exists()
+
+
+def test_comments_other_servers_and_permissions_stay(defserve: Run, home: Path):
+    path = home / ".config" / "zed" / "settings.json"
+    path.parent.mkdir(parents=True)
+    before = '// Zed\n{\n    "theme": "One", // dark\n    "context_servers": {"a": {"command": "b"}},\n}\n'
+    path.write_text(before)
+    path.chmod(0o644)
+    assert defserve("install", "calc.py", "--client", "zed").code == 0
+    after = path.read_text()
+    assert '"theme": "One", // dark' in after and '"a": {"command": "b"}' in after and "my-calc" in after
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert path.with_name("settings.json.bak").read_text() == before
+    assert defserve("uninstall", "my-calc", "--client", "zed").code == 0
+    assert path.read_text() == before
+
+
+def test_a_broken_file_is_left_alone(defserve: Run, home: Path):
+    Path(".mcp.json").write_text('{\n  "mcpServers": {,}\n}')
+    code, out, err = defserve("install", "calc.py")
+    assert (code, out) == (1, "")
+    assert ".mcp.json:2" in err and "left alone" in err and "fix: " in err
+    assert Path(".mcp.json").read_text() == '{\n  "mcpServers": {,}\n}'
+
+
+def test_the_same_again_changes_nothing(defserve: Run, home: Path):
+    defserve("install", "calc.py")
+    assert "already in" in defserve("install", "calc.py").out
+    assert not Path(".mcp.json.bak").exists()
+
+
+def test_an_address_and_a_command_can_be_installed(defserve: Run, home: Path):
+    assert defserve("install", "https://example.com:8443/mcp", "-H", "A: b").code == 0
+    assert defserve("install", "--name", "py", "--", sys.executable, "x.py", "--flag").code == 0
+    servers = json.loads(Path(".mcp.json").read_text())["mcpServers"]
+    assert servers["example-com"] == {"type": "http", "url": "https://example.com:8443/mcp", "headers": {"A": "b"}}
+    assert servers["py"] == {"type": "stdio", "command": sys.executable, "args": ["x.py", "--flag"]}
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["install"], "install needs one server"),
+        (["install", "calc.py", "--", "x"], "install needs one server"),
+        (["install", "nowhere.py"], "there is no file"),
+        (["install", "calc.py", "--client", "emacs"], "invalid choice: 'emacs'"),
+        (["install", "calc.py", "--client", "codex", "--scope", "project"], "has no settings for a project"),
+        (["install", "calc.py", "--env", "K"], "'K' is no variable"),
+        (["install", "calc.py", "--name", "a b"], "cannot be the name of a server"),
+        (["install", "--", "no-such-command-here"], "there is no command"),
+        (["install", "https://example.com/mcp", "--client", "claude-desktop"], "starts commands only"),
+        (["uninstall", "nothing"], "there is no server 'nothing'"),
+    ],
+)
+def test_wrong_usage_is_explained_and_nothing_is_written(defserve: Run, home: Path, argv: list[str], complaint: str):
+    code, out, err = defserve(*argv)
+    assert (code, out) == (1, "")
+    assert complaint in err and "fix: " in err
+    assert not Path(".mcp.json").exists() and not home.exists()
+
+
+# -- servers that distributions bring --------------------------------------------------------------------
+
+
+@pytest.fixture
+def installed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution that registers the server of calc.py."""
+    about = home.parent / "calc_mcp-2.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: calc-mcp\nVersion: 2.0\n")
+    (about / "entry_points.txt").write_text("[defserve.servers]\ncalc-mcp = calc:server\n")
+    monkeypatch.syspath_prepend(str(home.parent))
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_installed_server_is_known_by_its_name(defserve: Run):
+    assert defserve("call", "calc-mcp", "add", "a=1", "b=2").out == "3\n"
+    assert defserve("install", "calc-mcp").code == 0
+    assert command_in(Path(".mcp.json"))[1:] == ["-m", "defserve", "run", "calc-mcp"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_without_a_target_the_installed_servers_are_listed(defserve: Run):
+    code, out, _ = defserve("list")
+    assert (code, out.splitlines()) == (0, ["Installed servers", "  calc-mcp  calc-mcp 2.0  calc:server"])
+    assert json.loads(defserve("list", "--json").out) == [
+        {"name": "calc-mcp", "target": "calc:server", "distribution": "calc-mcp", "version": "2.0"}
+    ]
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_name_that_is_neither_module_nor_installed_is_unknown(defserve: Run):
+    code, _, err = defserve("list", "calc-mcpx")
+    assert code == 1 and "calc-mcpx" in err

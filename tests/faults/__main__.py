@@ -1,0 +1,97 @@
+"""The command: kill servers and their Redis at random moments, and see that nothing that was acknowledged is lost.
+
+A run is one kill. Its seed is printed with what went wrong, and `--seed` starts from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median, quantiles
+
+from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
+from tests.faults.notebook import Broken
+from tests.faults.trouble import fill_the_disk, forbid_writing
+
+RUNS = 200
+STORY = 10
+RESTART_SECONDS = 1.0
+
+Story = Callable[[int, int], Tally]
+
+# Name → what tells it, whether it needs a Redis, and how many of the runs it gets.
+STORIES: dict[str, tuple[Story, bool, float]] = {
+    "servers": (kill_servers, False, 1.0),
+    "redis": (kill_redis, True, 1.0),
+    "workers": (share_redis, True, 0.1),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"how often to kill (default {RUNS})")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many stories at a time")
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000_000)
+    parser.add_argument("--only", action="append", choices=[*STORIES, "trouble"], help="repeatable")
+    options = parser.parse_args(arguments)
+    chosen: list[str] = options.only or [*STORIES, "trouble"]
+    failed = 0
+    for name, (story, needs_redis, share) in STORIES.items():
+        if name in chosen and needs_redis and shutil.which("redis-server") is None:
+            print(f"{name:8}  skipped: there is no redis-server (apt-get install redis-server)")
+        elif name in chosen:
+            failed += tell(name, story, max(1, round(options.runs * share)), options.jobs, options.seed)
+    if "trouble" in chosen:
+        failed += cause_trouble()
+    return 1 if failed else 0
+
+
+def tell(name: str, story: Story, runs: int, jobs: int, seed: int) -> int:
+    """Some runs, in stories of a store each; how many went wrong."""
+    lengths = [min(STORY, runs - start) for start in range(0, runs, STORY)]
+    began, tally, failed = time.monotonic(), Tally(), 0
+    with ThreadPoolExecutor(jobs) as pool:
+        told = [(seed + n, pool.submit(story, seed + n, length)) for n, length in enumerate(lengths)]
+        for at, future in told:
+            try:
+                tally += future.result()
+            except Broken as broken:
+                failed += 1
+                print(f"{name:8}  BROKEN: {broken} (--only {name} --runs {STORY} --seed {at})")
+    print(f"{name:8}  {summary(tally, failed)}, in {time.monotonic() - began:.0f} s")
+    return failed + is_slow(tally)
+
+
+def summary(tally: Tally, failed: int) -> str:
+    said = f"{tally.runs:,} runs, {tally.acknowledged:,} acknowledged, {tally.rollbacks:,} rollbacks: "
+    said += f"{failed} broken stories" if failed else "0 lost, 0 unreadable"
+    if len(tally.restarts) < 2:
+        return said
+    worst = quantiles(tally.restarts, n=20)[-1]
+    slow = " TOO SLOW" if is_slow(tally) else ""
+    return f"{said}; of use again after {median(tally.restarts):.2f} s (p95 {worst:.2f} s){slow}"
+
+
+def is_slow(tally: Tally) -> bool:
+    """By the median: two cores are shared with whatever else runs."""
+    return bool(tally.restarts) and median(tally.restarts) >= RESTART_SECONDS
+
+
+def cause_trouble() -> int:
+    try:
+        how = fill_the_disk()
+        forbid_writing()
+    except Broken as broken:
+        print(f"trouble   BROKEN: {broken}")
+        return 1
+    print(f"trouble   a full disk ({how}) and a read-only file: told, and survived without a restart")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""`make faults` in small: a few kills of each kind."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.faults import __main__ as command
+from tests.faults.acknowledged import Acknowledged, Add, RollBack
+from tests.faults.killing import kill_redis, kill_servers, share_redis
+from tests.faults.notebook import Broken
+from tests.faults.trouble import fill_the_disk, forbid_writing
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="kills, limits and capabilities as Linux has them"),
+    pytest.mark.timeout(120),
+]
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_nothing_acknowledged_is_lost_when_a_server_is_killed(seed: int):
+    tally = kill_servers(seed, 5)
+    assert (tally.runs, len(tally.restarts)) == (5, 5)
+
+
+def test_nothing_acknowledged_is_lost_when_redis_is_killed():
+    tally = kill_redis(1, 5)
+    assert tally.acknowledged > 0
+    assert min(tally.restarts) < command.RESTART_SECONDS
+
+
+def test_two_servers_on_one_redis_never_lose_or_fork_a_tree():
+    assert share_redis(1, 2, calls=8).acknowledged >= 8
+
+
+def test_a_full_disk_is_told_and_survived():
+    fill_the_disk()
+
+
+def test_a_read_only_file_is_told_and_survived():
+    forbid_writing()
+
+
+def test_the_command_tells_what_it_did(capsys: pytest.CaptureFixture[str]):
+    assert command.main(["--runs", "1", "--only", "servers", "--jobs", "1", "--seed", "1"]) in (0, 1)
+    assert "1 runs, " in capsys.readouterr().out
+
+
+# -- the judge itself ------------------------------------------------------------------------------------
+
+
+def told(*texts: str) -> Acknowledged:
+    """A host that was told of these notes, one after another."""
+    line = Acknowledged()
+    for count in range(1, len(texts) + 1):
+        notes = [{"id": n + 1, "text": text} for n, text in enumerate(texts[:count])]
+        state = {"checkpoint": f"chk_{texts[count - 1]}", "parent": None, "data": {"notes": notes}}
+        line.take(Add(texts[count - 1]), {"result": {"content": [], "state": state}})
+    return line
+
+
+@pytest.mark.parametrize(
+    ("head", "maybe", "is_good"),
+    [
+        (["a", "b"], [], True),
+        (["a"], [], False),
+        (["a", "b", "c"], [], False),
+        (["a", "b", "c"], [Add("c"), Add("d")], True),
+        (["a", "b", "d", "c"], [Add("c"), Add("d")], True),
+        (["a", "b", "c", "c"], [Add("c")], False),
+        (["a"], [RollBack("chk_a")], True),
+        (["a", "c"], [RollBack("chk_a")], False),
+        (["b", "a"], [], False),
+    ],
+)
+def test_a_head_is_what_was_acknowledged_and_perhaps_what_was_under_way(
+    head: list[str], maybe: list[Add | RollBack], is_good: bool
+):
+    line = told("a", "b")
+    line.maybe += maybe
+    if is_good:
+        line.check_head(head)
+        assert line.tip == head
+    else:
+        with pytest.raises(Broken):
+            line.check_head(head)
+
+
+def test_an_error_that_nobody_expects_is_told():
+    failed = {"result": {"isError": True, "content": [{"type": "text", "text": "The store cannot be reached"}]}}
+    with pytest.raises(Broken, match="cannot be reached"):
+        told("a").take(Add("b"), failed)
+    line = told("a")
+    line.take(Add("b"), failed, tolerates="The store cannot be reached")
+    assert line.maybe == [Add("b")]
