@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench conformance requirements fuzz soak e2e clean
+.PHONY: help demo test test-all check bench conformance requirements fuzz faults soak e2e clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -70,6 +70,10 @@ requirements: $(READY)  ## show which requirements are proven, failing or open
 fuzz: $(READY)  ## run the property tests for minutes
 	@echo "== property tests, the long profile"
 	@$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile=long --timeout=0 $(ARGS)
+
+faults: $(READY)  ## kill servers and Redis at random moments: nothing acknowledged is lost (ARGS="--runs 1000")
+	@echo "== faults"
+	@$(BIN)/python -m tests.faults $(ARGS)
 
 soak: $(READY)  ## run the tests that take minutes by design
 	@echo "== soak tests"

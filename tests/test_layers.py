@@ -57,7 +57,8 @@ ALLOWED: dict[str, set[str]] = {
     "devserver": UNDER_TOOLS | {"options", "web"},
     "clients": set(),
     "packaging": {"host"},
-    "cli": UNDER_TOOLS | {"export", "gateway", "lint", "listed", "scaffold", "clients", "packaging", "devserver"},
+    "cli": UNDER_TOOLS
+    | {"export", "gateway", "lint", "listed", "scaffold", "clients", "packaging", "devserver", "testing"},
     "testing": UNDER_TOOLS,
     "lint": UNDER_TOOLS | {"listed"},
     "inspector": UNDER_TOOLS,

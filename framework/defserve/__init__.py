@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.state import States
     from defserve.protocols.mcpl.state_binding import State
     from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Rewrite, Turn, Usage
+    from defserve.protocols.mcpx.approval import ApprovalRules
+    from defserve.protocols.mcpx.participant import Participant
+    from defserve.protocols.mcpx.proposals import Proposal
+    from defserve.protocols.mcpx.topic import Chat
     from defserve.protocols.mgp.access_policy import AccessPolicy, Entry
     from defserve.protocols.mgp.audit import AuditLogger
     from defserve.protocols.mgp.event_channel import EventChannel
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "AccessPolicy": "protocols.mgp.access_policy",
     "AmbiguousPeer": "protocols.mcpl.errors",
+    "ApprovalRules": "protocols.mcpx.approval",
     "Assistant": "protocols.mcp.sampling",
     "Audio": "binding.content",
     "AuditLog": "stores.audit_log",
@@ -54,6 +59,7 @@ _EXPORTS = {
     "Auth": "auth",
     "CannotUndo": "protocols.mcpl.errors",
     "Channel": "protocols.mcpl.channel_values",
+    "Chat": "protocols.mcpx.topic",
     "Checkpoint": "stores.checkpoints",
     "CheckpointNotFound": "protocols.mcpl.errors",
     "Code": "guard.arguments",
@@ -81,10 +87,12 @@ _EXPORTS = {
     "ModelInfo": "protocols.mcpl.turns",
     "NoBackChannel": "errors",
     "NumberedErrors": "protocols.mcp.numbered",
+    "Participant": "protocols.mcpx.participant",
     "PeerError": "errors",
     "Principal": "auth",
     "Prompt": "protocols.mcp.prompts",
     "PromptOptions": "protocols.mcp.prompts",
+    "Proposal": "protocols.mcpx.proposals",
     "PublicUrl": "guard.arguments",
     "Receipt": "protocols.mcpl.push",
     "Refused": "errors",
@@ -127,6 +135,7 @@ _EXPORTS = {
 __all__ = [
     "AccessPolicy",
     "AmbiguousPeer",
+    "ApprovalRules",
     "Assistant",
     "Audio",
     "AuditLog",
@@ -134,6 +143,7 @@ __all__ = [
     "Auth",
     "CannotUndo",
     "Channel",
+    "Chat",
     "Checkpoint",
     "CheckpointNotFound",
     "Code",
@@ -161,10 +171,12 @@ __all__ = [
     "ModelInfo",
     "NoBackChannel",
     "NumberedErrors",
+    "Participant",
     "PeerError",
     "Principal",
     "Prompt",
     "PromptOptions",
+    "Proposal",
     "PublicUrl",
     "Receipt",
     "Refused",

@@ -27,8 +27,8 @@ from .streaming_measure import STREAMING
 from .targets import SUBJECT, judge
 
 OUTPUT = environment.ROOT / "bench-results"
-SECTIONS = STDIO | HTTP | STREAMING | GATEWAY
-GROUPS = {"stdio": STDIO, "http": HTTP, "streaming": STREAMING, "gateway": GATEWAY}
+SECTIONS = STDIO | HTTP | STREAMING | GATEWAY | STATE
+GROUPS = {"stdio": STDIO, "http": HTTP, "streaming": STREAMING, "gateway": GATEWAY, "state": STATE}
 ALL_NAMES = list(dict.fromkeys(each.name for each in (CONTENDERS[0], *HTTP_CONTENDERS, *CONTENDERS)))
 T = TypeVar("T", Contender, HttpContender)
 

@@ -119,7 +119,7 @@ def _write_raw(path: Path, batches: Batches) -> float:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(
-        "CREATE TABLE entries (space TEXT, name TEXT, value BLOB, expires REAL, PRIMARY KEY (space, name)) WITHOUT ROWID"
+        "CREATE TABLE entries (space TEXT, name TEXT, value BLOB, PRIMARY KEY (space, name)) WITHOUT ROWID"
     )
     began = perf_counter()
     for batch in batches:

@@ -41,7 +41,7 @@ def test_the_version_is_ours(defserve: Run):
 def test_an_unknown_command_is_wrong_usage(defserve: Run):
     code, _, err = defserve("lst")
     assert code == 1
-    assert "no command 'lst'" in err and "run, list, call" in err
+    assert "no command 'lst'" in err and "run, dev, list, call" in err
 
 
 @pytest.mark.parametrize(

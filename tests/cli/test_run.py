@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import pytest
@@ -17,11 +16,11 @@ def test_a_server_runs_on_stdio_unless_told_otherwise(defserve: Run):
     assert defserve("run", "-m", "tests.testing.toy").out == "serving on stdio:\n"
 
 
-def test_the_log_level_is_set(defserve: Run, monkeypatch: pytest.MonkeyPatch):
-    chosen: list[object] = []
-    monkeypatch.setattr(logging, "basicConfig", lambda **options: chosen.append(options["level"]))
-    assert defserve("run", "tests.testing.toy", "--log-level", "debug").code == 0
-    assert chosen == ["DEBUG"]
+def test_how_to_log_is_passed_on(defserve: Run, monkeypatch: pytest.MonkeyPatch):
+    chosen: list[dict[str, object]] = []
+    monkeypatch.setattr(toy.server, "run", lambda **options: chosen.append(options))  # type: ignore[method-assign]
+    assert defserve("run", "tests.testing.toy", "--log-level", "debug", "--log-json").code == 0
+    assert chosen == [{"on": "stdio:", "log_level": "debug", "log_json": True}]
 
 
 def test_the_servers_own_exit_code_is_ours(defserve: Run, monkeypatch: pytest.MonkeyPatch):

@@ -21,6 +21,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], str]] = {
     "stateful": ("add_note", {"text": "milk"}, "1"),
     "code-runner": ("evaluate", {"code": "1 + 2"}, "3"),
 }
+# Those that keep something for each caller, whom only a session tells apart where nobody signs in.
+SESSIONS = ("stateful",)
 PARTS = (("tool", "one"), ("resource", "two"), ("prompt", "three"), ("feature-set", "four.five"))
 
 
@@ -58,5 +60,6 @@ async def test_from_new_to_an_installed_server(tmp_path: Path, ours: Path, autho
     user = Environment(tmp_path / "user")
     user.install("--find-links", ours.parent, f"{wheel}[http]")
     tool, arguments, expected = CALLS[body]
-    for said in await drive(user.bin / f"{body}-mcp", tool, arguments):
+    mode = "legacy" if body in SESSIONS else "auto"
+    for said in await drive(user.bin / f"{body}-mcp", tool, arguments, http=mode):
         assert expected in said

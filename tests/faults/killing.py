@@ -1,4 +1,4 @@
-"""Stories of one store each: a server, or its Redis, is killed again and again while calls and rollbacks are under way."""
+"""Stories of one store each: a server, or its Redis, is killed again and again amid calls and rollbacks."""
 
 from __future__ import annotations
 

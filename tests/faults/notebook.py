@@ -1,4 +1,4 @@
-"""A served notebook (`examples/notes.py`) as a process that can be killed, spoken to message by message over its pipes."""
+"""A served notebook (`examples/notes.py`), as a process that can be killed, spoken to over its pipes."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ class Environment:
         return {**kept, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
 
 
-async def drive(command: Path, tool: str, arguments: dict[str, Any]) -> list[str]:
-    """What a tool of an installed server says: over stdio, then over HTTP."""
+async def drive(command: Path, tool: str, arguments: dict[str, Any], *, http: str = "auto") -> list[str]:
+    """What a tool of an installed server says: over stdio, then over HTTP, there to a client of that mode."""
     process = mcp.StdioServerParameters(command=str(command))
     said = [await _called(process, tool, arguments)]
     on = [str(command), "--on", "http://127.0.0.1:0/mcp"]
@@ -68,13 +68,15 @@ async def drive(command: Path, tool: str, arguments: dict[str, Any]) -> list[str
         assert serving.stderr is not None
         line = (await serving.stderr.receive()).decode()
         assert line.startswith("serving on "), line
-        said.append(await _called(line.removeprefix("serving on ").strip(), tool, arguments))
-        serving.terminate()
+        try:
+            said.append(await _called(line.removeprefix("serving on ").strip(), tool, arguments, mode=http))
+        finally:
+            serving.terminate()
     return said
 
 
-async def _called(server: Any, tool: str, arguments: dict[str, Any]) -> str:
-    async with mcp.Client(server, read_timeout_seconds=20) as client:
+async def _called(server: Any, tool: str, arguments: dict[str, Any], mode: Any = "auto") -> str:
+    async with mcp.Client(server, mode=mode, read_timeout_seconds=20) as client:
         result = await client.call_tool(tool, arguments)
         assert not result.is_error, result
         return "".join(block.text for block in result.content if isinstance(block, types.TextContent))

@@ -93,3 +93,18 @@ def test_who_stops_waiting_leaves_nothing_behind(run: Run):
         await Lease(store, "tree").acquire(0.1)
 
     run(stop())
+
+
+def test_a_holder_who_could_not_release_has_it_again_at_once(run: Run):
+    store = MemoryStore()
+
+    async def take_again() -> None:
+        await Lease(store, "tree", b"one").acquire(0.1)  # and is never released
+        with pytest.raises(StoreBusy):
+            await Lease(store, "tree", b"other").acquire(0.02)
+        again = Lease(store, "tree", b"one")
+        await again.acquire(0.1)
+        await again.release()
+        await Lease(store, "tree", b"other").acquire(0.1)
+
+    run(take_again())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from defserve.auth.buckets import Rate
 from defserve.auth.principals import Principal
 from defserve.errors import UsageError
 
@@ -59,6 +60,11 @@ class KeyHolder(Principal):
     def may_read(self, tool: str) -> bool:
         """Whether it may know of a tool. Who may call one may know of it."""
         return not self.scopes.isdisjoint(SEES_ALL) or self._may("ToolRead({})", tool) or self.may_invoke(tool)
+
+    @property
+    def rates(self) -> Mapping[tuple[str, str], Rate]:
+        counts = (("per_minute", self.per_minute, 60), ("per_hour", self.per_hour, 3600))
+        return {(self.key, limit): Rate(count / seconds, count) for limit, count, seconds in counts if count}
 
     def _may(self, permission: str, tool: str) -> bool:
         scope = SCOPES[permission]

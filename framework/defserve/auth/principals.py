@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from defserve.auth.urls import is_loopback
 from defserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from defserve.auth.buckets import Rate
 
 Kind = Literal["token", "local", "anonymous"]
 
@@ -50,6 +53,19 @@ class Principal:
     def missing(self, required: Iterable[str]) -> frozenset[str]:
         """Those of `required` it does not hold. Local principals hold everything: launching is granting."""
         return frozenset() if self.kind == "local" else frozenset(required) - self.scopes
+
+    def may_read(self, tool: str) -> bool:
+        """Whether it may know of a tool, apart from the scopes that the tool asks for."""
+        return True
+
+    def may_invoke(self, tool: str) -> bool:
+        """Whether it may call a tool that it knows of."""
+        return True
+
+    @property
+    def rates(self) -> Mapping[tuple[str, str], Rate]:
+        """How often it may call anything at all: what is counted and under which limit, and the rate."""
+        return {}
 
 
 def is_token_id(text: str) -> bool:

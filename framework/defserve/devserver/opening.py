@@ -20,7 +20,7 @@ class Opening:
     def __init__(self) -> None:
         self.initialize: Json | None = None
         self.initialized: Json | None = None
-        self._settings: dict[tuple[str, str], Json] = {}
+        self._settings: dict[tuple[Any, str], Json] = {}
 
     def note(self, message: Json) -> None:
         """A message of the client's."""

@@ -186,7 +186,8 @@ class Relay:
         del self._links[link.child]
         for waiting in link.ours.values():
             if not waiting.done():
-                waiting.cancel()
+                waiting.set_exception(NotServing())
+                waiting.exception()  # whoever waits hears of it, and nobody has to
         for id in list(link.requests):
             link.finish(id)
             await self._refuse(id, "the server ended before it had answered; see its traceback")

@@ -44,8 +44,9 @@ _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LOOSE_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 _PLAIN: Final = "!$%&'()*+,-./:;=?@_~"
 
+# Among them those RFC 6761 and 7686 keep out of the public DNS, and a cluster's own.
 _PRIVATE_SUFFIXES: Final = frozenset(
-    "localhost localdomain local internal intranet private corp home lan home.arpa".split()
+    "localhost localdomain local internal intranet private corp home lan home.arpa svc test invalid onion".split()
 )
 _METADATA_NAMES: Final = frozenset(
     (
@@ -234,13 +235,18 @@ def _against_options(where: Authority, ports: Collection[int] | None, hosts: Col
     violations: list[Violation] = []
     if ports is not None and where.port not in ports:
         violations.append(Violation("port", f"Blocked port: {where.port}"))
-    if hosts is not None and not any(_covers(pattern.lower(), where.host) for pattern in hosts):
+    if hosts is not None and not any(_covers(pattern, where.host) for pattern in hosts):
         violations.append(Violation("host-list", f"Blocked host: {_shown(where.host)} is not on the list"))
     return violations
 
 
 def _covers(pattern: str, host: str) -> bool:
-    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
+    below = pattern.startswith("*.")
+    try:
+        listed = _ascii(pattern.removeprefix("*.")).lower().removesuffix(".")
+    except _Bad:
+        return False
+    return host.endswith(f".{listed}") if below else host == listed
 
 
 def _against_host(host: str) -> list[Violation]:

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from defserve.guard.shell_allowed import Allowed, AllowList, allow_list
-from defserve.guard.shell_program import Mode, Program, flag_violations, word_violations
+from defserve.guard.shell_program import Mode, Program, flag_violations, operands, word_violations
 from defserve.guard.shell_rules import KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, UNKNOWN
 from defserve.guard.shell_words import words
 from defserve.guard.verdict import Verdict, Violation, refused
@@ -103,10 +103,16 @@ def _by_list(argv: Sequence[str], mode: Mode, listed: AllowList) -> Iterator[Vio
         yield Violation(kind, f"Blocked program: '{name}' runs what it is told; only whole lines of it can be allowed")
     elif name in listed.open:
         yield from _arguments(argv, program or UNKNOWN, mode)
-    elif not rest or rest[0] not in listed.firsts.get(name, ()):
-        yield Violation("not-allowed", f"Blocked command: '{' '.join(argv[:2])}' is not on the list")
+    elif (first := _first(rest, program)) not in listed.firsts.get(name, ()):
+        yield Violation("not-allowed", f"Blocked command: '{f'{name} {first}'.strip()}' is not on the list")
     else:
         yield from _listed_first(argv, program, mode, listed.firsts[name])
+
+
+def _first(rest: Sequence[str], program: Program | None) -> str:
+    """The word that says what the program is to do."""
+    prelude = program.prelude if program else frozenset[str]()
+    return next((word for word in rest if word not in prelude), "")
 
 
 def _listed_first(argv: Sequence[str], program: Program | None, mode: Mode, listed: set[str]) -> Iterator[Violation]:
@@ -114,6 +120,9 @@ def _listed_first(argv: Sequence[str], program: Program | None, mode: Mode, list
     found = list(_arguments(argv, program or Program(), mode))
     if program is None or any(violation.rule == "subcommand" for violation in found):
         yield from _unlisted_flags(argv, listed)
+    if program is not None and program.tasks:
+        for word in filter(lambda word: word not in listed, operands(argv[1:])):
+            yield Violation("not-allowed", f"Blocked command: '{argv[0]} {word}' is not on the list")
     yield from (violation for violation in found if violation.rule != "subcommand")
 
 

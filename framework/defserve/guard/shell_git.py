@@ -37,7 +37,7 @@ _ALWAYS = _RUNS + _WRITES_FILES
 _HARMLESS = frozenset({"--text", "--filter"})
 
 # Before the sub-command. `-c`, `--exec-path`, `--git-dir` and the rest choose what git itself runs.
-_GLOBAL = frozenset("--no-pager -P --no-optional-locks --literal-pathspecs --no-replace-objects".split())
+GLOBAL = frozenset("--no-pager -P --no-optional-locks --literal-pathspecs --no-replace-objects".split())
 
 _LISTING = frozenset(
     "-a --all -r --remotes -v -l --list --show-current --contains --no-contains --merged --no-merged --sort --format"
@@ -175,7 +175,7 @@ def git(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
         flag = rest.pop(0)
         if flag == "-C" and rest:
             rest.pop(0)
-        elif flag not in _GLOBAL:
+        elif flag not in GLOBAL:
             yield Violation("flag", f"Blocked flag of git: '{flag}' before the sub-command")
             return
     name = rest[0] if rest else ""

@@ -28,6 +28,9 @@ _TRUSTED = frozenset(
 
 _SECRET = frozenset("/etc/shadow /etc/gshadow /etc/sudoers /etc/shadow- /proc/kcore".split())
 
+# Where accounts keep their keys and tokens, whoever's home it is.
+_CREDENTIALS = frozenset(".ssh .gnupg .aws .azure .kube .netrc .pgpass .git-credentials".split())
+
 
 def place_problem(path: str) -> str | None:
     """Why nothing may be written to `path`, or None."""
@@ -87,9 +90,11 @@ def _absolute(path: str) -> str:
 
 
 def secret(words: Sequence[str]) -> Iterator[Violation]:
-    """No program is handed the files that hold the system's passwords, a process's environment, or a device."""
+    """No program is handed the files that hold passwords and keys, a process's environment, or a device."""
     for word in words:
         for path in _values(word):
+            if not _CREDENTIALS.isdisjoint(path.lower().split("/")):
+                yield Violation("secret", f"Blocked path: '{path}' holds keys")
             if not (clean := _absolute(path)):
                 continue
             parts = clean.split("/")

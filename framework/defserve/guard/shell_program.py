@@ -33,6 +33,10 @@ class Program:
     """When given, the first words that only look."""
     acts: frozenset[str] = frozenset()
     """With `reads`: the first words that change something."""
+    tasks: bool = False
+    """Every operand is a task of its own, so where first words are listed, all operands must be."""
+    prelude: frozenset[str] = frozenset()
+    """Flags that may stand before the first word and leave its meaning alone."""
     checks: tuple[Check, ...] = ()
 
 

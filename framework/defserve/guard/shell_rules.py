@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from defserve.guard import shell_archives as archives
 from defserve.guard import shell_scripts as scripts
-from defserve.guard.shell_git import git
+from defserve.guard.shell_git import GLOBAL, git
 from defserve.guard.shell_places import copied, output, secret, written
 from defserve.guard.shell_program import Check, Mode, Program, is_flag, operands
 from defserve.guard.verdict import Violation
@@ -40,8 +40,8 @@ _PLAIN_READERS = """
     ls dir vdir cat head tail wc cut tr tac rev nl fold fmt expand unexpand paste join comm cmp
     column od hexdump strings md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum
     base32 basename dirname realpath readlink stat du df pwd which whereis pgrep pidof uname
-    arch nproc whoami id groups users who uptime free lscpu lsblk tty locale getconf cal sleep zcat
-    bzcat xzcat zstdcat
+    arch nproc whoami id groups users who w last uptime free vmstat pstree lscpu lsblk tty locale getconf
+    cal sleep shasum zcat bzcat xzcat zstdcat
 """
 _SPEAKERS = "echo printf true false test seq expr factor numfmt"
 
@@ -99,8 +99,8 @@ def _packages(rules: Program, reads: str, acts: str) -> Program:
 PROGRAMS: Mapping[str, Program] = {
     **{name: _reader() for name in _PLAIN_READERS.split()},
     **{name: Program() for name in _SPEAKERS.split()},
-    **{name: Program(checks=(_secrets_after_pattern,)) for name in ("grep", "egrep", "fgrep")},
-    "git": Program(checks=(git,)),
+    **{name: Program(checks=(_secrets_after_pattern,)) for name in ("grep", "egrep", "fgrep", "zgrep")},
+    "git": Program(checks=(git,), prelude=GLOBAL),
     "find": Program(checks=(scripts.find, _secrets)),
     "fd": _reader("-x", "--exec", "-X", "--exec-batch", valued="etdEcjS"),
     "rg": Program(
@@ -130,6 +130,7 @@ PROGRAMS: Mapping[str, Program] = {
     "date": _reader("-s", "--set", valued="dfrI", checks=(archives.date,)),
     "hostname": _reader("-F", "--file", "-b", "--boot", checks=(archives.no_operands,)),
     "netstat": _reader(),
+    "lsof": _reader("-D", valued="cdpuiF"),
     "ss": _reader("-K", "--kill", "-D", "--diag", "-F", "--filter", valued="fA"),
     "tar": Program(checks=(archives.tar, _secrets)),
     "unzip": Program(danger=("-:",), checks=(archives.unzip, _secrets)),
@@ -186,6 +187,13 @@ def _web_only(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
             yield Violation("remote", f"Blocked operand: '{word}'")
 
 
+def _no_settings(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+    """`make SHELL=x` chooses what runs the recipes."""
+    for word in operands(words):
+        if "=" in word:
+            yield Violation("assignment", f"Blocked assignment: '{word}'")
+
+
 _DELETER = Program(writes=True, danger=("--no-preserve-root",), checks=(written, _not_everything))
 _DOWNLOADER = Program(
     danger=tuple(
@@ -217,6 +225,7 @@ _WRAPPER_NAMES = """
 _SHELL_NAMES = "sh bash dash zsh ksh mksh ash csh tcsh fish rbash pwsh powershell cmd cmd.exe nu xonsh"
 _EDITOR_NAMES = "vi vim nvim view ex ed emacs nano pico less more most man info top htop screen tmux"
 _DELETER_NAMES = "rm rmdir unlink shred truncate dd wipe srm trash mkfs fdisk parted wipefs mkswap blkdiscard"
+_TASK_RUNNER_NAMES = "ninja just rake gradle gradlew mvn ant task"
 _NETWORK_NAMES = "curl wget ssh scp sftp ftp nc ncat netcat socat telnet rclone aria2c http lynx"
 
 KINDS: Mapping[str, str] = {
@@ -232,13 +241,6 @@ KINDS: Mapping[str, str] = {
 NEVER_OPEN = frozenset({"wrapper", "shell", "interactive"})
 """Kinds that run whatever they are told, so an author can only allow whole command lines of them."""
 
-ON_REQUEST: Mapping[str, Program] = {
-    **{name: Program(checks=(_script_first,)) for name, kind in KINDS.items() if kind == "interpreter"},
-    **{name: _DELETER for name, kind in KINDS.items() if kind == "delete"},
-    **{name: _DOWNLOADER for name in ("curl", "wget")},
-    "make": Program(danger=("--eval", "-E", "-f", "--file", "--makefile", "-C", "--directory", "-I", "--include-dir")),
-}
-
 UNKNOWN = Program(
     danger=tuple(
         """
@@ -251,3 +253,19 @@ UNKNOWN = Program(
     )
 )
 """For a program the author allows and nobody here knows: the flags that run or write in the programs we do know."""
+
+ON_REQUEST: Mapping[str, Program] = {
+    **{name: Program(checks=(_script_first,)) for name, kind in KINDS.items() if kind == "interpreter"},
+    **{name: _DELETER for name, kind in KINDS.items() if kind == "delete"},
+    **{name: _DOWNLOADER for name in ("curl", "wget")},
+    **{
+        name: Program(
+            danger=("--eval", "-E", "-f", "--file", "--makefile", "-C", "--directory", "-I", "--include-dir"),
+            valued="jlOoW",
+            tasks=True,
+            checks=(_no_settings,),
+        )
+        for name in ("make", "gmake")
+    },
+    **{name: replace(UNKNOWN, tasks=True, checks=(_no_settings,)) for name in _TASK_RUNNER_NAMES.split()},
+}

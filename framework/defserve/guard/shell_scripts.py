@@ -102,7 +102,54 @@ def _sed_flag(word: str) -> Iterator[Violation]:
         yield Violation("flag", f"Blocked flag of sed: '{word}'")
 
 
-_AWK_ACTS = re.compile(r"\bsystem\b|\bgetline\b|\bENVIRON\b|\bPROCINFO\b|@|(?<!\|)\|(?!\|)|\|&|/inet|\bclose\b")
+_AWK_ACTS = re.compile(r"\b(?:system|getline|close|ENVIRON|PROCINFO|SYMTAB|FUNCTAB|ARGV)\b|@|(?<!\|)\|(?!\|)|\|&|/inet")
+_AWK_TOKEN = re.compile(
+    r"""
+    (?P<text>"(?:[^"\\]|\\.)*")
+    | (?P<slash>/)
+    | [\w.]+ | \+\+ | -- | \s+ | [^"\#\\]
+    """,
+    re.VERBOSE | re.ASCII,
+)
+# A slash inside brackets ends the expression for one awk and not for another, so there it is not known.
+_AWK_EXPRESSION = re.compile(r"/(?:[^/\\\[\]\n]|\\[^\n]|\[(?!\^?\])(?:\[:\w+:\]|\\[^\]/\n]|[^\]\[/\\\n])+\])*/")
+_AWK_BEFORE_EXPRESSION = frozenset("print printf return in else do case".split())
+_AWK_BEFORE_EITHER = frozenset(") length ++ --".split())
+
+
+def _awk_code(program: str) -> str | None:
+    """The program without what is in strings and regular expressions, or None if it cannot be told for sure."""
+    code, at, before = "", 0, ""
+    while at < len(program):
+        found = _AWK_TOKEN.match(program, at)
+        if found is None:
+            return None
+        token = found[0]
+        if found["slash"]:
+            if before in _AWK_BEFORE_EITHER:
+                return None
+            divides = bool(before) and (before[-1] in '"]' or re.fullmatch(r"[\w.]+", before, re.ASCII) is not None)
+            if not divides or before in _AWK_BEFORE_EXPRESSION:
+                found = _AWK_EXPRESSION.match(program, at)
+                if found is None:
+                    return None
+                token = '""'
+        elif found["text"]:
+            token = '""'
+        code, at = code + token, found.end()
+        before = token if token.strip() else before
+    return code
+
+
+def _awk_writes(code: str) -> bool:
+    """Whether a `>` may redirect: inside an action, and not inside parentheses, where it compares."""
+    braces = brackets = 0
+    for mark in code.replace(">=", ""):
+        braces += (mark == "{") - (mark == "}")
+        brackets += (mark == "(") - (mark == ")")
+        if mark == ">" and braces and not brackets:
+            return True
+    return False
 
 
 def awk(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
@@ -115,13 +162,12 @@ def awk(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
         if not re.fullmatch(r"-F.+|-v\w+=.*|--posix|--version|--", word, re.DOTALL):
             yield Violation("flag", f"Blocked flag of awk: '{word}'")
     program = rest[0] if rest else ""
-    if found := _AWK_ACTS.search(program):
+    code = _awk_code(program)
+    if found := _AWK_ACTS.search(program if code is None else code):
         yield Violation("script", f"Blocked awk program: '{found[0]}'")
     # Before the first brace there is only a pattern, and there `>` compares.
-    elif ">" in program.partition("{")[2].replace(">=", ""):
-        yield Violation(
-            "script", "Blocked awk program: '>' may write a file; compare before the first brace, or use >="
-        )
+    elif _awk_writes(code) if code is not None else ">" in program.partition("{")[2].replace(">=", ""):
+        yield Violation("script", "Blocked awk program: '>' may write a file; compare in parentheses, or use >=")
     for word in filter(is_flag, rest[1:]):
         yield Violation("flag", f"Blocked flag of awk: '{word}' after the program")
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from defserve.host.mgp import Mgp
     from defserve.host.mgp_peer import MgpPeer
     from defserve.host.once import Once
+    from defserve.host.participant import TopicClient, join_topic
     from defserve.host.scripted_model import ScriptedModel
     from defserve.host.stdio import ProcessLink
     from defserve.host.streaming import Stream
@@ -82,8 +83,10 @@ __all__ = [
     "Router",
     "ScriptedModel",
     "Stream",
+    "TopicClient",
     "WebSocketLink",
     "connect_url",
+    "join_topic",
 ]
 
 _HOMES = {
@@ -132,8 +135,10 @@ _HOMES = {
     "Router": "defserve.host.live_routing",
     "ScriptedModel": "defserve.host.scripted_model",
     "Stream": "defserve.host.streaming",
+    "TopicClient": "defserve.host.participant",
     "WebSocketLink": "defserve.host.websocket",
     "connect_url": "defserve.host.addresses",
+    "join_topic": "defserve.host.participant",
 }
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout
-from defserve.host.values import RETURNS, value_of
+from defserve.host.values import RETURNS, lone_text, value_of
 from defserve.jsonvalue import is_object
 from defserve.protocols.mcpx.envelope import Envelope
 from defserve.protocols.mcpx.errors import NotCapable, NotWelcome
 from defserve.protocols.mcpx.kinds import RESPONSE
 from defserve.protocols.mcpx.participant import Participant, Payload
-from defserve.protocols.mcpx.proposals import Proposal
 from defserve.protocols.mcpx.topic import Asked, Chat, Heard
 from defserve.transports.websocket_client import WebSocketClient
 from defserve.version import VERSION
@@ -25,13 +24,11 @@ WELCOME_SECONDS: Final = 10.0
 HEARD_AT_MOST: Final = 10_000
 METHOD_NOT_FOUND: Final = -32601
 
-Decide: TypeAlias = Callable[[Proposal], Awaitable[bool | None] | bool | None]
-
 log = logging.getLogger("defserve.host")
 
 
 class TopicClient(Participant):
-    """A participant over one connection: `async with topic(url, token=…) as me`.
+    """A participant over one connection: `async with join_topic(url, token=…) as me`.
 
     Besides the verbs of `Participant`: `call_tool` gives a tool's value rather than its result, `heard` yields what is
     said and done in the topic. A standard request to us is answered as by a server that offers nothing.
@@ -46,7 +43,7 @@ class TopicClient(Participant):
     async def call_tool(self, to: str, tool: str, /, **arguments: Any) -> Any:
         """Call a tool of a participant, by proposal where we may not: its value. Raises ToolError if it failed."""
         result = await self.perform(to, "tools/call", {"name": tool, "arguments": arguments})
-        return value_of(result, await self._returns(to, tool))
+        return value_of(result, await self._returns(to, tool) if lone_text(result) is not None else None)
 
     async def tools(self, of: str) -> list[dict[str, Any]]:
         """The tools of a participant."""
@@ -67,21 +64,27 @@ class TopicClient(Participant):
             }
         return self._tools.get((of, name))
 
-    async def heard(self) -> AsyncIterator[Heard]:
+    def heard(self) -> AsyncIterator[Heard]:
         """What happens in the topic from now on: chat, presence, proposals, requests, responses, refusals."""
         queue: asyncio.Queue[Heard | None] = asyncio.Queue(HEARD_AT_MOST)
         self._heard.append(queue)
+        return self._listen(queue)
+
+    def said(self) -> AsyncIterator[Chat]:
+        """What is said to us or to everyone from now on."""
+        return self._said(self.heard())
+
+    async def _said(self, heard: AsyncIterator[Heard]) -> AsyncIterator[Chat]:
+        async for found in heard:
+            if isinstance(found, Chat) and (not found.to or self.id in found.to):
+                yield found
+
+    async def _listen(self, queue: asyncio.Queue[Heard | None]) -> AsyncIterator[Heard]:
         try:
             while (found := await queue.get()) is not None:
                 yield found
         finally:
             self._heard.remove(queue)
-
-    async def said(self) -> AsyncIterator[Chat]:
-        """What is said to us or to everyone from now on."""
-        async for found in self.heard():
-            if isinstance(found, Chat) and (not found.to or self.id in found.to):
-                yield found
 
     # -- the connection ----------------------------------------------------------------------------------
 
@@ -145,7 +148,7 @@ _ANSWERS: Final[dict[str, dict[str, Any]]] = {
 
 
 @asynccontextmanager
-async def topic(url: str, *, token: str | None = None) -> AsyncGenerator[TopicClient]:
+async def join_topic(url: str, *, token: str | None = None) -> AsyncGenerator[TopicClient]:
     """Take part in the topic that a `ws(s)://gateway/ws?topic=…` address names, from the gateway's welcome on.
 
     Raises PeerError where it is refused, PeerGone where there is no gateway, PeerTimeout where no welcome comes.

@@ -57,7 +57,7 @@ class Metrics(Watch[None]):
     def _lines(self, composition: Composition) -> Iterator[str]:
         yield from _head("defserve_tool_calls_total", "counter", "Calls of tools, by how they ended.")
         for (tool, outcome), count in self.calls.items():
-            yield f"defserve_tool_calls_total{_labels(tool=tool, outcome=outcome)} {count}"
+            yield f"defserve_tool_calls_total{labels(tool=tool, outcome=outcome)} {count}"
         yield from _head("defserve_tool_call_duration_seconds", "histogram", "How long calls of tools took.")
         for tool, durations in self.durations.items():
             yield from _histogram("defserve_tool_call_duration_seconds", tool, durations)
@@ -75,12 +75,13 @@ def _histogram(name: str, tool: str, durations: Durations) -> Iterator[str]:
     bounds = (*(f"{bound:g}" for bound in BUCKETS), "+Inf")
     sums = list(accumulate(durations.counts))
     for bound, count in zip(bounds, sums, strict=True):
-        yield f"{name}_bucket{_labels(tool=tool, le=bound)} {count}"
-    yield f"{name}_sum{_labels(tool=tool)} {durations.sum:.6f}"
-    yield f"{name}_count{_labels(tool=tool)} {sums[-1]}"
+        yield f"{name}_bucket{labels(tool=tool, le=bound)} {count}"
+    yield f"{name}_sum{labels(tool=tool)} {durations.sum:.6f}"
+    yield f"{name}_count{labels(tool=tool)} {sums[-1]}"
 
 
-def _labels(**values: str) -> str:
+def labels(**values: str) -> str:
+    """Names and values as the format wants them."""
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in values.items()) + "}"
 
 

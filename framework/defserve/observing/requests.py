@@ -9,8 +9,6 @@ from defserve.core.call import Call
 from defserve.observing.watch import Seen, Watch
 from defserve.protocols.mcp.trace import trace_id
 
-LOGGER = "defserve.requests"
-
 
 class RequestLog(Watch[None]):
     """Method, name, outcome, duration, trace id. Neither arguments nor results: those may hold anything."""
@@ -18,7 +16,7 @@ class RequestLog(Watch[None]):
     name = "request log"
 
     def __init__(self) -> None:
-        self._log = logging.getLogger(LOGGER)
+        self._log = logging.getLogger("defserve").getChild("requests")
 
     def begin(self, call: Call) -> None:
         pass

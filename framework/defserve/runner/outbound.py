@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from defserve.core.composition import Composition
 from defserve.core.engine import Engine
 from defserve.core.extension import Carrier
-from defserve.errors import PeerError, PeerGone
+from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.runner.connection import Caller, Connection
 from defserve.runner.life import alive, drain, leave
 from defserve.runner.serve import Stopper
@@ -159,11 +159,12 @@ async def outbound(outbound: Outbound) -> AsyncGenerator[Outbound]:
         staying = loop.create_task(outbound.stay(engine))
         try:
             admission = loop.create_task(outbound.guest.admitted.wait())
-            async with asyncio.timeout(ADMISSION_SECONDS):
-                await asyncio.wait((staying, admission), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((staying, admission), timeout=ADMISSION_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             admission.cancel()
             if staying.done():
                 await staying
+            if not outbound.guest.admitted.is_set():
+                raise PeerTimeout(f"not let in within {ADMISSION_SECONDS:g} s")
             composition.service.ready()
             yield outbound
         finally:

@@ -15,7 +15,7 @@ from typing import Final
 from defserve.errors import Refused
 from defserve.stores.store import Change, Store, StoreBusy
 
-TTL: Final = 10.0
+TTL: Final = 3.0
 RENEWED_EVERY: Final = TTL / 4
 FIRST_PAUSE: Final = 0.005
 LONGEST_PAUSE: Final = 0.1
@@ -24,13 +24,22 @@ _SPACE: Final = "lease:"
 _HOLDER: Final = "holder"
 
 
+def new_token() -> bytes:
+    """The name of a holder."""
+    return secrets.token_bytes(16)
+
+
 class Lease:
-    """The right to be the only one who has this name, for whoever has acquired it and not released it."""
+    """The right to be the only one who has this name, for whoever has acquired it and not released it.
+
+    `token` names the holder. One who takes turns itself uses the same each time: what it could not release because the
+    store was away, it has again at once.
+    """
 
     __slots__ = ("_store", "_space", "_token", "_renewing")
 
-    def __init__(self, store: Store, name: str) -> None:
-        self._store, self._space, self._token = store, _SPACE + name, secrets.token_bytes(16)
+    def __init__(self, store: Store, name: str, token: bytes | None = None) -> None:
+        self._store, self._space, self._token = store, _SPACE + name, token or new_token()
         self._renewing: asyncio.Task[None] | None = None
 
     async def acquire(self, seconds: float) -> None:
@@ -61,8 +70,8 @@ class Lease:
     async def _taken(self) -> bool:
         if await self._store.change(self._hold(None)):
             return True
-        # A store that lost its connection may have asked twice, and been told of its own first change.
-        return (await self._store.get(self._space, [_HOLDER])).get(_HOLDER) == self._token
+        # It may be its own: of another time, or because a store that lost its connection has asked twice.
+        return await self._store.change(self._hold(self._token))
 
     async def _renew(self) -> None:
         while True:

@@ -15,6 +15,7 @@ from defserve.protocols.mcpx.carrier import TopicCarrier
 from defserve.protocols.mcpx.participant import Participant
 from defserve.protocols.mcpx.topic import Chat
 from tests.protocols.mcpx.gateways import FULL, Json, TinyGateway, gateway, stranger
+from tests.raw import until
 
 pytestmark = pytest.mark.anyio
 
@@ -221,7 +222,7 @@ def asking() -> Server:
     return server
 
 
-HELLO = {
+HELLO: Json = {
     "protocolVersion": "2025-06-18",
     "capabilities": {"elicitation": {}},
     "clientInfo": {"name": "a", "version": ""},
@@ -327,8 +328,7 @@ async def test_a_bare_welcome_is_taken_too():
         await there.tell("system", {"you": {"id": "worker", "capabilities": ["chat"]}, "participants": []}, to="worker")
         await there.tell("presence", {"event": "join", "participant": {"id": "bob", "capabilities": "?"}})
         async with stranger(there, "ann"):
-            while "ann" not in carrier.topic.participants:
-                await asyncio.sleep(0)
+            await until(lambda: "ann" in carrier.topic.participants)
             assert carrier.participant.capabilities.patterns == ("chat",)
             assert "bob" in carrier.topic.participants
 
@@ -339,8 +339,7 @@ async def test_a_server_comes_back_when_the_gateway_does(monkeypatch: pytest.Mon
         async with stranger(there, "ann") as ann:
             await ann.answer(await ann.ask("worker", "ping"))
         await there.stop()
-        while carrier.admitted.is_set():
-            await asyncio.sleep(0.01)
+        await until(lambda: not carrier.admitted.is_set())
         assert carrier.topic.me == ""
         await there.start()
         async with asyncio.timeout(5):

@@ -41,7 +41,9 @@ class Binding:
     """One place that gives a name a value."""
 
     value: ast.expr | None = None
-    """The expression, where the binding is a plain assignment of one."""
+    """The expression, where the binding is a plain assignment of one, alone or in its place among others."""
+    each_of: ast.expr | None = None
+    """The iterable, where the binding is a loop over one."""
     module: str | None = None
     """The module, where the binding is an import of one."""
     member: str | None = None
@@ -106,6 +108,8 @@ class Visit:
     path: Path
     """The blocks around it, outermost first."""
     depth: int
+    index: int = 0
+    """Its place in the parent's list of such."""
 
 
 @dataclass(slots=True, eq=False)
@@ -128,6 +132,7 @@ class Walk:
         self._max_depth = max_depth
         self._mentions: dict[str, _Mentions] = {}
         self._definitions: dict[str, Visit] = {}
+        self._counts: dict[int, int] = {}
         stack = [Visit(tree, None, self.module, (), 0)]
         while stack:
             visit = stack.pop()
@@ -164,6 +169,8 @@ class Walk:
     def _definition(self, name: str, first: Visit) -> Path | None:
         """The block of the statement that surely defines the name before its first mention."""
         node, parent = first.node, first.parent
+        while parent is not None and isinstance(parent.node, (ast.Tuple, ast.List)):
+            parent = parent.parent
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and parent is not None:
             plain = isinstance(parent.node, ast.Assign) or (
                 isinstance(parent.node, ast.AnnAssign) and parent.node.value is not None
@@ -213,8 +220,8 @@ class Walk:
                 self._blocks += 1
                 path = (*path, self._blocks)
             children += [
-                Visit(item, visit, scope, path, visit.depth + 1)
-                for item in cast(list[object], value)
+                Visit(item, visit, scope, path, visit.depth + 1, index)
+                for index, item in enumerate(cast(list[object], value))
                 if isinstance(item, ast.AST) and not isinstance(item, _SIGNS)
             ]
         if isinstance(node, ast.comprehension):
@@ -268,11 +275,14 @@ class Walk:
         parent = visit.parent.node if visit.parent else None
         scope = visit.scope
         value: ast.expr | None = None
+        each_of: ast.expr | None = None
         match parent:
-            case ast.Assign() | ast.AnnAssign():
-                if isinstance(parent, ast.AnnAssign) and parent.value is None:
-                    return
-                value = parent.value
+            case ast.AnnAssign(value=None):
+                return
+            case ast.Assign() | ast.AnnAssign() | ast.Tuple() | ast.List():
+                value = self.assigned(visit)
+            case ast.For(iter=each_of):
+                pass
             case ast.AugAssign():
                 # `n += 1` gives a new object or the one it already was: no news about whose it is.
                 value = ast.Constant(None)
@@ -281,7 +291,29 @@ class Walk:
                     scope = scope.parent
             case _:
                 pass
-        scope.bind(name, Binding(value=value))
+        scope.bind(name, Binding(value=value, each_of=each_of))
+
+    def assigned(self, target: Visit) -> ast.expr | None:
+        """What a plain assignment gives this target: of `a, b = [], {}`, to each its own. None if it cannot be told."""
+        places: list[tuple[int, int]] = []
+        visit = target
+        while visit.parent is not None and isinstance(visit.parent.node, (ast.Tuple, ast.List)):
+            places.append((visit.index, self._places(visit.parent.node)))
+            visit = visit.parent
+        statement = visit.parent.node if visit.parent else None
+        value = statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign)) else None
+        for index, count in reversed(places):
+            if not isinstance(value, (ast.Tuple, ast.List)) or not 0 < count == self._places(value):
+                return None
+            value = value.elts[index]
+        return value
+
+    def _places(self, items: ast.Tuple | ast.List) -> int:
+        """How many there are, or 0 if a star leaves that open."""
+        if id(items) not in self._counts:
+            starred = any(isinstance(item, ast.Starred) for item in items.elts)
+            self._counts[id(items)] = 0 if starred else len(items.elts)
+        return self._counts[id(items)]
 
 
 def _declare(visit: Visit) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from defserve.auth.buckets import Buckets, Rate
-from defserve.auth.permissions import KeyHolder
 from defserve.auth.principals import LOCAL, Principal
 from defserve.core.call import Call
 from defserve.core.extension import Extension
 from defserve.core.session import Session
 from defserve.core.stages import Stages
 from defserve.errors import LimitExceeded, Refused
-
-MINUTE, HOUR = 60, 3600
 
 
 class PermissionDenied(Refused):
@@ -32,17 +30,17 @@ class Authorization(Extension):
 
     def __init__(self, rate: Rate) -> None:
         self._buckets = Buckets(rate)
-        self._of_keys = Buckets()
+        self._of_callers = Buckets()
 
     def visible(self, call: Call, item: Any) -> bool:
         caller = identity(call.session)
-        if isinstance(caller, KeyHolder) and item.kind == "tool" and not caller.may_read(item.name):
+        if item.kind == "tool" and not caller.may_read(item.name):
             return False
         return not caller.missing(item.options.scopes)
 
     def view(self, call: Call) -> object:
         caller = identity(call.session)
-        return None if caller.kind == "local" else (isinstance(caller, KeyHolder), caller.scopes)
+        return None if caller.kind == "local" else (type(caller), caller.scopes)
 
     def stages(self) -> Stages:
         return Stages(admit=self._admit)
@@ -51,8 +49,12 @@ class Authorization(Extension):
         caller = identity(call.session)
         if caller.kind == "local" or caller.is_crowd:
             return
-        if isinstance(caller, KeyHolder):
-            self._admit_key(caller, item)
+        if item.kind == "tool" and not caller.may_invoke(item.name):
+            raise PermissionDenied(
+                f"this key may not call {item.name}", data={"permission": f"ToolInvoke({item.name})"}
+            )
+        if rates := caller.rates:
+            self._count(rates)
         wait = self._buckets.take((caller.id, item.name))
         if wait:
             raise LimitExceeded(
@@ -60,28 +62,16 @@ class Authorization(Extension):
                 data={"limit": "rate", "retry_after_ms": int(wait * 1000) + 1},
             )
 
-    def _admit_key(self, holder: KeyHolder, item: Any) -> None:
-        if item.kind == "tool" and not holder.may_invoke(item.name):
-            raise PermissionDenied(
-                f"this key may not call {item.name}", data={"permission": f"ToolInvoke({item.name})"}
-            )
-        rates = {
-            (holder.key, limit): Rate(count / seconds, count)
-            for limit, count, seconds in (
-                ("per_minute", holder.per_minute, MINUTE),
-                ("per_hour", holder.per_hour, HOUR),
-            )
-            if count is not None
-        }
-        # One that is refused by the hour must not use up the minute.
-        wait, limit = max(((self._of_keys.peek(key, rate), key[1]) for key, rate in rates.items()), default=(0, ""))
+    def _count(self, rates: Mapping[tuple[str, str], Rate]) -> None:
+        """Count a call under all of the rates, or under none of them."""
+        wait, limit = max((self._of_callers.peek(key, rate), key[1]) for key, rate in rates.items())
         if wait:
             raise LimitExceeded(
                 f"too many calls with this key: wait {wait:.1f} s",
                 data={"limit": limit, "retry_after_ms": int(wait * 1000) + 1, "retry_after": int(wait) + 1},
             )
         for key, rate in rates.items():
-            self._of_keys.take(key, rate)
+            self._of_callers.take(key, rate)
 
 
 def identity(session: Session) -> Principal:

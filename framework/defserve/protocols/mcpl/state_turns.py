@@ -6,11 +6,12 @@ With other stores two processes may begin on the same checkpoint; then one of th
 from __future__ import annotations
 
 import asyncio
+import os
 from weakref import WeakValueDictionary
 
 from defserve.errors import LimitExceeded
 from defserve.stores.checkpoints import TreeKey
-from defserve.stores.leases import Lease
+from defserve.stores.leases import Lease, new_token
 from defserve.stores.store import Store, StoreBusy
 
 
@@ -46,6 +47,8 @@ class Turns:
         self._store = store
         # By event loop, and forgotten when nobody waits.
         self._locks: WeakValueDictionary[tuple[int, TreeKey], asyncio.Lock] = WeakValueDictionary()
+        # One for whom the locks take turns: a process that was forked has its own.
+        self._tokens: dict[tuple[int, int], bytes] = {}
 
     async def take(self, key: TreeKey, seconds: float) -> Turn:
         """Raises StateBusy, and what the store raises."""
@@ -67,7 +70,8 @@ class Turns:
     async def _leased(self, key: TreeKey, seconds: float) -> Lease | None:
         if not getattr(self._store, "is_for_many", False):
             return None
-        lease = Lease(self._store, key.space)
+        holder = os.getpid(), id(asyncio.get_running_loop())
+        lease = Lease(self._store, key.space, self._tokens.setdefault(holder, new_token()))
         try:
             await lease.acquire(seconds)
         except StoreBusy:

@@ -1,8 +1,8 @@
 """§9.4: what a person has decided often enough need not be asked again. Rules never go beyond what was approved.
 
-A rule is about one operation of one target proposed by one participant. It covers arguments that lie within those of the
-approvals: a text below a folder that all of them share, a number between the smallest and the largest, else a value that
-was approved itself. One decline within those bounds, and only what was approved literally is approved again.
+A rule is about one operation of one target proposed by one participant. It covers arguments that lie within those of
+the approvals: a text below a folder that all of them share, a number between the smallest and the largest, else a value
+that was approved itself. One decline within those bounds, and only what was approved literally is approved again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Rule:
         self.literal = self.bounds is None or any(map(self._within, declines))
 
     def covers(self, arguments: Arguments) -> bool:
-        return _seen(arguments, self.approvals) if self.literal else self._within(arguments)
+        return _text(arguments) in map(_text, self.approvals) if self.literal else self._within(arguments)
 
     def _within(self, arguments: Arguments) -> bool:
         if self.bounds is None or set(arguments) != set(self.bounds):
@@ -113,8 +113,8 @@ class Rule:
 class ApprovalRules:
     """Decisions of people, and what follows from them.
 
-    `enough` approvals of an operation, and none of its last word a decline, make a rule. Tools that are dangerous, or of
-    which nobody knows whether they are, are never approved unless `dangerous` is True.
+    `enough` approvals of an operation make a rule; of decisions on the same arguments the last one counts. Tools that
+    are dangerous, or of which nobody knows whether they are, are never approved unless `dangerous` is True.
     """
 
     def __init__(
@@ -160,11 +160,10 @@ class ApprovalRules:
 
     def _rule(self, key: Key) -> Rule | None:
         mine = [decision for decision in self.decisions if decision.key == key]
-        declines = [decision.arguments for decision in mine if not decision.approved]
-        approvals = [d.arguments for d in mine if d.approved and not _seen(d.arguments, declines)]
-        if len(approvals) < self.enough or not mine[-1].approved:
-            return None
-        return Rule(key, approvals, declines)
+        last_word = {_text(decision.arguments): decision.approved for decision in mine}
+        approvals = [d.arguments for d in mine if d.approved and last_word[_text(d.arguments)]]
+        declines = [d.arguments for d in mine if not last_word[_text(d.arguments)]]
+        return Rule(key, approvals, declines) if len(approvals) >= self.enough else None
 
     # -- kept elsewhere ----------------------------------------------------------------------------------
 
@@ -205,10 +204,12 @@ def is_dangerous(tool: Mapping[str, Any]) -> bool:
 
 def _decision(found: Any) -> Decision:
     approved, params = found["approved"], found["params"]
-    texts = [found[name] for name in ("proposer", "target", "method", "context")]
+    proposer, target, method, context = texts = [found[name] for name in ("proposer", "target", "method", "context")]
     if not isinstance(approved, bool) or not is_object(params) or not all(isinstance(text, str) for text in texts):
         raise ValueError("a decision with fields of other types")
-    return Decision(approved, *texts, params, by=str(found.get("by", "")), at=float(found.get("at", 0)))
+    return Decision(
+        approved, proposer, target, method, context, params, by=str(found.get("by", "")), at=float(found.get("at", 0))
+    )
 
 
 def _arguments(params: Arguments) -> Arguments:
@@ -217,9 +218,8 @@ def _arguments(params: Arguments) -> Arguments:
     return found if is_object(found) else {name: value for name, value in params.items() if name != "_meta"}
 
 
-def _seen(arguments: Arguments, among: list[Arguments]) -> bool:
-    wanted = json.dumps(arguments, sort_keys=True)
-    return any(json.dumps(seen, sort_keys=True) == wanted for seen in among)
+def _text(arguments: Arguments) -> str:
+    return json.dumps(arguments, sort_keys=True)
 
 
 def _shared_folder(texts: list[str]) -> str:

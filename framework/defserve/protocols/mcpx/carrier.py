@@ -35,7 +35,7 @@ ANSWERED_BY_ALL: Final = frozenset({"ping", "tools/list", "resources/list", "res
 REPORTS: Final = 16
 INVALID_REQUEST: Final = -32600
 
-log = logging.getLogger("defserve.topic")
+log = logging.getLogger("defserve.protocols.mcpx")
 
 
 class Seat:
@@ -131,11 +131,12 @@ class TopicCarrier:
             self._sessions.pop(session.peer, None)
             session.close()
         elif event is HANDSHAKE:
-            seat.assumed, session.terms = False, None
+            seat.assumed, session.terms, session.ready = False, None, False
         else:
             self._sessions[session.peer] = session
             seat.participant, seat.assumed = self.participant, True
             session.open(Offer(VERSION, {}, {"name": session.peer, "version": ""}))
+            session.ready = True
 
     def _asked(self, asked: Asked) -> list[Parcel]:
         envelope, payload = asked.envelope, asked.envelope.body

@@ -1,0 +1,500 @@
+"""API keys: shown once, kept hashed, good for what they say and as often; on HTTP and, asked for, in messages."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve import Auth, Context, Server, UsageError
+from defserve.auth.api_keys import TOUCH, ApiKeys
+from defserve.auth.key_file import KeyFile
+from defserve.auth.permissions import KeyHolder, scope_of
+from defserve.auth.verifiers import TokenVerifier
+from defserve.protocols.mcp.numbered import NumberedErrors
+from defserve.stores.memory import MemoryStore
+from defserve.stores.store import Change, StoreBusy
+from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw
+
+pytestmark = pytest.mark.anyio
+
+PEPPER = "0123456789abcdef0123456789abcdef"
+LATEST = HANDSHAKE[-1]
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["file", "memory", "sqlite"])
+def keys(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> ApiKeys:
+    store: Any = {
+        "file": tmp_path / "keys.json",
+        "memory": MemoryStore(),
+        "sqlite": f"sqlite:///{tmp_path / 'keys.db'}",
+    }[request.param]
+    return ApiKeys(store, pepper=PEPPER, clock=clock)
+
+
+# -- keys ------------------------------------------------------------------------------------------------
+
+
+async def test_a_key_is_its_holder_s(keys: ApiKeys) -> None:
+    token, key = await keys.create("alice", permissions=["ToolInvoke(add)"], scopes="notes:read", per_minute=5)
+    holder = await keys.verify(token)
+    assert isinstance(holder, KeyHolder)
+    assert (holder.id, holder.kind, holder.key, holder.per_minute) == ("alice", "token", key.id, 5)
+    assert holder.scopes == {"tool:invoke:add", "notes:read"}
+    assert isinstance(keys, TokenVerifier)
+    await keys.close()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda token: token[:-1] + ("A" if token[-1] != "A" else "B"),
+        lambda token: token.partition(".")[0],
+        lambda token: token.partition(".")[2],
+        lambda token: f"{'0' * 16}.{token.partition('.')[2]}",
+        lambda token: token + "=",
+        lambda token: token.upper(),
+        lambda token: "\ud800",
+        lambda token: "",
+    ],
+)
+async def test_any_other_token_is_nobody_s(keys: ApiKeys, spoil: Callable[[str], str]) -> None:
+    token, _ = await keys.create("alice")
+    assert await keys.verify(spoil(token)) is None
+    await keys.close()
+
+
+@pytest.mark.req("GGEN-AUTH-1")
+async def test_a_key_is_kept_as_a_keyed_sha_256_with_its_times(tmp_path: Path, clock: Clock) -> None:
+    keys = ApiKeys(tmp_path / "keys.json", pepper=PEPPER, clock=clock)
+    token, key = await keys.create("alice")
+    text = (tmp_path / "keys.json").read_text()
+    (kept,) = json.loads(text)["keys"].values()
+    assert token not in text and token.partition(".")[2] not in text
+    assert kept["hash"] == hmac.new(PEPPER.encode(), token.encode(), hashlib.sha256).hexdigest()
+    assert (kept["created_at"], kept["last_used"]) == (clock.now, None)
+    clock.now += 5
+    assert await keys.verify(token)
+    assert (await keys.keys())[0].last_used == clock.now
+    assert key.last_used is None
+
+
+async def test_a_busy_key_does_not_write_at_every_call(keys: ApiKeys, clock: Clock) -> None:
+    token, _ = await keys.create("alice")
+    first = clock.now
+    for _ in range(3):
+        assert await keys.verify(token)
+        clock.now += TOUCH / 3
+    assert (await keys.keys())[0].last_used == first
+    assert await keys.verify(token)
+    assert (await keys.keys())[0].last_used == clock.now
+    await keys.close()
+
+
+async def test_two_keys_are_never_the_same_and_have_256_bits(keys: ApiKeys) -> None:
+    tokens = {(await keys.create("alice")).token for _ in range(20)}
+    secrets = {token.partition(".")[2] for token in tokens}
+    assert len(secrets) == 20 and {len(secret) for secret in secrets} == {43}
+    await keys.close()
+
+
+async def test_a_key_expires(keys: ApiKeys, clock: Clock) -> None:
+    token, key = await keys.create("alice", expires_in=60)
+    assert key.expires_at == clock.now + 60
+    assert await keys.verify(token)
+    clock.now += 60
+    assert await keys.verify(token) is None
+    await keys.close()
+
+
+async def test_a_revoked_key_is_good_for_nothing(keys: ApiKeys) -> None:
+    (token, key), (other, _) = await keys.create("alice"), await keys.create("alice")
+    assert await keys.revoke(key.id) is True
+    assert await keys.verify(token) is None
+    assert await keys.verify(other) is not None
+    assert await keys.revoke(key.id) is False
+    assert len(await keys.keys()) == 1
+    await keys.close()
+
+
+async def test_a_key_that_is_revoked_while_it_is_used_does_not_come_back(tmp_path: Path) -> None:
+    file = KeyFile(tmp_path / "keys.json")
+    keys = ApiKeys(file, pepper=PEPPER)
+    token, key = await keys.create("alice")
+    change = file.change
+
+    async def revoked_first(wanted: Change) -> bool:
+        await change(Change("keys", drop=(key.id,)))
+        return await change(wanted)
+
+    file.change = revoked_first
+    await keys.verify(token)
+    assert await keys.keys() == []
+
+
+async def test_another_pepper_knows_no_key(tmp_path: Path) -> None:
+    token, _ = await ApiKeys(tmp_path / "keys.json", pepper=PEPPER).create("alice")
+    assert await ApiKeys(tmp_path / "keys.json", pepper=PEPPER[::-1]).verify(token) is None
+
+
+async def test_the_pepper_comes_from_the_environment_or_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("DEFSERVE_KEYS_PEPPER", raising=False)
+    token, _ = await ApiKeys(tmp_path / "keys.json").create("alice")
+    pepper = tmp_path / "defserve" / "keys.pepper"
+    assert os.name != "posix" or stat.S_IMODE(pepper.stat().st_mode) == 0o600
+    assert await ApiKeys(tmp_path / "keys.json").verify(token)
+    monkeypatch.setenv("DEFSERVE_KEYS_PEPPER", PEPPER)
+    assert await ApiKeys(tmp_path / "keys.json").verify(token) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"principal": "local"}, "cannot be called 'local'"),
+        ({"principal": ""}, "cannot be called"),
+        ({"permissions": ["ToolInvoke"]}, "'ToolInvoke' is no permission"),
+        ({"permissions": ["ToolInvoke(a b)"]}, "is no permission"),
+        ({"permissions": ["ToolsListAll(x)"]}, "is no permission"),
+        ({"permissions": ["Root"]}, "is no permission"),
+        ({"scopes": ['"']}, "is not a scope"),
+        ({"per_minute": 0}, "admits nobody"),
+        ({"expires_in": -1}, "admits nobody"),
+    ],
+)
+async def test_a_key_that_makes_no_sense_is_not_made(tmp_path: Path, options: dict[str, Any], complaint: str) -> None:
+    keys = ApiKeys(tmp_path / "keys.json", pepper=PEPPER)
+    with pytest.raises(UsageError, match=complaint):
+        await keys.create(**{"principal": "alice", **options})
+    assert not (tmp_path / "keys.json").exists()
+
+
+def test_a_short_pepper_is_refused() -> None:
+    with pytest.raises(UsageError, match="too short"):
+        ApiKeys(MemoryStore(), pepper="salt")
+
+
+# -- the file --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of another kind")
+async def test_the_file_is_private_and_one_that_is_not_is_not_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys.json"
+    token, _ = await ApiKeys(path, pepper=PEPPER).create("alice")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)
+    assert await ApiKeys(path, pepper=PEPPER).verify(token) is None
+    assert "can be read by others" in caplog.text
+
+
+async def test_a_spoiled_file_lets_nobody_in_and_is_not_overwritten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys.json"
+    keys = ApiKeys(path, pepper=PEPPER)
+    token, _ = await keys.create("alice")
+    path.write_text("{")
+    assert await keys.verify(token) is None
+    assert "not JSON any more" in caplog.text
+    with pytest.raises(Exception, match="not JSON any more"):
+        await keys.create("bob")
+    assert path.read_text() == "{"
+
+
+async def test_many_may_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
+    books = [ApiKeys(tmp_path / "keys.json", pepper=PEPPER) for _ in range(8)]
+    await asyncio.gather(*(book.create(f"user{number}") for number, book in enumerate(books)))
+    assert len(await books[0].keys()) == 8
+
+
+async def test_a_file_that_is_never_let_go_of_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from defserve.auth import key_file
+
+    monkeypatch.setattr(key_file, "PATIENCE", 0.0)
+    file = key_file.open_locked(tmp_path / "keys.json.lock", "lock")
+    try:
+        with pytest.raises(StoreBusy):
+            await ApiKeys(tmp_path / "keys.json", pepper=PEPPER).create("alice")
+    finally:
+        os.close(file)
+
+
+async def test_a_key_made_by_another_process_is_known_at_once(tmp_path: Path) -> None:
+    serving, command = (ApiKeys(tmp_path / "keys.json", pepper=PEPPER) for _ in range(2))
+    assert await serving.keys() == []
+    token, key = await command.create("alice")
+    assert await serving.verify(token)
+    await command.revoke(key.id)
+    assert await serving.verify(token) is None
+
+
+# -- what they are good for ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("permission", "scope"),
+    [
+        ("ToolInvoke(add)", "tool:invoke:add"),
+        ("ToolInvoke(*)", "tool:invoke:*"),
+        ("ToolRead(shop.find)", "tool:read:shop.find"),
+        ("ToolsListAll", "tools:list"),
+        ("AdminRead", "admin:read"),
+        ("AdminWrite", "admin:write"),
+    ],
+)
+def test_a_permission_is_a_scope(permission: str, scope: str) -> None:
+    assert scope_of(permission) == scope
+
+
+def served(keys: ApiKeys, **auth: Any) -> Server:
+    server = Server(
+        "keyed", "1", auth=Auth(keys, in_messages=True, **auth), extensions=[NumberedErrors()], confirm="never"
+    )
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    @server.tool
+    def drop(ctx: Context) -> str:
+        return f"dropped by {ctx.principal}"
+
+    @server.resource("x://y")
+    def y() -> str:
+        return "y"
+
+    return server
+
+
+async def ask(peer: Raw, token: str | None, method: str, **params: Any) -> Json:
+    """The reply to a request that carries a token."""
+    auth = {} if token is None else {"auth": {"type": "bearer", "token": token}}
+    id = f"{method}-{len(peer.heard)}"
+    await peer.send({"jsonrpc": "2.0", "id": id, "method": method, "params": peer.dressed(params), **auth})
+    return await peer.reply_to(id)  # pyright: ignore[reportArgumentType]
+
+
+async def call(peer: Raw, token: str | None, name: str = "add", **arguments: Any) -> Json:
+    return await ask(peer, token, "tools/call", name=name, arguments=arguments)
+
+
+async def listed(peer: Raw, token: str) -> list[str]:
+    return [tool["name"] for tool in (await ask(peer, token, "tools/list"))["result"]["tools"]]
+
+
+@pytest.fixture
+def memory(clock: Clock) -> ApiKeys:
+    return ApiKeys(MemoryStore(), pepper=PEPPER, clock=clock)
+
+
+@pytest.mark.req("GGEN-AUTH-2")
+@pytest.mark.parametrize(
+    ("permissions", "seen", "called"),
+    [
+        ([], [], []),
+        (["ToolInvoke(add)"], ["add"], ["add"]),
+        (["ToolRead(add)"], ["add"], []),
+        (["ToolsListAll"], ["add", "drop"], []),
+        (["AdminRead"], ["add", "drop"], []),
+        (["AdminWrite"], [], []),
+        (["ToolsListAll", "ToolInvoke(drop)"], ["add", "drop"], ["drop"]),
+        (["ToolInvoke(*)"], ["add", "drop"], ["add", "drop"]),
+    ],
+)
+@pytest.mark.parametrize("version", [LATEST, STATELESS])
+async def test_a_key_sees_and_calls_what_it_may(
+    memory: ApiKeys, permissions: list[str], seen: list[str], called: list[str], version: str
+) -> None:
+    token, _ = await memory.create("alice", permissions=permissions)
+    async with raw(served(memory), version) as peer:
+        assert await listed(peer, token) == seen
+        replies = {name: await call(peer, token, name, **given) for name, given in CALLS.items()}
+        assert [name for name, reply in replies.items() if not _failed(reply)] == called
+
+
+CALLS: dict[str, dict[str, int]] = {"add": {"a": 1, "b": 2}, "drop": {}}
+
+
+def _failed(reply: Json) -> bool:
+    return "error" in reply or reply["result"].get("isError", False)
+
+
+async def test_an_admin_s_scope_is_one_that_policies_can_ask_for(memory: ApiKeys) -> None:
+    token, _ = await memory.create("root", permissions=["AdminWrite"])
+    holder = await memory.verify(token)
+    assert holder is not None and not holder.missing(["admin:write"])
+
+
+@pytest.mark.req("GGEN-AUTH-3")
+async def test_who_is_unknown_gets_32004_and_who_may_not_32005(memory: ApiKeys, clock: Clock) -> None:
+    token, _ = await memory.create("alice", permissions=["ToolsListAll"], expires_in=60)
+    async with raw(served(memory), LATEST) as peer:
+        for shown in (None, "nonsense", "with space", token[:-1] + "~"):
+            error = (await call(peer, shown, a=1, b=2))["error"]
+            assert (error["code"], error["data"]["error_type"]) == (-32004, "AuthenticationError")
+        error = (await call(peer, token, a=1, b=2))["error"]
+        assert (error["code"], error["data"]["error_type"]) == (-32005, "AuthorizationError")
+        assert error["data"]["permission"] == "ToolInvoke(add)"
+        clock.now += 60
+        assert (await call(peer, token, a=1, b=2))["error"]["code"] == -32004
+
+
+@pytest.mark.req("GGEN-AUTH-3")
+async def test_a_token_without_the_scopes_that_all_must_hold_gets_32005(memory: ApiKeys) -> None:
+    token, _ = await memory.create("alice", permissions=["ToolInvoke(*)"])
+    async with raw(served(memory, scopes=["use"]), LATEST) as peer:
+        assert (await call(peer, token, a=1, b=2))["error"]["code"] == -32005
+
+
+@pytest.mark.req("GGEN-AUTH-4")
+@pytest.mark.parametrize(("option", "wait"), [("per_minute", 20), ("per_hour", 1200)])
+async def test_a_key_is_held_to_its_minute_and_its_hour(memory: ApiKeys, option: str, wait: int) -> None:
+    token, _ = await memory.create("alice", permissions=["ToolInvoke(*)"], **{option: 3})  # pyright: ignore[reportArgumentType]
+    other, _ = await memory.create("alice", permissions=["ToolInvoke(*)"])
+    async with raw(served(memory), LATEST) as peer:
+        for name, given in [*CALLS.items(), ("drop", {})]:
+            assert not _failed(await call(peer, token, name, **given))
+        error = (await call(peer, token, "drop"))["error"]
+        assert error["data"]["limit"] == option and error["data"]["retryable"] is True
+        assert wait - 2 <= error["data"]["retry_after"] <= wait + 1
+        assert (error["data"]["retry_after"] - 1) * 1000 <= error["data"]["retry_after_ms"] <= wait * 1000 + 1
+        assert not _failed(await call(peer, other, "drop"))
+
+
+async def test_what_the_hour_refuses_does_not_use_up_the_minute() -> None:
+    from defserve.auth.buckets import Rate
+    from defserve.errors import LimitExceeded
+    from defserve.protocols.mcp.authorization import Authorization
+
+    authorization = Authorization(Rate())
+    rates = KeyHolder("alice", key="k", per_minute=100, per_hour=1).rates
+    count: Any = authorization._count  # pyright: ignore[reportPrivateUsage]
+    count(rates)
+    for _ in range(200):
+        with pytest.raises(LimitExceeded) as caught:
+            count(rates)
+        assert caught.value.data["limit"] == "per_hour"
+    count({key: rate for key, rate in rates.items() if key[1] == "per_minute"})
+
+
+# -- in the message itself -------------------------------------------------------------------------------
+
+
+@pytest.mark.req("GGEN-AUTH-5")
+@pytest.mark.parametrize("version", [*HANDSHAKE, STATELESS])
+async def test_a_token_in_the_message_says_whose_it_is(memory: ApiKeys, version: str) -> None:
+    token, _ = await memory.create("alice", permissions=["ToolInvoke(drop)"])
+    async with raw(served(memory), version) as peer:
+        reply = await call(peer, token, "drop")
+        assert reply["result"]["content"][0]["text"] == "dropped by alice"
+        # Once is not enough: each request shows it, whatever the method.
+        assert _failed(await call(peer, None, "drop"))
+        assert "error" in await ask(peer, None, "tools/list")
+        assert "error" in await ask(peer, None, "resources/read", uri="x://y")
+        assert "result" in await ask(peer, token, "resources/read", uri="x://y")
+
+
+@pytest.mark.parametrize(
+    "auth",
+    ["token", {"type": "basic", "token": "T"}, {"token": "T"}, {"type": "bearer"}, {"type": "bearer", "token": 1}],
+)
+async def test_any_other_form_of_it_is_no_token(memory: ApiKeys, auth: Any) -> None:
+    token, _ = await memory.create("alice", permissions=["ToolInvoke(*)"])
+    if isinstance(auth, dict) and auth.get("token") == "T":
+        auth = {**auth, "token": token}
+    async with raw(served(memory), LATEST) as peer:
+        await peer.send({"jsonrpc": "2.0", "id": 9, "method": "tools/list", "params": {}, "auth": auth})
+        assert (await peer.reply_to(9))["error"]["code"] == -32004
+
+
+async def test_a_conversation_is_of_one_principal(memory: ApiKeys) -> None:
+    (alice, _), (bob, _) = [await memory.create(name, permissions=["ToolInvoke(*)"]) for name in ("alice", "bob")]
+    async with raw(served(memory), LATEST) as peer:
+        assert not _failed(await call(peer, alice, "drop"))
+        assert (await call(peer, bob, "drop"))["error"]["code"] == -32005
+
+
+async def test_sessions_are_counted_by_who_they_belong_to(memory: ApiKeys) -> None:
+    token, _ = await memory.create("alice", permissions=["ToolInvoke(*)"])
+    server = served(memory)
+    async with raw(server, LATEST) as peer:
+        await call(peer, token, "drop")
+        (session,) = server.composition.sessions
+        assert (session.principal, session.is_local) == ("alice", True)
+    assert server.composition.sessions == set()
+
+
+@pytest.mark.req("GGEN-AUTH-5")
+async def test_the_token_is_gone_before_anybody_can_log_it(memory: ApiKeys, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    token, _ = await memory.create("alice", permissions=["ToolInvoke(*)"])
+    server, seen = served(memory), list[Json]()
+
+    @server.around("tools/call")
+    async def look(call: Any, params: Json, next: Any) -> Any:
+        seen.append(dict(call.raw))
+        return await next(call, params)
+
+    @server.tool
+    def crash() -> str:
+        raise RuntimeError("boom")
+
+    async with raw(server, LATEST) as peer:
+        assert "error" in await call(peer, token, "crash")
+    assert seen and "auth" not in seen[0]
+    assert token not in caplog.text and token.partition(".")[2] not in caplog.text
+
+
+async def test_without_being_asked_for_it_local_callers_need_no_token(memory: ApiKeys) -> None:
+    server = Server("open", "1", auth=memory)
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    async with raw(server, LATEST) as peer:
+        assert not _failed(await call(peer, None, a=1, b=2))
+
+
+# -- in the header ---------------------------------------------------------------------------------------
+
+
+async def test_over_http_the_key_is_a_bearer_token(memory: ApiKeys) -> None:
+    from tests.test_auth import client, post
+
+    token, _ = await memory.create("alice", permissions=["ToolInvoke(drop)"])
+    async with client(served(memory)) as http:
+        assert (await post(http, None, "tools/list")).status_code == 401
+        assert (await post(http, token[:-1] + "~", "tools/list")).status_code == 401
+        reply = (await post(http, token, "tools/list")).json()
+        assert [tool["name"] for tool in reply["result"]["tools"]] == ["drop"]
+        reply = (await post(http, token, "tools/call", name="drop", arguments={})).json()
+        assert reply["result"]["content"][0]["text"] == "dropped by alice"

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+import platform
+import re
+import socket
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from defserve.cli import doctor
+from defserve.version import VERSION
+from tests.cli.conftest import Outcome
+
+Run = Callable[..., Outcome]
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+@pytest.fixture(autouse=True)
+def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for variable in ("HOME", "USERPROFILE", "APPDATA", "XDG_CONFIG_HOME", "CODEX_HOME"):
+        monkeypatch.setenv(variable, str(folder / "home"))
+    return folder / "home"
+
+
+def found(defserve: Run, *argv: str) -> dict[tuple[str, str], dict[str, str]]:
+    return {(each["group"], each["name"]): each for each in json.loads(defserve("doctor", "--json", *argv).out)}
+
+
+def test_a_healthy_installation_is_said_to_be_one(defserve: Run):
+    code, out, _ = defserve("doctor")
+    assert code == 0
+    assert f"ok  python         {platform.python_version()}" in out and VERSION in out and "!!" not in out
+
+
+def test_an_extra_that_is_missing_says_what_to_type(defserve: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(doctor.EXTRAS, "http", ("uvicorn", "no_such_module"))
+    finding = found(defserve)["Extras", "http"]
+    assert (finding["state"], finding["about"]) == ("missing", "without no_such_module")
+    assert finding["fix"] == 'pip install "defserve[http]"'
+
+
+def test_a_dependency_that_is_missing_is_a_fault(defserve: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor, "NEEDED", ("pydantic", "no_such_module"))
+    code, out, _ = defserve("doctor")
+    assert code == 1
+    assert "!!  dependencies   no_such_module" in out and "pip install --upgrade defserve" in out
+
+
+def test_settings_of_clients_are_counted_and_broken_ones_found(defserve: Run, home: Path):
+    Path(".mcp.json").write_text('{"mcpServers": {"a": {}, "b": {}}} // two\n')
+    (home / ".cursor").mkdir(parents=True)
+    (home / ".cursor" / "mcp.json").write_text("{,}")
+    seen = found(defserve)
+    assert "(2 servers)" in seen["Client settings", "claude-code"]["about"]
+    assert seen["Client settings", "cursor"]["state"] == "broken"
+    assert defserve("doctor").code == 1
+
+
+def test_a_port_that_is_taken_is_said_so(defserve: Run):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert found(defserve, "--port", port)["Ports", port]["state"] == "missing"
+    assert found(defserve, "--port", port)["Ports", port]["state"] == "ok"
+
+
+def test_every_extra_and_dependency_of_the_project_is_looked_at():
+    made_of_others = {"all", "test"}
+    assert set(doctor.EXTRAS) == set(PROJECT["optional-dependencies"]) - made_of_others
+    names = [re.split(r"[^\w-]", each)[0].replace("-", "_") for each in PROJECT["dependencies"]]
+    assert sorted(module.lower() for module in doctor.NEEDED) == sorted(names)
+
+
+def test_the_version_names_what_it_runs_on(defserve: Run):
+    assert defserve("version").out.startswith(f"defserve {VERSION}, {platform.python_implementation()} ")
+    about = json.loads(defserve("version", "--json").out)
+    assert (about["defserve"], about["python"]) == (VERSION, platform.python_version())

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from defserve.auth.api_keys import VARIABLE, ApiKeys
+from defserve.auth.permissions import KeyHolder
+from tests.cli.conftest import Outcome
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture(autouse=True)
+def pepper(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "0123456789abcdef")
+
+
+def test_a_key_is_shown_once_and_alone_on_stdout(defserve: Run):
+    code, out, err = defserve("keys", "create", "alice", "--allow", "ToolInvoke(add)", "--per-minute", "5")
+    assert code == 0 and "not shown again" in err
+    token = out.strip()
+    holder = asyncio.run(ApiKeys("keys.json").verify(token))
+    assert isinstance(holder, KeyHolder) and (holder.id, holder.per_minute) == ("alice", 5)
+    assert token.partition(".")[2] not in defserve("keys", "list").out + defserve("keys", "list", "--json").out
+
+
+def test_a_key_that_may_nothing_is_made_with_a_warning(defserve: Run):
+    assert "may not call any tool" in defserve("keys", "create", "alice").err
+
+
+def test_a_list_shows_what_each_key_may(defserve: Run):
+    assert defserve("keys", "list").out == "There are no keys.\n"
+    made = json.loads(
+        defserve(
+            "keys", "create", "ci", "--allow", "ToolsListAll", "--scope", "x", "--expires", "30d", "--per-hour", "9",
+            "--json",
+        ).out
+    )  # fmt: skip
+    (row,) = defserve("keys", "list").out.splitlines()[1:]
+    assert row.split()[:2] == [made["id"], "ci"]
+    assert "ToolsListAll x" in row and "9/h" in row and "never" in row
+    (listed,) = json.loads(defserve("keys", "list", "--json").out)
+    assert listed == {name: value for name, value in made.items() if name != "key"}
+    assert "hash" not in listed and listed["expires_at"] > listed["created_at"]
+
+
+def test_a_key_is_revoked_by_its_id_or_by_the_whole_of_it(defserve: Run):
+    one, other = (defserve("keys", "create", name).out.strip() for name in ("a", "b"))
+    assert defserve("keys", "revoke", one.partition(".")[0]).out == f"{one.partition('.')[0]} is revoked\n"
+    assert other.partition(".")[2] not in defserve("keys", "revoke", other).out
+    assert defserve("keys", "list").out == "There are no keys.\n"
+    code, _, err = defserve("keys", "revoke", one)
+    assert code == 1 and "there is no key" in err and one.partition(".")[2] not in err
+
+
+def test_keys_may_be_in_a_store(defserve: Run, folder: Path):
+    store = f"sqlite:///{folder / 'keys.db'}"
+    assert defserve("keys", "create", "alice", "--store", store).code == 0
+    assert "alice" in defserve("keys", "list", "--store", store).out
+    assert not Path("keys.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        ([], "required: action"),
+        (["make"], "invalid choice: 'make'"),
+        (["create"], "required: principal"),
+        (["create", "local"], "cannot be called 'local'"),
+        (["create", "a", "--allow", "Everything"], "'Everything' is no permission"),
+        (["create", "a", "--expires", "soon"], "'soon' is no time"),
+        (["create", "a", "--per-hour", "0"], "not a number above 0"),
+        (["list", "--store", "sqlite:x"], "no address of a store"),
+    ],
+)
+def test_wrong_usage_is_explained(defserve: Run, argv: list[str], complaint: str):
+    code, out, err = defserve("keys", *argv)
+    assert (code, out) == (1, "")
+    assert complaint in err and "fix: " in err

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve.packaging import uploading
+from tests.cli.conftest import Outcome
+from tests.packaging.conftest import change, write_project
+
+Run = Callable[..., Outcome]
+
+pytest.importorskip("hatchling")
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that was packaged once."""
+    from defserve.cli import main
+
+    project = write_project(tmp_path_factory.mktemp("packaging") / "weather-mcp")
+    assert main(["package", str(project)]) == 0
+    return project
+
+
+def test_a_package_is_all_that_is_published(built: Path):
+    assert sorted(path.name for path in (built / "dist").iterdir() if not path.name.startswith(".")) == [
+        "server.json",
+        "tools.json",
+        "weather-mcp-1.2.0.mcpb",
+        "weather_mcp-1.2.0-py3-none-any.whl",
+        "weather_mcp-1.2.0.tar.gz",
+    ]
+    server = json.loads((built / "dist" / "server.json").read_text())
+    assert (server["name"], server["version"]) == ("io.github.ann/weather-mcp", "1.2.0")
+
+
+def test_the_tools_are_those_of_the_server_in_the_wheel(built: Path):
+    (tool,) = json.loads((built / "dist" / "tools.json").read_text())
+    assert (tool["name"], tool["description"]) == ("forecast", "Tell the weather.")
+    assert tool["arguments"] == [
+        {"name": "city", "type": "string", "desc": "Where."},
+        {"name": "days", "type": "integer", "desc": ""},
+    ]
+    assert tool["inputSchema"]["required"] == ["city"]
+
+
+def test_what_does_not_agree_is_named_and_fails(defserve: Run, built: Path, tmp_path: Path):
+    project = write_project(tmp_path / "weather-mcp")
+    server = project / "server.json"
+    server.write_bytes((built / "dist" / "server.json").read_bytes())
+    change(server, version="1.1.0", title="")
+    code, out, err = defserve("package", str(project), "--json")
+    assert code == 6
+    assert json.loads(out)["problems"] == [line.removeprefix("problem: ") for line in err.splitlines()]
+    assert "server.json: version is '1.1.0', and the wheel's is '1.2.0'" in err and "server.json: title" in err
+
+
+def test_a_wheel_without_its_server_is_found_out(defserve: Run, tmp_path: Path):
+    project = write_project(tmp_path / "weather-mcp")
+    pyproject = project / "pyproject.toml"
+    pyproject.write_text(pyproject.read_text().replace('"weather_mcp:server"', '"weather_mcp.forgotten:server"'))
+    code, _, err = defserve("package", str(project), "--out", str(tmp_path / "out"))
+    assert code == 6 and "weather_mcp.forgotten" in err
+
+
+def test_other_people_s_files_stay_in_the_folder(defserve: Run, tmp_path: Path):
+    project, other = write_project(tmp_path / "weather-mcp"), tmp_path / "out" / "other-1.0.tar.gz"
+    other.parent.mkdir()
+    other.touch()
+    assert defserve("package", str(project), "--out", str(other.parent)).code == 0
+    assert other.exists()
+
+
+def test_a_build_that_fails_shows_why(defserve: Run, tmp_path: Path):
+    project = write_project(tmp_path / "weather-mcp")
+    (project / "README.md").unlink()
+    code, _, err = defserve("package", str(project))
+    assert code == 1 and "building failed" in err and "README" in err
+
+
+# -- publishing ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def uploads(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The upload commands that were run; everything else is run as ever."""
+    run, seen = subprocess.run, list[list[str]]()
+
+    def watched(command: Any, **options: Any) -> Any:
+        if not {"upload", "publish"} & set(command):
+            return run(command, **options)
+        seen.append([*command])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", watched)
+    return seen
+
+
+def there(monkeypatch: pytest.MonkeyPatch, *commands: str) -> None:
+    monkeypatch.setattr(uploading.shutil, "which", lambda name: f"/bin/{name}" if name in commands else None)
+    monkeypatch.setattr(uploading, "find_spec", lambda name: None)
+
+
+def test_nothing_is_uploaded_unless_told_so(
+    defserve: Run, built: Path, uploads: list[list[str]], monkeypatch: pytest.MonkeyPatch
+):
+    there(monkeypatch, "uv", "mcp-publisher")
+    code, out, err = defserve("publish", str(built))
+    assert (code, uploads) == (0, [])
+    assert "uv publish weather_mcp-1.2.0-py3-none-any.whl weather_mcp-1.2.0.tar.gz" in out
+    assert "mcp-publisher publish" in out and "Nothing was uploaded" in err
+
+
+def test_told_so_it_uploads_to_the_index_and_then_to_the_registry(
+    defserve: Run, built: Path, uploads: list[list[str]], monkeypatch: pytest.MonkeyPatch
+):
+    there(monkeypatch, "uv", "mcp-publisher")
+    assert defserve("publish", str(built), "--yes").code == 0
+    assert [command[:2] for command in uploads] == [["/bin/uv", "publish"], ["/bin/mcp-publisher", "publish"]]
+
+
+def test_with_one_uploader_missing_nothing_is_uploaded(
+    defserve: Run, built: Path, uploads: list[list[str]], monkeypatch: pytest.MonkeyPatch
+):
+    there(monkeypatch, "uv")
+    code, _, err = defserve("publish", str(built), "--yes")
+    assert (code, uploads) == (1, []) and "install mcp-publisher" in err
+
+
+def test_what_has_problems_is_not_uploaded(
+    defserve: Run, tmp_path: Path, uploads: list[list[str]], monkeypatch: pytest.MonkeyPatch
+):
+    there(monkeypatch, "uv", "mcp-publisher")
+    project = write_project(tmp_path / "weather-mcp")
+    (project / "README.md").write_text("# Weather")
+    code, _, err = defserve("publish", str(project), "--yes")
+    assert (code, uploads) == (6, []) and "it has no marker" in err and "nothing was uploaded" in err

@@ -1,0 +1,54 @@
+"""Whatever builder there is builds; where there is none, it is said what to install."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from defserve.errors import UsageError
+from defserve.packaging import building
+from defserve.packaging.building import build_command
+from defserve.packaging.project import read_project
+
+
+def only(monkeypatch: pytest.MonkeyPatch, modules: Iterable[str] = (), uv: str | None = None) -> None:
+    monkeypatch.setattr(building, "_has", lambda module: module in modules)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(shutil, "which", lambda name: uv)
+
+
+@pytest.mark.parametrize(
+    ("modules", "uv", "command"),
+    [
+        (["build", "hatchling"], None, [sys.executable, "-m", "build", "--outdir", "O", "--no-isolation", "P"]),
+        (["build"], None, [sys.executable, "-m", "build", "--outdir", "O", "P"]),
+        (["hatchling"], None, [sys.executable, "-m", "hatchling", "build", "-d", "O"]),
+        ([], "/bin/uv", ["/bin/uv", "build", "--out-dir", "O", "P"]),
+    ],
+)
+def test_the_first_builder_there_is_builds(
+    project: Path, monkeypatch: pytest.MonkeyPatch, modules: list[str], uv: str | None, command: list[str]
+) -> None:
+    only(monkeypatch, modules, uv)
+    expected = [str(project) if word == "P" else word for word in command]
+    assert build_command(read_project(project), Path("O")) == expected
+
+
+def test_without_a_builder_it_is_said_what_to_install(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch)
+    with pytest.raises(UsageError, match="pip install build"):
+        build_command(read_project(project), Path("O"))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("", "no \\[project\\] with a name"), ("[project", "pyproject.toml is broken"), (None, "there is no project")],
+)
+def test_a_folder_without_a_project_is_refused(tmp_path: Path, text: str | None, complaint: str) -> None:
+    if text is not None:
+        (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(UsageError, match=complaint):
+        read_project(tmp_path)

@@ -1,0 +1,143 @@
+"""Rules that follow from what people decided, and how far they reach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.errors import UsageError
+from defserve.protocols.mcpx.approval import ApprovalRules
+from defserve.protocols.mcpx.proposals import Proposal
+
+pytestmark = pytest.mark.req("MCPX-9")
+
+WRITE: dict[str, Any] = {"name": "write", "annotations": {"destructiveHint": False}}
+
+
+def wanting(path: Any = "/srv/notes/a.txt", proposer: str = "agent", target: str = "worker", **more: Any) -> Proposal:
+    params = {"name": "write", "arguments": {"path": path, **more}}
+    return Proposal("p", proposer, (target,), "tools/call", params, created=0)
+
+
+def taught(*approved: Proposal, declined: tuple[Proposal, ...] = (), **options: Any) -> ApprovalRules:
+    rules = ApprovalRules(**options)
+    for proposal in declined:
+        rules.record(proposal, False, by="ann")
+    for proposal in approved:
+        rules.record(proposal, True, by="ann")
+    return rules
+
+
+A, B, C = (wanting(f"/srv/notes/{name}.txt") for name in "abc")
+
+
+def test_nothing_is_approved_before_a_person_has_often_enough():
+    assert not ApprovalRules().approves(A, WRITE)
+    assert not taught(A, A).approves(A, WRITE) and taught(A, A, A).approves(A, WRITE)
+    assert taught(A, enough=1).approves(A, WRITE)
+
+
+def test_texts_below_a_shared_folder_are_covered_and_nothing_that_climbs_out_of_it():
+    rules = taught(A, B, C)
+    assert rules.approves(wanting("/srv/notes/d.txt"), WRITE) and rules.approves(wanting("/srv/notes/x/y"), WRITE)
+    for path in (
+        "/srv/other/d.txt",
+        "/srv/notes/../etc",
+        "/srv/notes",
+        "/srv/notes/..",
+        "x",
+        3,
+        None,
+        ["/srv/notes/a"],
+    ):
+        assert not rules.approves(wanting(path), WRITE), path
+
+
+def test_the_root_is_no_folder_that_approvals_share():
+    rules = taught(wanting("/a"), wanting("/b"), wanting("/c"))
+    assert rules.approves(wanting("/a"), WRITE) and not rules.approves(wanting("/etc/passwd"), WRITE)
+
+
+def test_a_host_of_a_url_is_not_half_shared():
+    rules = taught(wanting("https://a.org/x"), wanting("https://b.org/x"), wanting("https://c.org/x"))
+    assert not rules.approves(wanting("https://evil.org/x"), WRITE)
+
+
+def test_numbers_between_those_approved_are_covered():
+    rules = taught(*(wanting(size=size) for size in (1, 5, 10)))
+    assert rules.approves(wanting(size=7), WRITE) and rules.approves(wanting(size=2.5), WRITE)
+    for size in (0, 11, True, "7", None):
+        assert not rules.approves(wanting(size=size), WRITE), size
+
+
+def test_more_or_fewer_arguments_than_approved_are_not_covered():
+    rules = taught(A, B, C)
+    assert not rules.approves(wanting("/srv/notes/a.txt", mode="w"), WRITE)
+    assert not rules.approves(Proposal("p", "agent", ("worker",), "tools/call", {"name": "write"}, created=0), WRITE)
+
+
+def test_one_proposer_earns_nothing_for_another_nor_for_another_target():
+    rules = taught(A, B, C)
+    assert not rules.approves(wanting(proposer="mallory"), WRITE) and not rules.approves(wanting(target="other"), WRITE)
+
+
+def test_a_decline_within_the_bounds_leaves_only_what_was_approved_itself():
+    rules = taught(A, B, C, declined=(wanting("/srv/notes/secret"),))
+    assert rules.approves(B, WRITE) and not rules.approves(wanting("/srv/notes/d.txt"), WRITE)
+    assert not rules.approves(wanting("/srv/notes/secret"), WRITE)
+
+
+def test_the_last_word_on_the_same_arguments_counts():
+    rules = taught(A, B, C)
+    rules.record(B, False)
+    assert not rules.approves(A, WRITE) and rules.rules == []
+    rules.record(B, True)
+    assert rules.approves(B, WRITE) and rules.approves(wanting("/srv/notes/d.txt"), WRITE)
+
+
+def test_a_decline_elsewhere_takes_nothing_back():
+    rules = taught(A, B, C)
+    rules.record(wanting("/etc/passwd"), False)
+    assert rules.approves(wanting("/srv/notes/d.txt"), WRITE)
+
+
+@pytest.mark.parametrize(
+    "tool", [None, {"annotations": {"destructiveHint": True}}, {"security": {"risk_level": "dangerous"}}]
+)
+def test_dangerous_tools_and_unknown_ones_are_a_persons_business(tool: Any):
+    assert not taught(A, B, C).approves(A, tool)
+    assert taught(A, B, C, dangerous=True).approves(A, tool)
+
+
+def test_what_was_learned_is_exported_and_read_again():
+    rules = taught(A, B, C, declined=(wanting("/etc/passwd"),))
+    again = ApprovalRules.load(rules.export())
+    assert again.approves(wanting("/srv/notes/d.txt"), WRITE) and again.export() == rules.export()
+    assert '"under": "/srv/notes/"' in rules.export() and '"by": "ann"' in rules.export()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"version": 2, "decisions": []}', '{"version": 1, "decisions": [{}]}']
+)
+def test_what_is_no_export_is_refused(text: str):
+    with pytest.raises(UsageError):
+        ApprovalRules.load(text)
+
+
+def test_edited_rules_do_not_count_only_decisions_do():
+    text = taught(A).export().replace('"rules": []', '"rules": [{"method": "tools/call"}]')
+    assert not ApprovalRules.load(text).approves(A, WRITE)
+
+
+values = st.none() | st.booleans() | st.integers() | st.text("ab/.", max_size=6) | st.lists(st.integers(), max_size=2)
+
+
+@given(seen=st.lists(values, min_size=3, max_size=6), value=values)
+def test_what_was_approved_is_covered_and_another_type_never_is(seen: list[Any], value: Any):
+    rules = taught(*(wanting(one) for one in seen))
+    assert rules.approves(wanting(seen[0]), WRITE) or ".." in str(seen[0])
+    if type(value) not in {type(one) for one in seen}:
+        assert not rules.approves(wanting(value), WRITE)

@@ -1,0 +1,100 @@
+"""A server that goes to its peers: as a process, with signals, token and exit codes; and how long it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from defserve.errors import PeerTimeout
+from defserve.runner import outbound
+from defserve.runner.outbound import Backoff
+from tests.protocols.mcpx.gateways import FULL, TinyGateway, gateway, stranger
+from tests.protocols.mcpx.test_participant import calculator
+from tests.runner.processes import FRAMEWORK
+
+pytestmark = pytest.mark.anyio
+
+SOURCE = """
+import asyncio
+from defserve import Server
+server = Server("s", "1")
+
+@server.tool
+async def wait(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "done"
+"""
+
+
+@asynccontextmanager
+async def process(folder: Path, there: TinyGateway, token: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+    (folder / "served.py").write_text(SOURCE)
+    (folder / "token").write_text(token + "\n")
+    command = ["-m", "defserve", "run", "served.py", "--on", f"mcpx+{there.url}", "--token-file", "token"]
+    found = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(FRAMEWORK)},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield found
+    finally:
+        if found.returncode is None:
+            found.kill()
+            await found.wait()
+
+
+async def test_a_signal_to_terminate_lets_calls_finish(tmp_path: Path):
+    async with gateway(worker=FULL, ann=FULL) as there, stranger(there, "ann") as ann:
+        async with process(tmp_path, there, "worker") as server:
+            await ann.until(lambda envelope: envelope["payload"].get("participant", {}).get("id") == "worker")
+            id = await ann.ask("worker", "tools/call", {"name": "wait", "arguments": {"seconds": 0.3}})
+            await ann.answer(await ann.ask("worker", "ping", id=2))
+            server.send_signal(signal.SIGTERM)
+            assert "result" in (await ann.answer(id))["payload"]
+            assert await asyncio.wait_for(server.wait(), 10) == 0
+
+
+async def test_an_interrupt_ends_at_once(tmp_path: Path):
+    async with gateway(worker=FULL, ann=FULL) as there, stranger(there, "ann") as ann:
+        async with process(tmp_path, there, "worker") as server:
+            await ann.until(lambda envelope: envelope["payload"].get("participant", {}).get("id") == "worker")
+            await ann.ask("worker", "tools/call", {"name": "wait", "arguments": {"seconds": 30}})
+            await ann.answer(await ann.ask("worker", "ping", id=2))
+            server.send_signal(signal.SIGINT)
+            assert await asyncio.wait_for(server.wait(), 10) == 130
+
+
+async def test_a_token_that_is_refused_ends_the_process_and_says_why(tmp_path: Path):
+    async with gateway(worker=FULL) as there, process(tmp_path, there, "wrong") as server:
+        assert server.stderr is not None
+        assert b"bad token" in await server.stderr.read()
+        assert await asyncio.wait_for(server.wait(), 10) == 1
+
+
+async def test_a_place_that_does_not_let_us_in_is_left(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(outbound, "ADMISSION_SECONDS", 0.05)
+    async with gateway(worker=FULL) as there:
+        there.silent = True
+        with pytest.raises(PeerTimeout, match="not let in"):
+            async with calculator().join(f"mcpx+{there.url}", token="worker"):
+                pass
+
+
+def test_waits_grow_to_a_bound_and_begin_anew():
+    backoff = Backoff(1, 8)
+    for bound in (1, 2, 4, 8, 8):
+        assert bound / 2 <= backoff.next() <= bound
+    backoff.reset()
+    assert backoff.next() <= 1
+    backoff.at_length()
+    assert backoff.next() >= 4
