@@ -55,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     "": UNDER_SERVER | {"context", "marks", "server"},
     "scaffold": set(),
     "devserver": UNDER_TOOLS | {"options", "web"},
-    "clients": set(),
+    "clients": {"host"},
     "packaging": {"host"},
     "cli": UNDER_TOOLS
     | {"export", "gateway", "lint", "listed", "scaffold", "clients", "packaging", "devserver", "testing"},

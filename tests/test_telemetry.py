@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from defserve import Server, ToolError
+from defserve.errors import UsageError
 from defserve.host.addresses import Remote
 from defserve.telemetry import Telemetry
 from tests.raw import ERAS, HANDSHAKE, Raw, raw
@@ -132,3 +135,10 @@ async def test_nothing_is_left_behind_in_the_context():
         await peer.call("think")
         assert isinstance(peer, Raw)
     assert not trace.get_current_span().get_span_context().is_valid
+
+
+def test_without_opentelemetry_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "defserve.telemetry")
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(UsageError, match="needs OpenTelemetry"):
+        import_module("defserve.telemetry")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from defserve.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from defserve.auth import JWT, Auth, Principal, StaticTokens, TokenVerifier
+    from defserve.auth import JWT, ApiKeys, Auth, Principal, StaticTokens, TokenVerifier
     from defserve.binding.content import Audio, Embedded, File, Image, Link, Text
     from defserve.binding.inject import Depends
     from defserve.context import Context
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "AccessPolicy": "protocols.mgp.access_policy",
     "AmbiguousPeer": "protocols.mcpl.errors",
+    "ApiKeys": "auth",
     "ApprovalRules": "protocols.mcpx.approval",
     "Assistant": "protocols.mcp.sampling",
     "Audio": "binding.content",
@@ -135,6 +136,7 @@ _EXPORTS = {
 __all__ = [
     "AccessPolicy",
     "AmbiguousPeer",
+    "ApiKeys",
     "ApprovalRules",
     "Assistant",
     "Audio",

@@ -467,8 +467,11 @@ class Server:
         from defserve.runner.outbound import outbound
 
         carrier = self.mcpx.seat()
-        async with outbound(topics.place(self.composition, self.mcp, self.auth, carrier, on, token)):
-            yield carrier.participant
+        try:
+            async with outbound(topics.place(self.composition, self.mcp, self.auth, carrier, on, token)):
+                yield carrier.participant
+        finally:
+            self.mcpx.carriers.remove(carrier)
 
     @staticmethod
     def _finish(code: int) -> None:

@@ -16,7 +16,7 @@ try:
     from opentelemetry import context, propagate, trace
 except ImportError:
     raise UsageError(
-        "defserve.telemetry needs OpenTelemetry", fix="pip install opentelemetry-api, and an SDK that exports"
+        "defserve.telemetry needs OpenTelemetry", fix='pip install "defserve[telemetry]" opentelemetry-sdk'
     ) from None
 
 # How a caller says which trace its request belongs to (W3C trace context).

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
+from defserve.auth.urls import is_loopback
 from defserve.errors import UsageError
 from defserve.protocols.mcpx.carrier import TopicCarrier
 from defserve.runner.outbound import Outbound
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from defserve.auth import Auth
     from defserve.core.composition import Composition
     from defserve.protocols.mcp.extension import MCP
+
+log = logging.getLogger("defserve")
 
 PREFIX: Final = "mcpx+"
 FORM: Final = "mcpx+ws://host:port/ws?topic=demo"
@@ -28,6 +32,8 @@ def place(
     if parts.scheme not in ("ws", "wss") or not parts.hostname or not parse_qs(parts.query).get("topic"):
         raise UsageError(f"{on!r} names no topic", fix=f"write it as {FORM}")
     refuse_scopes_without_auth(mcp, auth)
+    if token and parts.scheme == "ws" and not is_loopback(parts.hostname):
+        log.warning("the token travels to %s unencrypted; use mcpx+wss://", parts.hostname)
     return Outbound(composition, carrier, on.removeprefix(PREFIX), token=token)
 
 

@@ -166,6 +166,12 @@ def test_an_installed_server_is_known_by_its_name(defserve: Run):
 
 
 @pytest.mark.usefixtures("installed")
+def test_a_folder_of_its_name_is_not_taken_for_it(defserve: Run):
+    Path("calc-mcp").mkdir()
+    assert defserve("call", "calc-mcp", "add", "a=1", "b=2").out == "3\n"
+
+
+@pytest.mark.usefixtures("installed")
 def test_without_a_target_the_installed_servers_are_listed(defserve: Run):
     code, out, _ = defserve("list")
     assert (code, out.splitlines()) == (0, ["Installed servers", "  calc-mcp  calc-mcp 2.0  calc:server"])

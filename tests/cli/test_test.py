@@ -31,9 +31,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_tests_of_a_project_run_with_the_client_fixture(
-    defserve: Run, project: Path, capfd: pytest.CaptureFixture[str]
-):
+def test_the_tests_of_a_project_run_with_the_client_fixture(defserve: Run, project: Path):
     (project / "tests" / "test_server.py").write_text(TESTS)
     assert defserve("test", str(project / "server.py"), "--", "-q").code == 0
     assert defserve("test", str(project), "--", "-q", "-k", "nothing").code == 5

@@ -309,16 +309,11 @@ _OPEN = {
         MGP-16.6s MGP-16.7 MGP-16.8
     """,
     ("2026-11-15", "arrives with the MCPL extension"): "MCPL-13.4 MCPL-05",
-    ("2026-11-15", "arrives with MCPx participants and the gateway"): """
-        MCPX-3.0c MCPX-3.1.1 MCPX-3.1.2 MCPX-3.2 MCPX-3.2.1a MCPX-3.2.1b MCPX-3.2.1c MCPX-3.3 MCPX-4.3 MCPX-4.3r
-        MCPX-6.2r MCPX-8.2 MCPX-9 MCPX-10.2
-    """,
     ("2026-11-15", "tasks come last"): "MCP-8",
     ("2026-11-15", "a client that distrusts annotations: not built"): "MCP-9.1 MCP-9.2",
     ("2026-11-15", "arrives with the error profile and export of the registry document"): """
         GGEN-M3 GGEN-ERR-1 GGEN-ERR-2 GGEN-ERR-3 GGEN-ERR-4 GGEN-TMO-1 GGEN-TMO-2
     """,
-    ("2026-11-15", "arrives with API keys"): "GGEN-AUTH-1 GGEN-AUTH-2 GGEN-AUTH-3 GGEN-AUTH-4 GGEN-AUTH-5",
     ("2026-11-15", "the audit log arrives with the MGP extension, the load tests with HTTP"): "GGEN-P4-3",
     ("2026-11-15", "untyped parameters are refused, so that none can default to string"): "GGEN-SCH-1",
 }

@@ -78,7 +78,7 @@ def summary(tally: Tally, failed: int) -> str:
 
 
 def is_slow(tally: Tally) -> bool:
-    """By the median: two cores are shared with whatever else runs."""
+    """By the median: the disk is shared with whatever else runs."""
     return bool(tally.restarts) and median(tally.restarts) >= RESTART_SECONDS
 
 

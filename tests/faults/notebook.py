@@ -29,7 +29,8 @@ class Broken(Exception):
 
 
 class Notebook:
-    """Starts with the object; `seconds` is what it took until the store had answered for the first time."""
+    """Starts with the object. `seconds` is what it took until the store had answered for the first time, without the
+    time in which others had the processors."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Notebook:
             raise Broken(f"the server does not open: {wrong}")
         self._write({"method": "notifications/initialized"})
         self.texts: list[str] = self.read()
-        self.seconds = time.monotonic() - began
+        self.seconds = time.monotonic() - began - _kept_waiting(self.process.pid)
 
     def send(self, method: str, params: Json) -> int:
         """The id of a request whose answer is to be received."""
@@ -136,6 +137,14 @@ class Notebook:
 
     def _write(self, message: Json) -> None:
         self._input.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+
+def _kept_waiting(pid: int) -> float:
+    """For how many seconds a process was ready to run and did not."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def complaint(answer: Json) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults import __main__ as command
 from tests.faults.acknowledged import Acknowledged, Add, RollBack
-from tests.faults.killing import kill_redis, kill_servers, share_redis
+from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
 from tests.faults.notebook import Broken
 from tests.faults.trouble import fill_the_disk, forbid_writing
 
@@ -43,8 +43,27 @@ def test_a_read_only_file_is_told_and_survived():
 
 
 def test_the_command_tells_what_it_did(capsys: pytest.CaptureFixture[str]):
-    assert command.main(["--runs", "1", "--only", "servers", "--jobs", "1", "--seed", "1"]) in (0, 1)
-    assert "1 runs, " in capsys.readouterr().out
+    command.main(["--runs", "1", "--only", "servers", "--jobs", "1", "--seed", "1"])
+    out = capsys.readouterr().out
+    assert out.startswith("servers   1 runs, ")
+    assert "0 lost, 0 unreadable" in out
+
+
+def test_the_command_says_how_to_see_it_again(capsys: pytest.CaptureFixture[str]):
+    def story(seed: int, runs: int) -> Tally:
+        if seed == 8:
+            raise Broken("a checkpoint is lost")
+        return Tally(runs=runs, restarts=[0.1])
+
+    assert command.tell("servers", story, 25, jobs=2, seed=7) == 1
+    out = capsys.readouterr().out
+    assert "BROKEN: a checkpoint is lost (--only servers --runs 10 --seed 8)" in out
+    assert "15 runs" in out and "1 broken stories" in out
+
+
+def test_a_slow_restart_is_a_failure():
+    assert command.is_slow(Tally(restarts=[0.2, 1.1, 1.2]))
+    assert not command.is_slow(Tally(restarts=[0.2, 0.3, 1.2]))
 
 
 # -- the judge itself ------------------------------------------------------------------------------------

@@ -47,6 +47,20 @@ def test_an_appended_item_is_added_after_the_last_one():
     assert diff({"notes": []}, {"notes": [note]}) == [{"op": "add", "path": "/notes/-", "value": note}]
 
 
+@given(values, values)
+def test_without_booleans_a_closer_look_finds_nothing_more(before: Any, after: Any):
+    before, after = _without_booleans(before), _without_booleans(after)
+    assert diff(before, after, has_booleans=False) == diff(before, after)
+
+
+def _without_booleans(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_booleans(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_without_booleans(item) for item in value]
+    return "boolean" if isinstance(value, bool) else value
+
+
 def test_true_and_one_differ_wherever_they_are():
     assert diff({"a": [{"b": 1}]}, {"a": [{"b": True}]}) == [{"op": "replace", "path": "/a/0/b", "value": True}]
 

@@ -107,7 +107,6 @@ def _zsh_words(command: Command) -> Iterator[str]:
 
 def fish(known: list[Command]) -> Iterator[str]:
     yield "# fish completion of defserve; made by: defserve completion fish"
-    names = " ".join(_names(known))
     for command in known:
         if len(command.words) == 1:
             yield f"complete -c defserve -n __fish_use_subcommand -f -a {command.words[0]} -d {_quoted(command.about)}"
@@ -118,7 +117,6 @@ def fish(known: list[Command]) -> Iterator[str]:
             yield f"complete -c defserve -n {_quoted(unseen)} -f -a {_quoted(' '.join(command.choices))}"
         for option in command.options:
             yield f"complete -c defserve -n {_quoted(seen)} {_fish_option(option)}"
-    yield f"# commands: {names}"
 
 
 def _fish_option(option: Option) -> str:

@@ -32,10 +32,19 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - overloaded there
         self, args: Iterable[str] | None = None, namespace: Any = None
     ) -> Any:
-        args = None if args is None else list(args)
-        if args == [DESCRIBE]:
+        return super().parse_known_args(self._unless_asked(args), namespace)
+
+    def parse_known_intermixed_args(  # pyright: ignore[reportIncompatibleMethodOverride] - overloaded there
+        self, args: Iterable[str] | None = None, namespace: Any = None
+    ) -> Any:
+        # Since Python 3.13 this does not go through the other any more.
+        return super().parse_known_intermixed_args(self._unless_asked(args), namespace)
+
+    def _unless_asked(self, args: Iterable[str] | None) -> list[str] | None:
+        words = None if args is None else list(args)
+        if words == [DESCRIBE]:
             raise Described(self)
-        return super().parse_known_args(args, namespace)
+        return words
 
     def error(self, message: str) -> NoReturn:
         print(f"error: {message}\n  fix: see {self.prog} --help", file=sys.stderr)

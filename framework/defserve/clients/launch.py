@@ -12,6 +12,7 @@ from typing import Final
 
 from defserve.clients.table import Launch
 from defserve.errors import UsageError
+from defserve.host.targets import is_module, split_target
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -26,12 +27,12 @@ def of_command(command: Sequence[str], env: Mapping[str, str]) -> Launch:
 
 def of_target(target: str, env: Mapping[str, str]) -> Launch:
     """A file, `file:object`, a module, or the name of an installed server."""
-    path, attribute = _split(target)
+    path, attribute = split_target(target)
     if path.endswith(".py"):
         target = os.path.abspath(path) + (f":{attribute}" if attribute else "")
         return _run(target, env)
     script = Path(sys.executable).with_name(target + (".exe" if os.name == "nt" else ""))
-    if not attribute and not _is_module(target) and script.is_file():
+    if not attribute and not is_module(target) and script.is_file():
         return Launch(str(script), (), env)
     return _run(target, _findable(path, env))
 
@@ -70,20 +71,6 @@ def environment(pairs: Sequence[str]) -> dict[str, str]:
 def _run(target: str, env: Mapping[str, str], *more: str) -> Launch:
     # The interpreter of this very installation: whatever the client's PATH holds, defserve is there.
     return Launch(sys.executable, ("-m", "defserve", "run", target, *more), env)
-
-
-def _split(target: str) -> tuple[str, str]:
-    path, colon, attribute = target.rpartition(":")
-    return (path, attribute) if colon and attribute.replace(".", "_").isidentifier() else (target, "")
-
-
-def _is_module(name: str) -> bool:
-    from importlib.util import find_spec
-
-    try:
-        return find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def _findable(module: str, env: Mapping[str, str]) -> Mapping[str, str]:

@@ -26,7 +26,6 @@ from defserve.transports.gate import Gate
 try:
     from websockets import ConnectionClosed, Headers
     from websockets.asyncio.server import Server, ServerConnection, serve
-    from websockets.frames import Frame, Opcode
     from websockets.http11 import Request, Response
     from websockets.protocol import State
 except ImportError:
@@ -34,14 +33,20 @@ except ImportError:
 
 SERVICE_RESTART: Final = 1012
 READING_AHEAD: Final = 16
+FINAL_TEXT: Final = 0x81
 
 # What the library says of connections that fail is for its authors; ours is one line of JSON each.
 _quiet = logging.getLogger("defserve.gateway.websockets")
 
 
 def framed(data: bytes) -> bytes:
-    """One text frame. What a server sends is not masked, and no extension is agreed: it is the same for everyone."""
-    return Frame(Opcode.TEXT, data).serialize(mask=False)
+    """One text frame (RFC 6455 §5.2). A server's are not masked and no extension is agreed: it is the same for all."""
+    length = len(data)
+    if length < 126:
+        return bytes((FINAL_TEXT, length)) + data
+    if length < 1 << 16:
+        return bytes((FINAL_TEXT, 126)) + length.to_bytes(2, "big") + data
+    return bytes((FINAL_TEXT, 127)) + length.to_bytes(8, "big") + data
 
 
 class Door(ServerConnection):

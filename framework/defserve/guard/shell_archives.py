@@ -70,8 +70,6 @@ def kill(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
     for word in rest or [""]:
         if not re.fullmatch(r"[1-9]\d*", word):
             yield Violation("process", f"Blocked process: '{word}' is not one process")
-        elif word == "1":
-            yield Violation("process", "Blocked process: '1' is the system's first, and takes all others with it")
     if mode == "readonly":
         yield Violation("write", "Blocked effect: 'kill'")
 

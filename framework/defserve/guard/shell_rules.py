@@ -13,7 +13,7 @@ from defserve.guard import shell_archives as archives
 from defserve.guard import shell_scripts as scripts
 from defserve.guard.shell_git import GLOBAL, git
 from defserve.guard.shell_places import copied, output, secret, written
-from defserve.guard.shell_program import Check, Mode, Program, is_flag, operands
+from defserve.guard.shell_program import Check, Mode, Program, is_flag, names, operands, spelt
 from defserve.guard.verdict import Violation
 
 
@@ -22,9 +22,15 @@ def _secrets(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
 
 
 def _secrets_after_pattern(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
-    """A search's first operand is what is looked for, not where."""
+    """A search's first operand is what is looked for, not where, unless a flag says what or where that is."""
     flags = [word for word in words if is_flag(word)]
-    yield from secret(flags + operands(words)[1:])
+    told = any(flag in ("-e", "-f") or names(flag, "--regexp") or names(flag, "--file") for flag in _spelt(flags))
+    yield from secret(flags + operands(words)[0 if told else 1 :])
+
+
+def _spelt(flags: Sequence[str]) -> Iterator[str]:
+    for word in flags:
+        yield from spelt(word)
 
 
 def _reader(*danger: str, writing: tuple[str, ...] = (), valued: str = "", checks: tuple[Check, ...] = ()) -> Program:
@@ -100,7 +106,7 @@ PROGRAMS: Mapping[str, Program] = {
     **{name: _reader() for name in _PLAIN_READERS.split()},
     **{name: Program() for name in _SPEAKERS.split()},
     **{name: Program(checks=(_secrets_after_pattern,)) for name in ("grep", "egrep", "fgrep", "zgrep")},
-    "git": Program(checks=(git,), prelude=GLOBAL),
+    "git": Program(checks=(git, _secrets), prelude=GLOBAL),
     "find": Program(checks=(scripts.find, _secrets)),
     "fd": _reader("-x", "--exec", "-X", "--exec-batch", valued="etdEcjS"),
     "rg": Program(

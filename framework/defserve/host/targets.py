@@ -26,8 +26,8 @@ def load_server(target: str) -> Any:
     Without an attribute the usual names (server, mcp, app) are tried, then the only server of the module.
     Raises UsageError saying what was not found and where it was looked for.
     """
-    path, attribute = _split(target)
-    if not (attribute or path.endswith(".py") or _is_module(path)) and (entry := installed(path)):
+    path, attribute = split_target(target)
+    if not (attribute or path.endswith(".py") or is_module(path)) and (entry := installed(path)):
         return load_server(entry[0].target)
     module = _load_file(path) if path.endswith(".py") else _import(path)
     found = _attribute(module, attribute, target) if attribute else _search(module, target)
@@ -67,7 +67,8 @@ def is_server(thing: object) -> bool:
     return not isinstance(thing, type) and callable(getattr(thing, "connect", None)) and hasattr(thing, "run")
 
 
-def _split(target: str) -> tuple[str, str]:
+def split_target(target: str) -> tuple[str, str]:
+    """The file or module, and the name in it, which is empty if none is given."""
     path, colon, attribute = target.rpartition(":")
     # "C:\\server.py" has a colon, but what follows it is no name.
     if colon and attribute.replace(".", "_").isidentifier():
@@ -75,11 +76,13 @@ def _split(target: str) -> tuple[str, str]:
     return target, ""
 
 
-def _is_module(name: str) -> bool:
+def is_module(name: str) -> bool:
+    """Whether it can be imported. A folder that is no package is nothing to import a server from."""
     if "." in name:
         return True  # looking for it would import the packages it is in
     try:
-        return importlib.util.find_spec(name) is not None
+        spec = importlib.util.find_spec(name)
+        return spec is not None and spec.origin is not None
     except ValueError:
         return name in sys.modules  # one that was made by hand
 

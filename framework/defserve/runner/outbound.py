@@ -76,7 +76,7 @@ class Outbound:
         self.backoff = backoff or Backoff()
         self.over = asyncio.Event()
         self.seconds: float | None = None
-        self.connections = 0
+        self.announce: Callable[[str], None] = log.info
         self._was_admitted = False
 
     def stop(self, seconds: float | None) -> None:
@@ -102,7 +102,6 @@ class Outbound:
         connection = Connection(self.composition, transport, carrier=self.guest, caller=self.guest.caller)
         connection.attach(engine)
         self.guest.connected(engine, transport.send)
-        self.connections += 1
         try:
             transport.start(asyncio.get_running_loop(), connection.received, ended.set)
             if await self._admitted(ended):
@@ -126,6 +125,7 @@ class Outbound:
             return False
         self._was_admitted = True
         self.backoff.reset()
+        self.announce(f"connected to {self.url}")
         return True
 
     def _judge(self, code: int, reason: str) -> None:
@@ -178,6 +178,7 @@ async def outbound(outbound: Outbound) -> AsyncGenerator[Outbound]:
 def serve_outbound(place: Outbound) -> int:
     """Serve until a signal ends it; the exit code."""
     composition, loop = place.composition, asyncio.new_event_loop()
+    place.announce = lambda text: print(text, file=sys.stderr, flush=True)
     try:
         asyncio.set_event_loop(loop)
         stop = Stopper(loop, composition)

@@ -135,6 +135,10 @@ class Content(NamedTuple):
     value: Any
     encoded: bytes
 
+    @property
+    def may_have_booleans(self) -> bool:
+        return b"true" in self.encoded or b"false" in self.encoded
+
 
 class Successor(NamedTuple):
     """What to keep of a new checkpoint; its patch, where that is kept."""
@@ -151,7 +155,7 @@ def successor(at: Checkpoint, after: Content | None, parent: Record | None, befo
     if after is None:
         return Successor(Record(at, "opaque"))
     if parent is not None and before is not None and len(parent.chain) < SNAPSHOT_EVERY:
-        ops = diff(before.value, after.value)
+        ops = diff(before.value, after.value, has_booleans=before.may_have_booleans or after.may_have_booleans)
         body = to_json(ops)
         if len(body) < len(after.encoded) and len(ops) <= MAX_OPS:
             return Successor(Record(at, "patch", (*parent.chain, parent.id), body), ops)

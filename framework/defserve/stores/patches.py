@@ -5,7 +5,7 @@ JSON has one kind of number, so 1 and 1.0 are the same here; true and 1 are not.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ MAX_DEPTH: Final = 64
 MAX_BYTES: Final = 1024 * 1024
 
 Op = dict[str, Any]
+Same = Callable[[Any, Any], bool]
 
 _UNBOUNDED: Final = 1 << 62
 
@@ -29,14 +30,15 @@ class BadPatch(Refused, ValueError):
     error_type = "bad_patch"
 
 
-def diff(before: Any, after: Any) -> list[Op]:
+def diff(before: Any, after: Any, *, has_booleans: bool = True) -> list[Op]:
     """The operations (add, remove, replace) that make `after` of `before`; none if they are the same.
 
     Their values are those of `after`, not copies. In arrays the common beginning and end are left out, and what is
-    between is compared place by place: good for appending, inserting, deleting and editing in one place.
+    between is compared place by place: good for appending, inserting, deleting and editing in one place. Who knows that
+    there are no booleans in either is spared a closer look: `has_booleans`.
     """
     ops: list[Op] = []
-    _diff("", before, after, ops)
+    _diff("", before, after, ops, _same if has_booleans else _equal)
     return ops
 
 
@@ -75,21 +77,21 @@ def replay(value: Any, ops: list[Op]) -> Any:
         return _applied(value, ops)
 
 
-def _diff(path: str, before: Any, after: Any, ops: list[Op]) -> None:
-    if _same(before, after):
+def _diff(path: str, before: Any, after: Any, ops: list[Op], same: Same) -> None:
+    if same(before, after):
         return
     if is_object(before) and is_object(after):
-        _diff_objects(path, before, after, ops)
+        _diff_objects(path, before, after, ops, same)
     elif isinstance(before, list) and isinstance(after, list):
-        _diff_arrays(path, before, after, ops)  # pyright: ignore[reportUnknownArgumentType]
+        _diff_arrays(path, before, after, ops, same)  # pyright: ignore[reportUnknownArgumentType]
     else:
         ops.append({"op": "replace", "path": path, "value": after})
 
 
-def _diff_objects(path: str, before: dict[str, Any], after: dict[str, Any], ops: list[Op]) -> None:
+def _diff_objects(path: str, before: dict[str, Any], after: dict[str, Any], ops: list[Op], same: Same) -> None:
     for name, value in before.items():
         if name in after:
-            _diff(_below(path, name), value, after[name], ops)
+            _diff(_below(path, name), value, after[name], ops, same)
         else:
             ops.append({"op": "remove", "path": _below(path, name)})
     for name, value in after.items():
@@ -97,15 +99,15 @@ def _diff_objects(path: str, before: dict[str, Any], after: dict[str, Any], ops:
             ops.append({"op": "add", "path": _below(path, name), "value": value})
 
 
-def _diff_arrays(path: str, before: list[Any], after: list[Any], ops: list[Op]) -> None:
+def _diff_arrays(path: str, before: list[Any], after: list[Any], ops: list[Op], same: Same) -> None:
     both = min(len(before), len(after))
     start = end = 0
-    while start < both and _same(before[start], after[start]):
+    while start < both and same(before[start], after[start]):
         start += 1
-    while end < both - start and _same(before[-1 - end], after[-1 - end]):
+    while end < both - start and same(before[-1 - end], after[-1 - end]):
         end += 1
     for at in range(start, both - end):
-        _diff(f"{path}/{at}", before[at], after[at], ops)
+        _diff(f"{path}/{at}", before[at], after[at], ops, same)
     at = both - end
     for _ in range(at, len(before) - end):
         ops.append({"op": "remove", "path": f"{path}/{at}"})
@@ -119,6 +121,11 @@ def _same(one: Any, other: Any) -> bool:
         # Python calls 1 and True equal; their texts tell them apart as fast as it is told.
         return one is other or (one == other and to_json(one) == to_json(other))
     return one == other and (one is True or one is False) == (other is True or other is False)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """The same, where there are no booleans."""
+    return one is other or one == other
 
 
 def _below(path: str, name: str) -> str:

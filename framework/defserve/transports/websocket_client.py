@@ -19,19 +19,24 @@ LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 CONNECT_SECONDS = 10.0
 PING_SECONDS = 20.0
 FAREWELL_SECONDS = 2.0
+BACKLOG_BYTES = 16 * 1024 * 1024
 
 POLICY: Final = 1008
 NORMAL: Final = 1000
 
 
 class WebSocketClient:
-    """One open connection. `end` says how it ended: the closing code, and the reason in words."""
+    """One open connection. `end` says how it ended: the closing code, and the reason in words.
+
+    While more than `BACKLOG_BYTES` wait to be sent nothing is read, so that who does not listen cannot ask either.
+    """
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self.closed = False
         self.end: tuple[int, str] = (0, "")
         self._waiting: deque[tuple[bytes, Callable[[], None] | None]] = deque()
+        self._backlog = 0
         self._more, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -81,6 +86,7 @@ class WebSocketClient:
         """Queue a message; an empty one is none."""
         if message and not self.closed:
             self._waiting.append((message, taken))
+            self._backlog += len(message)
             self._idle.clear()
             self._more.set()
         elif taken is not None:
@@ -116,6 +122,8 @@ class WebSocketClient:
         try:
             while True:
                 received([await self._socket.recv(decode=False)])
+                if self._backlog > BACKLOG_BYTES:
+                    await self._idle.wait()
         except closed as error:
             self.end = _farewell(error)
         finally:
@@ -133,9 +141,14 @@ class WebSocketClient:
                     await self._socket.send(message, text=True)
                 except closed:
                     self.closed = True
+                self._backlog -= len(message)
                 if taken is not None:
                     taken()
             self._idle.set()
+        while self._waiting:
+            _, taken = self._waiting.popleft()
+            if taken is not None:
+                taken()
 
 
 def _farewell(closed: Any) -> tuple[int, str]:

@@ -75,3 +75,7 @@ def test_bare_kinds_of_the_gateway_get_the_name_of_what_they_hold():
     assert namespaced("system", {"you": {}}) == "system/welcome"
     assert namespaced("system", {"error": "x"}) == "system/error"
     assert namespaced("chat", {"error": "x"}) == "chat"
+
+
+def test_a_context_too_long_for_a_kind_is_left_out():
+    assert kind_of("mcp/request", "resources/read", {"uri": "a" * 3_000}) == "mcp/request:resources/read"

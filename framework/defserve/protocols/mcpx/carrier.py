@@ -19,7 +19,7 @@ from defserve.protocols.mcpx.errors import NotCapable, NotWelcome
 from defserve.protocols.mcpx.kinds import REQUEST, RESPONSE, kind_of
 from defserve.protocols.mcpx.participant import Participant, Payload
 from defserve.protocols.mcpx.proposals import Clock, Proposal
-from defserve.protocols.mcpx.topic import Asked, Chat, Presence, Spoofed, Topic
+from defserve.protocols.mcpx.topic import Asked, Chat, Presence, Problem, Spoofed, Topic
 from defserve.wire.codec import encode
 from defserve.wire.messages import Encoded, Reply
 
@@ -82,7 +82,6 @@ class TopicCarrier:
         self._on_chat, self._on_proposal = on_chat, on_proposal
         self._sessions: dict[str, Session] = {}
         self._engine: Engine | None = None
-        self._reported: dict[str, int] = {}
         self.withheld = 0
         """Messages of ours that the welcome does not allow, and so were not sent."""
 
@@ -107,7 +106,8 @@ class TopicCarrier:
 
     def caller(self, peer: str) -> Principal:
         """Who a participant is: the gateway has checked its token and vouches for its name."""
-        return Principal(peer) if is_token_id(peer) else anonymous(repr(peer))
+        name = f"mcpx:{peer}"
+        return Principal(name) if is_token_id(name) else anonymous(repr(peer))
 
     # -- in ----------------------------------------------------------------------------------------------
 
@@ -119,6 +119,8 @@ class TopicCarrier:
             return [Parcel(heard.participant, None, event=LEFT)]
         if isinstance(heard, Spoofed):
             self._refuse(heard)
+        elif isinstance(heard, Problem):
+            log.warning("the gateway refused something: %s %s", heard.error, heard.message)
         elif isinstance(heard, Chat) and (not heard.to or self.topic.me in heard.to):
             self._spawn(self._on_chat, heard)
         elif isinstance(heard, Proposal):
@@ -161,8 +163,7 @@ class TopicCarrier:
         id = envelope.body.get("id")
         if spoofed.kind.base != REQUEST or self.topic.me not in envelope.to or not isinstance(id, int | str):
             return
-        self._reported[peer] = self._reported.get(peer, 0) + 1
-        if self._reported[peer] <= REPORTS:
+        if self.topic.misbehaviour.get(peer, REPORTS + 1) <= REPORTS:
             error = {"code": INVALID_REQUEST, "message": f"Invalid request: {spoofed.reason}"}
             payload = {"jsonrpc": "2.0", "id": id, "error": error}
             self._post(str(spoofed.kind._replace(base=RESPONSE)), payload, (peer,), envelope.id)

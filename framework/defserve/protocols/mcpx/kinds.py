@@ -28,6 +28,9 @@ CONTEXT_FIELD: Final[Mapping[str, str]] = {
 """Method to the place in its params that CONTEXT repeats."""
 
 
+LONGEST_CONTEXT: Final = 2_048
+
+
 class Kind(NamedTuple):
     """A kind in its parts; `method` and `context` are empty where it has none."""
 
@@ -46,9 +49,9 @@ def parse_kind(text: str) -> Kind | None:
 
 
 def kind_of(base: str, method: str, params: Mapping[str, Any]) -> str:
-    """The kind of a message about `method`: its CONTEXT is in the params, if the method has one."""
+    """The kind of a message about `method`. Its CONTEXT is in the params, if it has one; a huge one is left out."""
     context = context_of(method, params)
-    return f"{base}:{method}:{context}" if context else f"{base}:{method}"
+    return f"{base}:{method}:{context}" if 0 < len(context) <= LONGEST_CONTEXT else f"{base}:{method}"
 
 
 def context_of(method: str, params: Mapping[str, Any]) -> str:

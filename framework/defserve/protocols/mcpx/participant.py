@@ -19,6 +19,7 @@ from defserve.protocols.mcpx.topic import Answered, Heard, Presence, Problem, To
 from defserve.wire.messages import Encoded, Id
 
 ANSWER_SECONDS: Final = 60.0
+ASKED_AT_MOST: Final = 10_000
 
 Payload: TypeAlias = Mapping[str, Any]
 Told: TypeAlias = Callable[[Payload | PeerError], None]
@@ -243,6 +244,8 @@ class Participant:
         """A request went out in this envelope; `reply` is told the payload of its response, or why there is none."""
         parts = parse_kind(kind)
         assert parts is not None
+        if len(self._asks) >= ASKED_AT_MOST:
+            self._fail(next(iter(self._asks)), PeerError("too many requests wait for an answer"))
         self._asks[envelope] = Ask(to, parts, id, reply)
 
     def _answered(self, answer: Answered) -> None:

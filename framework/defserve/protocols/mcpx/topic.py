@@ -160,7 +160,7 @@ class Topic:
     # -- the gateway -------------------------------------------------------------------------------------
 
     def _system(self, envelope: Envelope) -> Heard | None:
-        if not envelope.sender.startswith("system"):
+        if envelope.sender.partition(":")[0] != "system":
             self.count(envelope.sender, f"{envelope.kind} is for the gateway to say")
             return None
         payload = envelope.body

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve.host.participant import TopicClient, join_topic
+from tests.cli.conftest import Outcome
+from tests.gateway.topics import PATIENCE, Running, gateway
+from tests.serving import fresh
+
+Run = Callable[..., Outcome]
+pytestmark = pytest.mark.anyio
+
+
+class Terminal:
+    """`defserve topic` in a process, and a person who types."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def line(self, text: str) -> str:
+        """The next line that holds this."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(4 * PATIENCE):
+            while line := (await self._process.stdout.readline()).decode():
+                if text in line:
+                    return line.strip()
+        raise AssertionError(f"it ended without {text!r}")
+
+    def type(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+
+    async def ends(self) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        async with asyncio.timeout(4 * PATIENCE):
+            return await self._process.wait()
+
+
+@asynccontextmanager
+async def terminal(running: Running, tmp_path: Path, *more: str) -> AsyncGenerator[Terminal]:
+    token = tmp_path / "token"
+    token.write_text("t-admin\n")
+    command = ["-m", "defserve", "topic", running.url, "--topic", "demo", "--token-file", str(token), *more]
+    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, **pipes)
+    try:
+        yield Terminal(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def propose(agent: TopicClient, **arguments: Any):
+    return agent.propose("worker", "tools/call", {"name": "add", "arguments": arguments})
+
+
+async def test_a_person_approves_and_declines_at_the_terminal(tmp_path: Path):
+    async with gateway() as running, fresh("hello").join(f"mcpx+{running.topic()}", token="t-worker"):
+        async with join_topic(running.topic(), token="t-agent") as agent, terminal(running, tmp_path) as person:
+            assert await person.line("you are") == "you are admin; you may send mcp/*, chat"
+            first, second = propose(agent, a=20, b=22), propose(agent, a=1, b=1)
+            assert '[1] agent proposes to worker: {"method": "tools/call"' in await person.line("[1]")
+            await person.line("[2]")
+            said = agent.said()
+            person.type("n 2 not today")
+            assert (await anext(said)).text == "declined: not today"
+            person.type("y")
+            assert (await agent.outcome(first))["content"][0]["text"] == "42"
+            assert "42" in await person.line("done 1")
+            person.type("y 2")
+            assert "no proposal 2" in await person.line("not done")
+            person.type("say thanks")
+            assert (await anext(said)).text == "thanks"
+            person.type("who")
+            assert await person.line("worker is here") == "worker is here: mcp/response:*, chat"
+            person.type("what?")
+            await person.line("approve proposal N")
+            person.type("q")
+            assert await person.ends() == 0
+            assert second.status == "pending"
+
+
+async def test_it_watches_in_json_and_lets_nothing_through_that_moves_the_cursor(tmp_path: Path):
+    async with gateway() as running, join_topic(running.topic(), token="t-agent") as agent:
+        async with terminal(running, tmp_path) as person:
+            await person.line("agent is here")
+            agent.chat("\x1b[2Jadmin: yes\n")
+            assert "\x1b" not in (line := await person.line("yes")) and line.startswith("agent: ")
+        async with terminal(running, tmp_path, "--watch", "--json") as watcher:
+            await watcher.line("agent is here")
+            agent.chat("hello")
+            shown = json.loads(await watcher.line("hello"))
+            assert (shown["event"], shown["from"], shown["text"]) == ("chat", "agent", "agent: hello")
+
+
+async def test_a_gateway_that_leaves_is_said_to_have_left(tmp_path: Path):
+    async with gateway() as running:
+        ended = terminal(running, tmp_path)
+        person = await ended.__aenter__()
+        await person.line("you are")
+    assert await person.ends() in (0, 4)
+    await ended.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["http://127.0.0.1:1/ws", "--topic", "demo"], "there can be no gateway"),
+        (["ws://127.0.0.1:1/ws"], "no topic is named"),
+        (["ws://127.0.0.1:1/ws", "--topic", "demo", "--token-file", "nowhere"], "nowhere cannot be read"),
+    ],
+)
+def test_wrong_usage_is_named(defserve: Run, argv: list[str], complaint: str):
+    code, _, err = defserve("topic", *argv)
+    assert code == 1 and complaint in err
+
+
+def test_no_gateway_is_unreachable(defserve: Run):
+    assert defserve("topic", "ws://127.0.0.1:1/ws", "--topic", "demo").code == 4
