@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 from dataclasses import replace
 
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from tests.gateway.topics import PEOPLE, eventually, gateway
+from tests.gateway.topics import PEOPLE, envelope, eventually, gateway
 
 pytestmark = pytest.mark.anyio
 
@@ -132,6 +134,32 @@ async def test_a_connection_ends_with_its_token(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(running.gateway.policy, "admit", briefly)
         async with running.joined("admin") as admin:
             assert await admin.closed() == (1008, "the token has expired")
+
+
+async def test_who_speaks_before_the_welcome_is_heard_in_order(monkeypatch: pytest.MonkeyPatch):
+    async with gateway() as running, running.joined("worker") as worker:
+        admit, let_in = running.gateway.policy.admit, asyncio.Event()
+
+        async def late(token: str | None, topic: str):
+            await let_in.wait()
+            return await admit(token, topic)
+
+        monkeypatch.setattr(running.gateway.policy, "admit", late)
+        async with running.open("t-admin") as admin:
+            admin.id = "admin"
+            said = [await admin.say("chat", {"text": str(number)}) for number in range(50)]
+            let_in.set()
+            said += [await admin.say("chat", {"text": str(number)}) for number in range(50)]
+            assert [(await worker.until("chat"))["id"] for _ in said] == said
+
+
+async def test_a_message_in_fragments_is_one_message():
+    async with gateway() as running, running.joined("worker") as worker, running.joined("admin") as admin:
+        whole = json.dumps(envelope("chat", "admin", {"text": "é" * 100}))
+        await admin.socket.send([whole[:40], whole[40:41], whole[41:]])
+        await admin.is_well()
+        await worker.until("system/presence")
+        assert await worker.socket.recv() == whole
 
 
 async def test_a_gateway_that_ends_tells_everyone_to_come_back():

@@ -30,11 +30,9 @@ class Ear:
         self.heard: list[bytes] = []
         self.ended: int | None = None
 
-    def waiting(self) -> int:
-        return 0
-
-    def write(self, frame: bytes) -> None:
+    def offer(self, frame: bytes, limit: float) -> bool:
         self.heard.append(frame)
+        return True
 
     def end(self, code: int, reason: str) -> None:
         self.ended = code

@@ -63,6 +63,8 @@ def test_an_ordinary_relative_path_is_allowed(path: str) -> None:
         ("..%2Fx", "encoded"),
         ("%252e%252e/x", "encoded"),
         ("a%00", "encoded"),
+        ("..%c0%afx", "encoded"),
+        ("%C0%AE%C0%AE/x", "encoded"),
         ("．．/x", "lookalike"),
         ("‥/x", "lookalike"),
         ("a／..／b", "lookalike"),

@@ -224,6 +224,8 @@ def test_what_is_not_text_is_refused(value: object) -> None:
         "sed '" + "1," * 2000 + "'",
         "sed 's/" + "\\/" * 2000 + "'",
         "awk '" + "|" * 4000 + "'",
+        "awk '" + "/[" * 1900 + "'",
+        "awk '" + "/(/ " * 1000 + "'",
         "git log " + "-" * 4000,
         "git log " + "--output " * 450,
         "tar " + "x" * 4000,

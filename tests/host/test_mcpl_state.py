@@ -30,7 +30,8 @@ BLOCK: dict[str, Any] = {"version": "0.4", "featureSets": {SET: {"uses": ["tools
 @asynccontextmanager
 async def example(name: str, road: str = "memory", version: str = HANDSHAKE, **options: Any) -> AsyncGenerator[Client]:
     how: dict[str, Any] = {"answers": options.pop("answers", None), "timeout": options.pop("timeout", 20)}
-    mcpl = Mcpl(**{"audit": [], **options})
+    settings: dict[str, Any] = {"audit": [], **options}
+    mcpl = Mcpl(**settings)
     if road == "memory":
         async with fresh(name).connect(version, mcpl=mcpl, **how) as client:
             yield client

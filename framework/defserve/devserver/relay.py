@@ -119,12 +119,17 @@ class Relay:
         link.capabilities = member(member(reply, "result"), "capabilities")
 
     def adopt(self, child: Child, previous: Child | None) -> None:
-        link = self._current = self._links[child]
+        link = self._current = self._links.get(child)
         old = self._links.get(previous) if previous is not None else None
+        if link is None:  # gone already, which will be noticed
+            if old is not None:
+                self._spawn(self._retire(old))
+            return
         # Written at once: what the client says next comes behind it.
         child.write(b"".join(map(_line, self._preamble(link))))
         heard = self._move(old, link) if old is not None else []
-        news = changes(link.capabilities) if old is not None and self._opening.initialized is not None else []
+        # Whoever is still held has not seen any list.
+        news = changes(link.capabilities) if self._opening.initialized is not None and not self._holding else []
         self._spawn(self._hand_over(old, news + heard))
 
     def _preamble(self, link: Link) -> Iterator[Json]:
@@ -184,6 +189,7 @@ class Relay:
         while line := await link.child.output.readline():
             await self._from_child(link, line)
         del self._links[link.child]
+        self.lost(link.child)  # at once: what came now would be answered by nobody
         for waiting in link.ours.values():
             if not waiting.done():
                 waiting.set_exception(NotServing())

@@ -29,7 +29,7 @@ def serve(plan: Plan, files: Files, grace: float) -> int:
 
 async def _serve(plan: Plan, files: Files, grace: float) -> int:
     ending = stop_signals()
-    relay = Relay(_write, grace)
+    relay = Relay(Pen().write, grace)
     with tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder:
         supervising = asyncio.create_task(Supervisor(plan, relay, files, Path(folder)).run())
         read_lines(relay.from_client, lambda: ending.done() or ending.set_result(0))
@@ -66,22 +66,27 @@ def read_lines(take: Callable[[bytes], Awaitable[None]], left: Callable[[], obje
 
     def read() -> None:
         rest = b""
-        with suppress(RuntimeError):  # the loop has ended
+        try:
             while chunk := os.read(STDIN, CHUNK):
                 *lines, rest = (rest + chunk).split(b"\n")
                 asyncio.run_coroutine_threadsafe(hand_over([line for line in lines if line.strip()]), loop).result()
-            loop.call_soon_threadsafe(left)
+        finally:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(left)
 
     # A thread, for a pipe, a file and a terminal are read alike by it alone; nothing waits for it at the end.
     start_new_thread(read, ())
 
 
-_writing = asyncio.Lock()
+class Pen:
+    """Writes to standard output, a line at a time, without holding up the loop."""
 
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
 
-async def _write(line: bytes) -> None:
-    async with _writing:
-        await asyncio.to_thread(_write_all, line)
+    async def write(self, line: bytes) -> None:
+        async with self._turn:
+            await asyncio.to_thread(_write_all, line)
 
 
 def _write_all(line: bytes) -> None:

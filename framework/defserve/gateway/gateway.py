@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from defserve.auth.buckets import Buckets, Rate
@@ -123,14 +124,15 @@ class Gateway:
         self.metrics.received += 1
         self.metrics.received_bytes += len(data)
         envelope = parse(data)
-        if wait := self._pace.take((member.topic.name, member.id)):
+        if wait := self._pace.take(member.key):
             self._refuse(member, "rate_limited", "slow down", envelope, {"retry_after": round(wait, 3)})
         elif isinstance(envelope, Broken):
             self._broken(member, envelope)
         else:
             member.malformed = 0
             self._judge(member, envelope, data)
-        self._drop_slow()
+        if self._slow:
+            self._drop_slow()
 
     def _judge(self, member: Member, envelope: Envelope, data: bytes) -> None:
         kind = envelope.kind
@@ -214,11 +216,8 @@ class Gateway:
         """Write to all who keep up; the others are noted, to be dropped when this is done."""
         frame, limit = self._framed(data), self.limits.waiting
         for member in members:
-            wire = member.wire
-            if wire.waiting() > limit:
+            if not member.wire.offer(frame, limit):
                 self._slow.append(member)
-            else:
-                wire.write(frame)
 
     def _drop_slow(self) -> None:
         # Telling the others may find more of them, so this is a list and no recursion.
@@ -226,7 +225,7 @@ class Gateway:
             member = self._slow.pop()
             if member.is_in:
                 reason = f"more than {self.limits.waiting} bytes waited for you"
-                member.wire.write(self._framed(error(member, "slow_reader", reason)))
+                member.wire.offer(self._framed(error(member, "slow_reader", reason)), inf)
                 member.wire.end(TRY_LATER, "too slow")
                 self._leave(member, "slow")
 

@@ -7,8 +7,9 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -24,15 +25,16 @@ from defserve.gateway.requests import Answer, Incoming, answer, problem, read_re
 from defserve.transports.gate import Gate
 
 try:
-    from websockets import ConnectionClosed, Headers
+    from websockets import Headers
     from websockets.asyncio.server import Server, ServerConnection, serve
+    from websockets.frames import Frame, Opcode
     from websockets.http11 import Request, Response
-    from websockets.protocol import State
+    from websockets.protocol import Event, State
 except ImportError:
     raise UsageError("a gateway needs websockets, which is not installed", fix='pip install "defserve[http]"') from None
 
 SERVICE_RESTART: Final = 1012
-READING_AHEAD: Final = 16
+MESSAGE: Final = frozenset((Opcode.TEXT, Opcode.BINARY, Opcode.CONT))
 FINAL_TEXT: Final = 0x81
 
 # What the library says of connections that fail is for its authors; ours is one line of JSON each.
@@ -56,6 +58,9 @@ class Door(ServerConnection):
         super().__init__(*args, **options)
         self._site = site
         self._head: bytes | None = b""
+        self._parts: list[bytes] = []
+        self._early: list[bytes] = []
+        self._listener: Callable[[bytes], None] | None = None
 
     def data_received(self, data: bytes) -> None:
         if self._head is None:
@@ -83,14 +88,44 @@ class Door(ServerConnection):
         self.transport.write(response.encode())
         self.transport.close()
 
+    def process_event(self, event: Event) -> None:
+        # Messages are taken where they are read: a queue and a task to empty it cost more than all the rules.
+        if not isinstance(event, Frame) or event.opcode not in MESSAGE:
+            super().process_event(event)
+        elif not event.fin or self._parts:
+            self._parts.append(bytes(event.data))
+            if event.fin:
+                whole = b"".join(self._parts)
+                self._parts.clear()
+                self._message(whole)
+        else:
+            self._message(bytes(event.data))
+
+    def _message(self, data: bytes) -> None:
+        if self._listener is not None:
+            self._listener(data)
+        else:
+            # It speaks before it is let in.
+            self._early.append(data)
+            self.transport.pause_reading()
+
+    def listen(self, listener: Callable[[bytes], None]) -> None:
+        """Hand over every message from the first on."""
+        for data in self._early:
+            listener(data)
+        self._early.clear()
+        self._listener = listener
+        self.transport.resume_reading()
+
     # -- a wire ------------------------------------------------------------------------------------------
 
-    def waiting(self) -> int:
-        return self.transport.get_write_buffer_size()
-
-    def write(self, frame: bytes) -> None:
-        if self.state is State.OPEN:
-            self.transport.write(frame)
+    def offer(self, frame: bytes, limit: float) -> bool:
+        transport = self.transport
+        if transport.get_write_buffer_size() > limit:
+            return False
+        if self.protocol.state is State.OPEN:
+            transport.write(frame)
+        return True
 
     def end(self, code: int, reason: str) -> None:
         self._site.begin(self.close(code, reason))
@@ -143,11 +178,9 @@ class Site:
             return
         lasts = None if admission.expires is None else admission.expires - time.time()
         try:
+            door.listen(partial(self.gateway.receive, member))
             async with asyncio.timeout(lasts):
-                while True:
-                    self.gateway.receive(member, await door.recv(decode=False))
-        except ConnectionClosed:
-            pass
+                await door.wait_closed()
         except TimeoutError:
             await door.close(POLICY, "the token has expired")
         finally:
@@ -202,7 +235,6 @@ async def _served(site: Site, config: GatewayConfig, one: socket.socket, tls: ss
         compression=None,
         server_header=None,
         max_size=limits.message,
-        max_queue=READING_AHEAD,
         open_timeout=limits.opening,
         close_timeout=limits.farewell,
         ping_interval=limits.ping,

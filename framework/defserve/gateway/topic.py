@@ -13,12 +13,11 @@ from defserve.protocols.mcpx.envelope import now
 class Wire(Protocol):
     """The way to one participant. Nothing here waits."""
 
-    def waiting(self) -> int:
-        """The bytes that it has not taken yet."""
-        ...
+    def offer(self, frame: bytes, limit: float) -> bool:
+        """Send a frame that is ready for the wire, unless more than `limit` bytes wait already: whether it was taken.
 
-    def write(self, frame: bytes) -> None:
-        """Send a frame that is ready for the wire; nothing happens if the connection is closing."""
+        On a connection that is closing nothing happens.
+        """
         ...
 
     def end(self, code: int, reason: str) -> None:
@@ -29,13 +28,14 @@ class Wire(Protocol):
 class Member:
     """One connection of one participant: the state of §10.1."""
 
-    __slots__ = ("topic", "id", "capabilities", "routing", "wire", "connection", "connected_at", "malformed")
+    __slots__ = ("topic", "id", "key", "capabilities", "routing", "wire", "connection", "connected_at", "malformed")
 
     def __init__(
         self, topic: Topic, id: str, capabilities: Capabilities, routing: Routing, wire: Wire, connection: str
     ) -> None:
         self.topic, self.id, self.capabilities, self.routing, self.wire = topic, id, capabilities, routing, wire
         self.connection, self.connected_at = connection, now()
+        self.key = topic.name, id
         self.malformed = 0
         """Frames in a row that were none."""
 

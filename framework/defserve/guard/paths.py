@@ -27,7 +27,8 @@ MAX_NAME_BYTES = 255
 _RESERVED = re.compile(
     r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³])\s*(?:[.:].*)?", re.IGNORECASE | re.DOTALL
 )
-_ENCODED = re.compile(r"%(?:25)*(?:2e|2f|5c|00)", re.IGNORECASE)
+# C0 and C1 begin the overlong forms that lax decoders take for dots and slashes; no UTF-8 text holds them.
+_ENCODED = re.compile(r"%(?:25)*(?:2e|2f|5c|00|c[01])", re.IGNORECASE)
 _FORM = "a path relative to the root, with '/' between names, without '..', '~', drives or links that lead out"
 
 

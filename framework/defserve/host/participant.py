@@ -38,31 +38,12 @@ class TopicClient(Participant):
         super().__init__()
         self.over = asyncio.Event()
         self._heard: list[asyncio.Queue[Heard | None]] = []
-        self._tools: dict[tuple[str, str], dict[str, Any]] = {}
+        self._listed: dict[tuple[str, str], dict[str, Any] | None] = {}
 
     async def call_tool(self, to: str, tool: str, /, **arguments: Any) -> Any:
         """Call a tool of a participant, by proposal where we may not: its value. Raises ToolError if it failed."""
         result = await self.perform(to, "tools/call", {"name": tool, "arguments": arguments})
         return value_of(result, await self._returns(to, tool) if lone_text(result) is not None else None)
-
-    async def tools(self, of: str) -> list[dict[str, Any]]:
-        """The tools of a participant."""
-        found: list[dict[str, Any]] = []
-        params: dict[str, Any] = {}
-        while True:
-            page = await self.request(of, "tools/list", params)
-            found += [tool for tool in page.get("tools", []) if is_object(tool)]
-            if not isinstance(page.get("nextCursor"), str):
-                return found
-            params = {"cursor": page["nextCursor"]}
-
-    async def tool(self, of: str, name: str) -> dict[str, Any] | None:
-        """One tool as its participant lists it; None where it lists none of that name, or we may not ask."""
-        if (of, name) not in self._tools and self.may("mcp/request:tools/list"):
-            self._tools |= {
-                (of, tool["name"]): tool for tool in await self.tools(of) if isinstance(tool.get("name"), str)
-            }
-        return self._tools.get((of, name))
 
     def heard(self) -> AsyncIterator[Heard]:
         """What happens in the topic from now on: chat, presence, proposals, requests, responses, refusals."""
@@ -125,10 +106,13 @@ class TopicClient(Participant):
             log.debug("%s", error.message)
 
     async def _returns(self, to: str, tool: str) -> dict[str, Any] | None:
-        try:
-            meta = (await self.tool(to, tool) or {}).get("_meta")
-        except PeerError:
-            return None
+        """The type of a tool's value, which is asked for once; None where it does not say, or we may not ask."""
+        if (to, tool) not in self._listed:
+            try:
+                self._listed[to, tool] = await self.tool(to, tool)
+            except PeerError:
+                return None
+        meta = (self._listed[to, tool] or {}).get("_meta")
         found = meta.get(RETURNS) if is_object(meta) else None
         return found if is_object(found) else None
 

@@ -76,7 +76,6 @@ class Outbound:
         self.backoff = backoff or Backoff()
         self.over = asyncio.Event()
         self.seconds: float | None = None
-        self.announce: Callable[[str], None] = log.info
         self._was_admitted = False
 
     def stop(self, seconds: float | None) -> None:
@@ -97,7 +96,9 @@ class Outbound:
 
     async def _visit(self, engine: Engine) -> None:
         limits = self.composition.limits
-        transport = await WebSocketClient.open(self.url, token=self._token, longest=limits.message)
+        transport = await self._open(limits.message)
+        if transport is None:
+            return
         ended = asyncio.Event()
         connection = Connection(self.composition, transport, carrier=self.guest, caller=self.guest.caller)
         connection.attach(engine)
@@ -115,6 +116,17 @@ class Outbound:
             await transport.aclose()
         self._judge(*transport.end)
 
+    async def _open(self, longest: int) -> WebSocketClient | None:
+        """The connection; None if it is over before there is one."""
+        opening = asyncio.create_task(WebSocketClient.open(self.url, token=self._token, longest=longest))
+        over = asyncio.create_task(self.over.wait())
+        try:
+            await asyncio.wait((opening, over), return_when=asyncio.FIRST_COMPLETED)
+            return opening.result() if opening.done() else None
+        finally:
+            over.cancel()
+            opening.cancel()
+
     async def _admitted(self, ended: asyncio.Event) -> bool:
         try:
             async with asyncio.timeout(ADMISSION_SECONDS):
@@ -125,7 +137,7 @@ class Outbound:
             return False
         self._was_admitted = True
         self.backoff.reset()
-        self.announce(f"connected to {self.url}")
+        log.info("connected to %s", self.url)
         return True
 
     def _judge(self, code: int, reason: str) -> None:
@@ -178,7 +190,6 @@ async def outbound(outbound: Outbound) -> AsyncGenerator[Outbound]:
 def serve_outbound(place: Outbound) -> int:
     """Serve until a signal ends it; the exit code."""
     composition, loop = place.composition, asyncio.new_event_loop()
-    place.announce = lambda text: print(text, file=sys.stderr, flush=True)
     try:
         asyncio.set_event_loop(loop)
         stop = Stopper(loop, composition)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -20,7 +20,6 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from defserve.errors import LimitExceeded, Refused
-from defserve.jsonvalue import is_object
 from defserve.stores.checkpoint_cache import Known
 from defserve.stores.checkpoint_ids import RANDOM, canonical, identify, is_id, verify
 from defserve.stores.checkpoints import (
@@ -48,7 +47,7 @@ TREE: Final = "tree"
 ATTEMPTS: Final = 64
 CACHED: Final = 32 * 1024 * 1024
 
-_CONTAINERS: Final = frozenset((dict, list))
+_ITEMS: Final[dict[type, Callable[[Any], Iterable[Any]]]] = {dict: dict[str, Any].values, list: iter}
 
 
 class HeadMoved(Refused):
@@ -359,10 +358,10 @@ def _encoded_of(record: Record, records: dict[str, Record]) -> bytes:
 
 
 def _is_deeper(value: Any, depth: int) -> bool:
-    level: list[Any] = [value] if type(value) in _CONTAINERS else []
+    level: list[Any] = [value] if type(value) in _ITEMS else []
     for _ in range(depth):
-        items = (item for held in level for item in (held.values() if is_object(held) else held))
-        level = [item for item in items if type(item) in _CONTAINERS]
+        # Of every commit, so in one go: the most of a large content are leaves.
+        level = [item for held in level for item in _ITEMS[type(held)](held) if type(item) in _ITEMS]
         if not level:
             return False
     return True

@@ -71,6 +71,8 @@ HOSTILE = {
     "elifs": "if a:pass\n" + "elif a:pass\n" * 800,
     "many own names": "x=[];x.pop\n" * 900,
     "unpacking": "a,b=c\n" * 500,
+    "one wide unpacking": "a," * 1600 + "=" + "[]," * 1600 + "\na.append(1)",
+    "many kept rows": "x=[[0]];x[0].append(x)\n" * 400,
 }
 
 

@@ -171,6 +171,19 @@ async def test_what_may_not_be_asked_is_proposed_without_a_word_of_the_caller():
             assert await agent.call_tool("worker", "add", a=2, b=2) == "4"  # a type it may not ask for
 
 
+async def test_a_server_may_fulfil_what_it_is_itself_to_do():
+    server = calculator()
+
+    @server.on_proposal
+    async def decide(proposal: Proposal, participant: Participant) -> bool:
+        return proposal.target == participant.id
+
+    async with gateway(worker=FULL, agent=PROPOSER) as there, joined(server, there):
+        async with join_topic(there.url, token="agent") as agent:
+            result = await agent.perform("worker", "tools/call", ADD)
+            assert result["content"][0]["text"] == "3"
+
+
 async def test_an_orchestrator_declines_and_says_so():
     server, seen = Server("orchestrator", "1"), list[str]()
 

@@ -62,8 +62,7 @@ async def test_an_orchestrator_learns_from_a_person_and_then_decides_by_itself()
 
     @boss.on_proposal
     async def decide(proposal: Proposal, participant: Participant) -> bool | None:
-        tools = (await participant.request(proposal.target or "", "tools/list"))["tools"]
-        tool = next((tool for tool in tools if tool["name"] == proposal.context), None)
+        tool = await participant.tool(proposal.target or "", proposal.context)
         return True if rules.approves(proposal, tool) else None
 
     async with gateway(participants=PEOPLE) as there, serve(calculator(), there, "worker"), serve(boss, there, "boss"):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
-from defserve.jsonvalue import is_object
+from defserve.jsonvalue import is_array, is_object
 from defserve.protocols.mcpx.capabilities import Capabilities
 from defserve.protocols.mcpx.checking import FORMATS
 from defserve.protocols.mcpx.envelope import Envelope
@@ -20,6 +20,7 @@ from defserve.wire.messages import Encoded, Id
 
 ANSWER_SECONDS: Final = 60.0
 ASKED_AT_MOST: Final = 10_000
+PAGES_AT_MOST: Final = 1_000
 
 Payload: TypeAlias = Mapping[str, Any]
 Told: TypeAlias = Callable[[Payload | PeerError], None]
@@ -159,6 +160,26 @@ class Participant:
         """Call a tool of another participant; its whole result."""
         params = {"name": tool, "arguments": {**(arguments or {}), **more}}
         return await self.request(to, "tools/call", params)
+
+    async def tools(self, of: str) -> list[dict[str, Any]]:
+        """The tools of a participant, as it lists them now."""
+        found: list[dict[str, Any]] = []
+        params: dict[str, Any] = {}
+        for _ in range(PAGES_AT_MOST):
+            page = await self.request(of, "tools/list", params)
+            listed: Any = page.get("tools") if is_object(page) else None
+            found += [tool for tool in listed if is_object(tool)] if is_array(listed) else []
+            cursor = page.get("nextCursor") if is_object(page) else None
+            if not isinstance(cursor, str):
+                break
+            params = {"cursor": cursor}
+        return found
+
+    async def tool(self, of: str, name: str) -> dict[str, Any] | None:
+        """One tool as its participant lists it now; None where it lists none of that name, or we may not ask."""
+        if not self.may(f"{REQUEST}:tools/list"):
+            return None
+        return next((tool for tool in await self.tools(of) if tool.get("name") == name), None)
 
     # -- proposals ---------------------------------------------------------------------------------------
 

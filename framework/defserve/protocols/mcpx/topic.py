@@ -131,7 +131,8 @@ class Topic:
             return None
         if is_reserved(envelope.kind):
             return self._system(envelope)
-        if not self.me or envelope.sender == self.me:
+        # Our own words come back and mean nothing, unless they are addressed to us: we may fulfil what we are to do.
+        if not self.me or (envelope.sender == self.me and self.me not in envelope.to):
             return None
         kind = parse_kind(envelope.kind)
         assert kind is not None
