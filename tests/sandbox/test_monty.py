@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sysconfig
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,6 +26,25 @@ def alone(source: str, **limits: float) -> Outcome:
 def test_restricted_code_runs_in_monty(level: Any) -> None:
     outcome = run("[n * n for n in range(3)]", level=level)
     assert (outcome.engine, outcome.layers, outcome.value) == ("monty", ("interpreter",), [0, 1, 4])
+
+
+def test_first_runs_at_once_do_not_find_the_interpreters_paths_half_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, calls = sysconfig.get_config_vars, iter(range(10_000))
+    overtaken, complete = threading.Event(), threading.Event()
+
+    def telling(*names: str) -> Any:
+        if next(calls) == 0:
+            overtaken.wait(0.05)
+            complete.set()
+        elif not complete.is_set():
+            overtaken.set()
+            raise AttributeError("userbase")
+        return told(*names)
+
+    monkeypatch.setattr(sysconfig, "get_config_vars", telling)
+    with ThreadPoolExecutor(4) as threads:
+        outcomes = list(threads.map(lambda _: alone("1"), range(4)))
+    assert [outcome.value for outcome in outcomes] == [1] * 4
 
 
 @pytest.mark.usefixtures("without_layers")

@@ -61,6 +61,8 @@ class Door(ServerConnection):
         self._parts: list[bytes] = []
         self._early: list[bytes] = []
         self._listener: Callable[[bytes], None] | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
 
     def data_received(self, data: bytes) -> None:
         if self._head is None:
@@ -120,12 +122,19 @@ class Door(ServerConnection):
     # -- a wire ------------------------------------------------------------------------------------------
 
     def offer(self, frame: bytes, limit: float) -> bool:
-        transport = self.transport
-        if transport.get_write_buffer_size() > limit:
+        if self.transport.get_write_buffer_size() + self._out_bytes > limit:
             return False
-        if self.protocol.state is State.OPEN:
-            transport.write(frame)
+        if not self._out:
+            self._site.has_news(self)
+        self._out.append(frame)
+        self._out_bytes += len(frame)
         return True
+
+    def flush(self) -> None:
+        """Write what was offered, in one go."""
+        frames, self._out, self._out_bytes = self._out, [], 0
+        if self.protocol.state is State.OPEN:
+            self.transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def end(self, code: int, reason: str) -> None:
         self._site.begin(self.close(code, reason))
@@ -139,6 +148,18 @@ class Site:
         self._admins, self._path, self._gate = config.admins, path or "/", gate
         self._failures = Buckets(FAILED_AUTH)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._news: list[Door] = []
+
+    def has_news(self, door: Door) -> None:
+        """Write to it when all that came in together has been read: a burst is one write for each receiver."""
+        if not self._news:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._news.append(door)
+
+    def _flush(self) -> None:
+        doors, self._news = self._news, []
+        for door in doors:
+            door.flush()
 
     def begin(self, work: Any) -> None:
         """Do something beside; the loop alone would forget it."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sysconfig
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,11 +25,13 @@ from defserve.sandbox.job import Job, Stop
 from defserve.sandbox.outcome import EXPLANATION, FRAMES, MESSAGE, REPR, Outcome
 
 if TYPE_CHECKING:
-    from pydantic_monty import MontyRuntimeError, MontySession, MontySyntaxError
+    from pydantic_monty import Monty, MontyRuntimeError, MontySession, MontySyntaxError
 
 VERSION = "1.4.0"
 # Past its own limit the worker is given this long to say so before it is killed.
 GRACE = 0.05
+
+_loading = threading.Lock()
 
 
 @cache
@@ -45,13 +49,11 @@ def installed() -> bool:
 
 def execute(job: Job, stop: Stop) -> Outcome:
     """Run a judged job and wait for its end. A sleep takes no time there: code is not sent here to wait."""
-    from pydantic_monty import Monty
-
     started, limits = time.monotonic(), job.limits
     seconds = min(limits.seconds, limits.cpu_seconds or limits.seconds)
     printed = _Printed(limits.output_bytes)
     with (
-        Monty(max_processes=1, request_timeout=seconds + GRACE, feed_duration_limit_grace=GRACE) as pool,
+        _engine()(max_processes=1, request_timeout=seconds + GRACE, feed_duration_limit_grace=GRACE) as pool,
         pool.checkout(
             limits={"max_feed_duration_secs": seconds, "max_memory": limits.memory_bytes},
             os_policy={"sleep": "zero"},
@@ -65,6 +67,19 @@ def execute(job: Job, stop: Stop) -> Outcome:
             stop.disarm()
     told = replace(outcome, stdout="".join(printed.parts), engine="monty", layers=("interpreter",))
     return told.since(started)
+
+
+def _engine() -> type[Monty]:
+    """Monty's class, ready for many threads.
+
+    It looks for its worker in the interpreter's paths, and `sysconfig` fills those in without a lock: of several first
+    runs at once, all but one would find them half empty.
+    """
+    with _loading:
+        sysconfig.get_config_vars()
+        from pydantic_monty import Monty
+
+        return Monty
 
 
 def _kill(worker: int | None) -> None:
