@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,12 @@ class Terminal:
     def type(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
+
+    async def leaves(self) -> tuple[int, str]:
+        """It ends by itself, though the person could still type: its exit code, and what it says."""
+        assert self._process.stderr is not None
+        async with asyncio.timeout(4 * PATIENCE):
+            return await self._process.wait(), (await self._process.stderr.read()).decode()
 
     async def ends(self) -> int:
         assert self._process.stdin is not None
@@ -104,12 +110,11 @@ async def test_it_watches_in_json_and_lets_nothing_through_that_moves_the_cursor
 
 
 async def test_a_gateway_that_leaves_is_said_to_have_left(tmp_path: Path):
-    async with gateway() as running:
-        ended = terminal(running, tmp_path)
-        person = await ended.__aenter__()
-        await person.line("you are")
-    assert await person.ends() in (0, 4)
-    await ended.__aexit__(None, None, None)
+    async with AsyncExitStack() as stack:
+        async with gateway() as running:
+            person = await stack.enter_async_context(terminal(running, tmp_path))
+            await person.line("you are")
+        assert await person.leaves() == (4, "error: the gateway has closed the connection\n")
 
 
 @pytest.mark.parametrize(
