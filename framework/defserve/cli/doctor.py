@@ -30,6 +30,7 @@ EXTRAS: Final = {
     "auth": ("jwt", "cryptography"),
     "redis": ("redis",),
     "sandbox": ("pydantic_monty",),
+    "telemetry": ("opentelemetry",),
     "dev": ("watchfiles", "cookiecutter"),
     "semantic": ("numpy", "safetensors", "tokenizers", "wordllama"),
 }
