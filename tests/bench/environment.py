@@ -13,7 +13,7 @@ from .contenders import SERVERS
 ROOT = Path(__file__).parents[2]
 VENV = ROOT / ".bench-venv"
 PEERS = ("fastmcp>=4.1,<5", "mcp>=2.3,<3")
-HTTP_SERVER = ("uvicorn>=0.30", "httptools>=0.6", "uvloop>=0.19")
+HTTP_SERVER = ("uvicorn>=0.30", "httptools>=0.6", "uvloop>=0.19", "websockets>=15")
 VARIABLE = "DEFSERVE_BENCH_PYTHON"
 
 
