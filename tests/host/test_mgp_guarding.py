@@ -300,6 +300,7 @@ async def test_moderate_tools_are_confirmed_where_the_host_wants_it():
             await client.call("act", x="1")
 
 
+@pytest.mark.req("MCP-9.1")
 @pytest.mark.parametrize("version", ERAS)
 @pytest.mark.parametrize(("answer", "runs"), [({"confirmed": True}, True), (Decline, False), (Cancel, False)])
 async def test_without_confirm_the_person_behind_the_client_is_asked(version: str, answer: Any, runs: bool):

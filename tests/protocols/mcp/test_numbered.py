@@ -83,6 +83,7 @@ def test_ten_types_with_their_codes_and_retry_flags() -> None:
     }
 
 
+@pytest.mark.req("GGEN-ERR-2")
 @pytest.mark.parametrize("version", HANDSHAKE)
 async def test_bad_arguments_are_a_validation_error(version: str) -> None:
     said = await refused("quote", {"ticker": "invalid123"}, version=version)
@@ -103,6 +104,7 @@ async def test_bad_arguments_are_a_validation_error(version: str) -> None:
     }
 
 
+@pytest.mark.req("GGEN-ERR-4")
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -126,6 +128,7 @@ async def test_an_unknown_tool() -> None:
     assert "tools/list" in said["data"]["suggestions"][0]
 
 
+@pytest.mark.req("GGEN-TMO-2")
 async def test_a_timeout_names_tool_and_time() -> None:
     said = await refused("slow")
     assert (said["code"], said["message"]) == (-32003, "Tool execution timeout")
