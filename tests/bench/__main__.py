@@ -21,14 +21,15 @@ from .http_measure import HTTP, try_http
 from .measure import CATALOGUES, FULL, QUICK, STDIO, Plan, Run
 from .processes import Launch, ServerFailed, ServerProcess
 from .profile import profile
+from .push_measure import PUSH
 from .results import Results
 from .state_measure import RAW, STATE
 from .streaming_measure import STREAMING
 from .targets import SUBJECT, judge
 
 OUTPUT = environment.ROOT / "bench-results"
-SECTIONS = STDIO | HTTP | STREAMING | GATEWAY | STATE
-GROUPS = {"stdio": STDIO, "http": HTTP, "streaming": STREAMING, "gateway": GATEWAY, "state": STATE}
+SECTIONS = STDIO | HTTP | STREAMING | GATEWAY | PUSH | STATE
+GROUPS = {"stdio": STDIO, "http": HTTP, "streaming": STREAMING, "gateway": GATEWAY, "push": PUSH, "state": STATE}
 ALL_NAMES = list(dict.fromkeys(each.name for each in (CONTENDERS[0], *HTTP_CONTENDERS, *CONTENDERS)))
 T = TypeVar("T", Contender, HttpContender)
 
