@@ -1,4 +1,4 @@
-"""What a pushed event costs: events per second, from `push` to the receipt of it, through one session, in this process."""
+"""What a pushed event costs: events per second from `push` to its receipt, through one session, in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from defserve.testing.roads import connect_over
 from .measure import Run
 from .targets import SUBJECT
 
-ROADS = ("memory", "http", "websocket")
+ROADS = ("memory", "http", "ws")
 AT_ONCE = 32
 VERSION = "2025-11-25"
 
