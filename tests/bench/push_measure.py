@@ -42,7 +42,8 @@ async def _push(road: str, events: int) -> float:
         for number in numbers:
             await ticking.push(f"tick {number}")
 
-    async with connect_over(road, server, {"version": VERSION, "mcpl": Mcpl(on_event=hear)}):
+    async with connect_over(road, server, {"version": VERSION, "mcpl": Mcpl(on_event=hear)}) as client:
+        await client.tools()  # behind which the host has said that it is ready
         began = perf_counter()
         await asyncio.gather(*(send(range(first, events, AT_ONCE)) for first in range(AT_ONCE)))
         took = perf_counter() - began
