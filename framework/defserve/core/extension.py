@@ -122,6 +122,9 @@ class Extension:
         """Steps of the call of a listed item, in the fixed order of `Stages`."""
         return None
 
+    hides = True
+    """False for an extension that hides nothing after all, so that nobody has to ask its `visible`."""
+
     def visible(self, call: Call, item: Any) -> bool:
         """Whether this caller may see, and so use, the item. Asked for lists and again at the call."""
         return True

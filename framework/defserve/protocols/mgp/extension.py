@@ -76,6 +76,7 @@ class MGP(Extension):
         self.server_id = options.server_id or server_id
         self.checks: dict[str, HealthCheck] = {}
         self.mounted: list[tuple[str, MGP]] = []
+        self.hides = options.access is not None
         if options.permissions is not None or options.granted:
             _ = self.permissions  # which complains about a policy or permission that does not exist
 
