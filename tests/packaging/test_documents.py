@@ -58,7 +58,7 @@ def test_everything_documented_is_allowed() -> None:
         "registryType": "pypi", "identifier": "w", "version": "1", "runtimeHint": "uvx", "transport": {"type": "stdio"},
         "packageArguments": [argument, place], "environmentVariables": [variable],
     }  # fmt: skip
-    image = {"registryType": "oci", "identifier": "ghcr.io/u/x:1.0.0", "transport": {"type": "stdio"}}
+    image = {"registryType": "oci", "identifier": "images.example.com/u/x:1.0.0", "transport": {"type": "stdio"}}
     remote = {
         "type": "streamable-http", "url": "https://{tenant}.example.com/mcp",
         "variables": {"tenant": {"isRequired": True}}, "headers": [{"name": "X", "isSecret": True}],
