@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
-from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.version import VERSION
+from defserve.errors import PeerGone
+from defserve.transports.websocket_client import dial, websockets_library
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
 SUBPROTOCOL: Final = "mcp"
-LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 
 LONGEST_MESSAGE = 4 * 1024 * 1024
 CONNECT_SECONDS = 10.0
@@ -26,7 +24,7 @@ class WebSocketLink:
 
     def __init__(self, socket: ClientConnection, address: str) -> None:
         self._socket, self._address = socket, address
-        self._Closed: type[Exception] = _websockets().ConnectionClosed
+        self._Closed: type[Exception] = websockets_library().ConnectionClosed
 
     @classmethod
     async def connect(
@@ -41,31 +39,19 @@ class WebSocketLink:
 
         Raises PeerError when the server refuses, PeerGone when there is none, UsageError without `websockets`.
         """
-        library = _websockets()
-        credentials = {"Authorization": f"Bearer {token}"} if token else {}
-        parts = urlsplit(url)
-        # Without what may be secret: user, password and query.
-        address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        try:
-            socket = await library.connect(
+        return cls(
+            *await dial(
                 url,
+                token=token,
+                headers=headers,
+                longest=longest,
                 subprotocols=[SUBPROTOCOL],
-                additional_headers={**(headers or {}), **credentials},
-                user_agent_header=f"defserve/{VERSION}",
-                max_size=longest,
                 open_timeout=CONNECT_SECONDS,
                 ping_interval=PING_SECONDS,
                 ping_timeout=PING_SECONDS,
                 close_timeout=FAREWELL_SECONDS,
-                proxy=None if parts.hostname in LOOPBACK else True,
             )
-        except library.InvalidURI:
-            raise UsageError(f"{url!r} is no ws(s) address", fix="write it whole: ws://127.0.0.1:8000/mcp") from None
-        except library.InvalidStatus as error:
-            raise _refusal(address, error.response) from None
-        except (OSError, TimeoutError, library.InvalidHandshake) as error:
-            raise PeerGone(f"{address} cannot be reached: {error or type(error).__name__}") from None
-        return cls(socket, address)
+        )
 
     async def send(self, message: bytes) -> None:
         try:
@@ -87,22 +73,3 @@ class WebSocketLink:
         frame = closed.sent if closed.rcvd is None or closed.rcvd_then_sent is False else closed.rcvd
         why = f"{frame.code} {frame.reason}".rstrip() if frame else "without a word"
         return PeerGone(f"the connection with {self._address} was closed: {why}")
-
-
-def _refusal(address: str, response: Any) -> PeerError:
-    status, challenge = response.status_code, response.headers.get("WWW-Authenticate")
-    if status in (401, 403) and challenge:
-        text = f"{address} refuses these credentials (HTTP {status}): {challenge}"
-        return PeerError(text, data={"status": status, "challenge": challenge})
-    return PeerError(f"{address} answered HTTP {status} {response.reason_phrase}".rstrip(), data={"status": status})
-
-
-def _websockets() -> Any:
-    try:
-        import websockets
-    except ImportError:
-        raise UsageError(
-            "a server at a ws address is reached with websockets, which is not installed",
-            fix='pip install "defserve[http]"',
-        ) from None
-    return websockets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -28,7 +29,7 @@ class Seen(NamedTuple):
     """The error code it was answered with; a tool that failed was answered with a result."""
 
 
-class Watch(Extension, Generic[Begun]):
+class Watch(Extension, ABC, Generic[Begun]):
     """Override `begin` and `end`. Where `methods_watched` is None every request is watched, save those that open.
 
     The opening of a conversation is left alone: wrapped, it would take a turn of the event loop, and messages that
@@ -53,13 +54,13 @@ class Watch(Extension, Generic[Begun]):
         self.end(call, begun, perf_counter() - began, _returned(result))
         return result
 
+    @abstractmethod
     def begin(self, call: Call) -> Begun:
         """A request comes in; what is returned is handed to `end`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self, call: Call, begun: Begun, seconds: float, seen: Seen) -> None:
         """It has been answered, or never will be."""
-        raise NotImplementedError
 
 
 def _raised(call: Call, error: BaseException) -> Seen:

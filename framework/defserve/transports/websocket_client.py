@@ -45,34 +45,8 @@ class WebSocketClient:
     async def open(
         cls, url: str, *, token: str | None = None, headers: Mapping[str, str] | None = None, longest: int
     ) -> WebSocketClient:
-        """Raises PeerError where it is refused, PeerGone where nobody is, UsageError without `websockets`."""
-        library = _websockets()
-        parts = urlsplit(url)
-        # Without what may be secret: user, password and query.
-        address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        credentials = {"Authorization": f"Bearer {token}"} if token else {}
-        try:
-            socket = await library.connect(
-                url,
-                additional_headers={**(headers or {}), **credentials},
-                user_agent_header=f"defserve/{VERSION}",
-                max_size=longest,
-                open_timeout=CONNECT_SECONDS,
-                ping_interval=PING_SECONDS,
-                ping_timeout=PING_SECONDS,
-                close_timeout=FAREWELL_SECONDS,
-                compression=None,
-                proxy=None if parts.hostname in LOOPBACK else True,
-            )
-        except library.InvalidURI:
-            raise UsageError(f"{url!r} is no ws(s) address", fix="write it whole: ws://127.0.0.1:8100/ws") from None
-        except library.InvalidStatus as error:
-            status = error.response.status_code
-            refusal = PeerGone if status >= 500 else PeerError
-            raise refusal(f"{address} answered HTTP {status}", data={"status": status}) from None
-        except (OSError, TimeoutError, library.InvalidHandshake) as error:
-            raise PeerGone(f"{address} cannot be reached: {error or type(error).__name__}") from None
-        return cls(socket)
+        """Raises what `dial` raises."""
+        return cls((await dial(url, token=token, headers=headers, longest=longest, compression=None))[0])
 
     def start(
         self,
@@ -118,7 +92,7 @@ class WebSocketClient:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _read(self, received: Callable[[list[bytes | None]], None], ended: Callable[[], None]) -> None:
-        closed = _websockets().ConnectionClosed
+        closed = websockets_library().ConnectionClosed
         try:
             while True:
                 received([await self._socket.recv(decode=False)])
@@ -131,7 +105,7 @@ class WebSocketClient:
             ended()
 
     async def _write(self) -> None:
-        closed = _websockets().ConnectionClosed
+        closed = websockets_library().ConnectionClosed
         while not self.closed:
             await self._more.wait()
             self._more.clear()
@@ -151,12 +125,63 @@ class WebSocketClient:
                 taken()
 
 
+async def dial(
+    url: str,
+    *,
+    token: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    longest: int,
+    **options: Any,
+) -> tuple[ClientConnection, str]:
+    """An open connection, and its address without what may be secret in it: user, password and query.
+
+    `options` are those of `websockets.connect`. Raises PeerError where it is refused, PeerGone where nobody is there,
+    UsageError without `websockets`.
+    """
+    library = websockets_library()
+    parts = urlsplit(url)
+    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    credentials = {"Authorization": f"Bearer {token}"} if token else {}
+    wishes: dict[str, Any] = {
+        "open_timeout": CONNECT_SECONDS,
+        "ping_interval": PING_SECONDS,
+        "ping_timeout": PING_SECONDS,
+        "close_timeout": FAREWELL_SECONDS,
+        "proxy": None if parts.hostname in LOOPBACK else True,
+    }
+    try:
+        socket = await library.connect(
+            url,
+            additional_headers={**(headers or {}), **credentials},
+            user_agent_header=f"defserve/{VERSION}",
+            max_size=longest,
+            **(wishes | options),
+        )
+    except library.InvalidURI:
+        raise UsageError(f"{url!r} is no ws(s) address", fix="write it whole: ws://127.0.0.1:8000/mcp") from None
+    except library.InvalidStatus as error:
+        raise _refusal(address, error.response) from None
+    except (OSError, TimeoutError, library.InvalidHandshake) as error:
+        raise PeerGone(f"{address} cannot be reached: {error or type(error).__name__}") from None
+    return socket, address
+
+
+def _refusal(address: str, response: Any) -> PeerError:
+    status, challenge = response.status_code, response.headers.get("WWW-Authenticate")
+    if status in (401, 403) and challenge:
+        text = f"{address} refuses these credentials (HTTP {status}): {challenge}"
+        return PeerError(text, data={"status": status, "challenge": challenge})
+    refusal = PeerGone if status >= 500 else PeerError
+    return refusal(f"{address} answered HTTP {status} {response.reason_phrase}".rstrip(), data={"status": status})
+
+
 def _farewell(closed: Any) -> tuple[int, str]:
     frame = closed.rcvd or closed.sent
     return (frame.code, frame.reason) if frame is not None else (1006, "without a word")
 
 
-def _websockets() -> Any:
+def websockets_library() -> Any:
+    """The library, or a word about how to get it."""
     try:
         import websockets
     except ImportError:
