@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
+from defserve.core.extension import Extension
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
 from defserve.protocols.mcp.extension import MCP
@@ -73,3 +74,18 @@ class Mirror:
                 shown = item.renamed(mirrored) if hasattr(item, "renamed") else item
                 self._target.add(mirrored, shown, where=getattr(item, "where", ""))
                 self._shown[name] = item
+
+
+def refuse_strays(
+    parent: str, child: str, settings: Sequence[str], extensions: Sequence[Extension], around: Collection[str]
+) -> None:
+    """What protects a server would be left behind without a word where that server is mounted. Raises UsageError."""
+    if settings:
+        what, fix = f"{settings[0]}=", f"give it to Server({parent!r}, …) instead"
+    elif extensions:
+        what, fix = f"extension {extensions[0].name!r}", f"declare it on {parent!r} instead"
+    elif around:
+        what, fix = f"around({next(iter(around))!r})", f"declare it on {parent!r} instead"
+    else:
+        return
+    raise UsageError(f"{what} of {child!r} would not act on {parent!r}, where {child!r} is mounted", fix=fix)

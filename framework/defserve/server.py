@@ -14,7 +14,7 @@ from defserve.core.extension import Extension, Provider, Wrapper, is_coroutine_f
 from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.marks import marked
-from defserve.mounting import Mount
+from defserve.mounting import Mount, refuse_strays
 from defserve.protocols.mcp.completion import Completion
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.identity import Identity
@@ -414,69 +414,27 @@ class Server:
         SIGTERM and at the end of input.
         """
         self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False))
-        if on.startswith("mcpx+"):
-            self._finish(self._run_in_topic(on, token, token_file))
-            return
-        if token is not None or token_file is not None:
-            raise UsageError(f"nobody is shown a token on {on!r}", fix="to check those of callers: Server(auth=…)")
-        if not on.startswith("stdio:"):
-            self._finish(self._run_on_network(on, web))
-            return
-        from defserve.runner.serve import serve
+        from defserve.serving import serve
 
-        if on == "stdio:" and sys.stdin and sys.stdin.isatty():
-            print(
-                f"{self.name} waits for a client on standard input; Ctrl-C ends it.\n"
-                "Clients start it by themselves. To try it by hand: defserve list FILE, defserve call FILE TOOL",
-                file=sys.stderr,
-            )
-        self._finish(serve(self.composition, on))
+        code = serve(self, on, token, token_file, web)
+        if code:
+            raise SystemExit(code)
 
     def observe(self, *, log_level: str | None = None, log_json: bool = False, metrics: bool = False) -> None:
         """Set up logging, have requests logged and calls counted, as `run` does when it is asked to. Before serving."""
-        if log_level is not None or log_json:
-            from defserve.observing.logs import log_to_stderr
+        if log_level is None and not (log_json or metrics):
+            return
+        from defserve.serving import observers
 
-            if log_to_stderr(log_level, log_json):
-                from defserve.observing.requests import RequestLog
+        found = observers(self._extensions, log_level, log_json, metrics)
+        if found:
+            self.extend(*found)
 
-                self.extend(RequestLog())
-        if metrics:
-            from defserve.observing.metrics import Metrics
-
-            if not any(isinstance(extension, Metrics) for extension in self._extensions):
-                self.extend(Metrics())
-
-    def _run_on_network(self, on: str, options: WebFields) -> int:
-        from defserve import web
-        from defserve.runner.address import Address
-
-        return web.run(self.composition, self.mcp, self.auth, Address.parse(on), options)
-
-    def _run_in_topic(self, on: str, token: str | None, token_file: str | None) -> int:
-        from defserve import topics
-        from defserve.runner.outbound import serve_outbound
-
-        found = topics.read_token(token, token_file)
-        return serve_outbound(topics.place(self.composition, self.mcp, self.auth, self.mcpx.seat(), on, found))
-
-    @asynccontextmanager
-    async def join(self, on: str, *, token: str | None = None) -> AsyncGenerator[Participant]:
+    def join(self, on: str, *, token: str | None = None) -> AbstractAsyncContextManager[Participant]:
         """Serve in a topic from within a running loop; entered when the gateway has sent its welcome."""
-        from defserve import topics
-        from defserve.runner.outbound import outbound
+        from defserve.serving import joined
 
-        carrier = self.mcpx.seat()
-        try:
-            async with outbound(topics.place(self.composition, self.mcp, self.auth, carrier, on, token)):
-                yield carrier.participant
-        finally:
-            self.mcpx.carriers.remove(carrier)
-
-    @staticmethod
-    def _finish(code: int) -> None:
-        if code:
-            raise SystemExit(code)
+        return joined(self, on, token)
 
     def asgi(self, **options: Unpack[WebFields]) -> HttpApp:
         """This server as a plain ASGI app, to mount in Starlette or FastAPI; its lifespan needs no wiring."""
@@ -515,8 +473,10 @@ class Server:
             unknown = sorted(set(self._around) - composition.known_methods)
             if unknown:
                 raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")
+            everyone = (MCP, MGP, Author)
             for child in self.household[:-1]:
-                self._refuse_stray(child)
+                strays = [e for e in child._extensions if not isinstance(e, everyone) and e not in self._extensions]
+                refuse_strays(self.name, child.name, child.mgp.options.acts, strays, child._around)
             self.mcp.compose(composition)
             if self._mcpl is not None:
                 self._mcpl.compose(composition)
@@ -569,23 +529,6 @@ class Server:
         """This server and all that are mounted on it, each once, children before parents."""
         found = {server: None for mount in self._mounts for server in mount.server.household}
         return [*found, self]
-
-    def _refuse_stray(self, child: Server) -> None:
-        """Extensions and `around` protect; served here they would be left behind without a word."""
-        set_by_child = child.mgp.options.acts
-        if set_by_child:
-            raise UsageError(
-                f"{set_by_child[0]}= of {child.name!r} would not act on {self.name!r}, where {child.name!r} is mounted",
-                fix=f"give it to Server({self.name!r}, …) instead",
-            )
-        everyone = (MCP, MGP, Author)
-        strays = [e.name for e in child._extensions if not isinstance(e, everyone) and e not in self._extensions]
-        if strays or child._around:
-            what = f"extension {strays[0]!r}" if strays else f"around({next(iter(child._around))!r})"
-            raise UsageError(
-                f"{what} of {child.name!r} would not act on {self.name!r}, where {child.name!r} is mounted",
-                fix=f"declare it on {self.name!r} instead",
-            )
 
 
 class Author(Extension):
