@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import logging
 import os
@@ -14,7 +15,7 @@ import pytest
 from defserve.errors import UsageError
 from defserve.stores.checkpoint_store import CheckpointStore
 from defserve.stores.open import open_store
-from defserve.stores.store import Change, StoreFull, StoreReadOnly, StoreUnavailable
+from defserve.stores.store import Change, Store, StoreFull, StoreReadOnly, StoreUnavailable
 from tests.stores.committing import KEY, SECRET
 from tests.stores.conftest import Run
 from tests.stores.redis_server import RedisServer
@@ -172,3 +173,20 @@ def test_without_the_extra_the_install_line_is_in_the_error(monkeypatch: pytest.
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(UsageError, match=r"pip install 'defserve\[redis\]'"):
         open_store("redis://localhost")
+
+
+def test_a_cancelled_task_is_never_answered_as_if_it_were_not(redis: RedisServer, run: Run):
+    async def cancelled_at(turn: int, store: Store) -> bool:
+        asking = asyncio.ensure_future(store.get("space", ["name"]))
+        for _ in range(turn):
+            await asyncio.sleep(0)
+        told = asking.cancel()
+        await asyncio.wait([asking])
+        return asking.cancelled() or not told
+
+    async def story() -> None:
+        store = open_store(redis.address)
+        assert all([await cancelled_at(turn % 12, store) for turn in range(600)])
+        await store.close()
+
+    run(story())

@@ -159,8 +159,13 @@ class RedisStore:
     def _troubles(self) -> Generator[None]:
         from redis.exceptions import RedisError
 
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task else 0
         try:
             yield
+            # redis-py now and then answers a task that was cancelled meanwhile as if it had not been.
+            if task and task.cancelling() > cancels:
+                raise asyncio.CancelledError
         except (RedisError, OSError) as error:
             text = str(error) or type(error).__name__
             log.error("the store %s is in trouble: %s", self._where, text)
