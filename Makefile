@@ -81,7 +81,7 @@ soak: $(READY)  ## run the tests that take minutes by design
 
 e2e: $(READY)  ## every template from `defserve new` to an installed package, driven by the official client
 	@echo "== templates, end to end"
-	@$(BIN)/python -m pytest -q -m e2e --timeout=0 $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=0 tests/e2e $(ARGS)
 
 clean:  ## remove what the other targets made
 	@rm -rf .venv .venvs .bench-venv .conformance bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis

@@ -1,16 +1,42 @@
-"""What every test shares: the requirement ledger, and how hard Hypothesis tries."""
+"""What every test shares: the requirement ledger, kept bytecode, and how hard Hypothesis tries."""
 
 from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
 
 import pytest
 from hypothesis import settings
 
 pytest_plugins = ["tests.conformance.plugin", "pytester"]
 
+# The suite starts hundreds of processes and rewrites hundreds of files: without bytecode each would compile all again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Of the options of this run none is meant for the runs of pytest that tests start; all do without the slowest plugin.
+os.environ["PYTEST_ADDOPTS"] = "-p no:schemathesis"
+
 # A slow machine is not a failing test: time is pytest-timeout's business.
-settings.register_profile("default", deadline=None)
+settings.register_profile("default", deadline=None, max_examples=50)
 settings.register_profile("long", deadline=None, max_examples=20_000)
 settings.load_profile("default")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests are in memory for good: the garbage collector need not look through them again and again."""
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed_once() -> Iterator[None]:
+    """What is installed is looked up once: every server without a version asks, and it reads hundreds of files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metadata, "packages_distributions", cache(metadata.packages_distributions))
+        yield
 
 
 @pytest.fixture

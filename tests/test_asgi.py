@@ -22,7 +22,7 @@ from starlette.testclient import TestClient
 
 from defserve import Context, Server
 from tests.asgi import BOTH, Peer, Web, living, request
-from tests.raw import ERAS, HANDSHAKE, STATELESS, turns
+from tests.raw import ERAS, HANDSHAKE, STATELESS, soon, turns
 
 pytestmark = pytest.mark.anyio
 
@@ -330,7 +330,7 @@ async def test_blanks_behind_a_header_do_not_matter(life: Life, parser: str):
     headers = {"mcp-protocol-version": f"{STATELESS} ", "mcp-method": " tools/call \t", "mcp-name": "add  "}
     async with listening(life.server.asgi(), parser) as port:
         reader, writer = await raw_post(port, body, {**headers, "connection": "close"})
-        answer = await asyncio.wait_for(reader.read(), 5)
+        answer = await asyncio.wait_for(reader.read(), 20)
         writer.close()
     assert answer.startswith(b"HTTP/1.1 200") and b'"3"' in answer
 
@@ -343,13 +343,11 @@ async def test_a_closed_socket_cancels_a_stateless_call_in_time(life: Life, pars
     async with listening(life.server.asgi(), parser) as port:
         _, writer = await raw_post(port, body, headers)
         composition = life.server.composition
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not composition.running:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         writer.close()
-        async with asyncio.timeout(0.25):
-            while composition.running:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        assert await soon(lambda: not composition.running)
         assert "hung up" in life.diary
 
 
@@ -362,7 +360,7 @@ async def test_sockets_that_close_anywhere_leave_no_descriptor(life: Life, parse
             if number % 3:
                 await reader.read(number)
             writer.transport.abort()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(os.listdir("/proc/self/fd")) > before:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
@@ -384,7 +382,7 @@ async def test_a_socket_that_is_not_read_delays_no_other_of_its_session(parser: 
             web.headers["mcp-session-id"] = session
             body = request("tools/call", {"name": "shout", "arguments": {}}, 2)
             reader, writer = await raw_post(port, body, {"mcp-session-id": session, "connection": "close"})
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 for number in range(20):
                     assert (await web.post("/", json=request("ping", {}, number + 3))).json()["result"] == {}
             received = await asyncio.wait_for(reader.read(), 10)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import re
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from defserve import Extension, Limits
+from defserve import Extension, Limits, Server
+from defserve.auth import api_keys
+from defserve.cli import main
+from defserve.observing.metrics import Metrics
+from defserve.options import ServerFields, WebFields
+from defserve.protocols.mcp import sealing
+from defserve.runner.arguments import add_serving
+from defserve.stores import audit_key
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -46,7 +57,7 @@ def modules(page: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", list(filter(modules, PAGES)), ids=lambda page: page.stem)
 def test_each_python_block_runs(page: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "framework"))
@@ -87,3 +98,72 @@ def test_each_link_leads_somewhere(page: Path):
 def test_every_page_is_on_the_map():
     linked = set(re.findall(r"\]\(([\w-]+\.md)\)", text_of("docs/index.md")))
     assert linked == {page.name for page in PAGES[1:]} - {"index.md"}
+
+
+# -- what the page about deployment names, exists ------------------------------------------------------
+
+DEPLOYMENT = "docs/deployment.md"
+# Of a line in a block, or of a word in the text: a server or a command of ours, and what it is told.
+TOLD = re.compile(r"(?:^|[ /])(shelf-mcp|defserve (?:keys |audit |state )?[a-z]+)(?= |$)(.*)")
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+def told(page: str) -> Iterator[tuple[str, str]]:
+    """Who is given an option, and which; an option on its own is the server's."""
+    fenced = "".join(re.findall(r"^```\w*\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)).replace("\\\n", "")
+    words = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE))
+    for text in (*fenced.splitlines(), *words):
+        found = TOLD.search(f"shelf-mcp {text}" if text.startswith("--") else text)
+        yield from ((found[1], flag) for flag in FLAG.findall(found[2])) if found else ()
+
+
+@pytest.fixture
+def help_of(capsys: pytest.CaptureFixture[str]) -> Callable[[str], str]:
+    def shown(command: str) -> str:
+        if command == "shelf-mcp":
+            parser = ArgumentParser()
+            add_serving(parser)
+            return parser.format_help()
+        with suppress(SystemExit):
+            main([*command.split()[1:], "--help"])
+        return capsys.readouterr().out
+
+    return shown
+
+
+def test_every_option_of_the_deployment_page_exists(help_of: Callable[[str], str]):
+    named = set(told(text_of(DEPLOYMENT)))
+    assert {("shelf-mcp", "--allow-host"), ("defserve keys create", "--store"), ("defserve check", "--strict")} <= named
+    assert [(command, flag) for command, flag in named if flag not in FLAG.findall(help_of(command))] == []
+
+
+def test_every_setting_of_the_deployment_page_exists():
+    page = text_of(DEPLOYMENT)
+    settings = {*inspect.signature(Server).parameters, *ServerFields.__annotations__}
+    assert set(re.findall(r"`Server\((\w+)=", page)) <= settings
+    assert set(re.findall(r"`(allowed_\w+|trusted_\w+)`", page)) <= set(WebFields.__annotations__)
+    limits = {field.name: field.default for field in dataclasses.fields(Limits)}
+    assert set(re.findall(r"Limits\((\w+)=", page)) <= set(limits)
+    for name, value in re.findall(r"`Limits\((\w+)=(\d+)\)`", page):
+        assert float(value) == limits[name], f"the default of {name}"
+
+
+def test_the_deployment_page_has_every_variable_and_no_metric_that_is_none():
+    page = text_of(DEPLOYMENT)
+    assert set(re.findall(r"DEFSERVE_\w+", page)) == {api_keys.VARIABLE, audit_key.VARIABLE, sealing.VARIABLE}
+    shown = Metrics().text(Server("shelf").composition)
+    for name in re.findall(r"defserve_[a-z_]+", page):
+        assert f"# TYPE {name.removesuffix('_bucket')} " in shown
+
+
+# -- llms.txt (llmstxt.org): a title, a summary, lists of links with a note each ---------------------------
+
+
+def test_a_model_finds_every_page():
+    text = text_of("llms.txt")
+    assert re.match(r"# \w+\n\n> \S.*\n", text)
+    entries = text.partition("\n## ")[2].splitlines()[1:]
+    listed = [re.fullmatch(r"- \[[^]]+\]\(([\w./-]+)\): \S.*", line) for line in entries if line and line[:3] != "## "]
+    links = [entry[1] if entry else "" for entry in listed]
+    assert [link for link in links if not link or not (ROOT / link).exists()] == []
+    assert {page.relative_to(ROOT).as_posix() for page in PAGES} <= set(links)

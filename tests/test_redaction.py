@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr
 
 from defserve.redaction import DEPTH, ITEMS, MASK, TEXT, is_secret_name, printable, redact, redact_text
+from tests.effort import cpu_within
 
 CANARY = "hunter2-canary"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJib2IifQ.SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV"
@@ -181,9 +181,7 @@ def test_a_hostile_object_does_no_harm():
 )
 def test_hostile_text_is_read_in_linear_time(piece: str):
     text = piece * 20_000
-    before = time.process_time()
-    redact_text(text)
-    assert time.process_time() - before < 0.2
+    assert cpu_within(0.2, lambda: redact_text(text))
 
 
 ANYTHING = st.recursive(

@@ -22,4 +22,5 @@ for name, answer in ANSWERS.items():
 
 package = ANSWERS["package_name"]
 if keyword.iskeyword(package) or package in sys.stdlib_module_names or package in RESERVED:
-    sys.exit(f"package_name: {package!r} is the name of something else\n  fix: use another, {package}_server say")
+    problem = f"package_name: {package!r} is the name of something else"
+    sys.exit(f"{problem}\n  fix: use another, for example {package}_server")

@@ -56,27 +56,35 @@ class Log:
         self._call = call
 
     def debug(self, message: str, /, **fields: Any) -> None:
+        """What only matters to whoever looks for a mistake."""
         reporting.log(self._call, "debug", message, fields)
 
     def info(self, message: str, /, **fields: Any) -> None:
+        """What happens, as it should."""
         reporting.log(self._call, "info", message, fields)
 
     def notice(self, message: str, /, **fields: Any) -> None:
+        """What happens, and is worth a look."""
         reporting.log(self._call, "notice", message, fields)
 
     def warning(self, message: str, /, **fields: Any) -> None:
+        """What may lead to a failure."""
         reporting.log(self._call, "warning", message, fields)
 
     def error(self, message: str, /, **fields: Any) -> None:
+        """What failed."""
         reporting.log(self._call, "error", message, fields)
 
     def critical(self, message: str, /, **fields: Any) -> None:
+        """A part that does not work any more."""
         reporting.log(self._call, "critical", message, fields)
 
     def alert(self, message: str, /, **fields: Any) -> None:
+        """What somebody has to act on at once."""
         reporting.log(self._call, "alert", message, fields)
 
     def emergency(self, message: str, /, **fields: Any) -> None:
+        """Nothing works any more."""
         reporting.log(self._call, "emergency", message, fields)
 
 

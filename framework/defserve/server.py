@@ -105,10 +105,12 @@ class Server:
 
     @property
     def name(self) -> str:
+        """What clients know it by."""
         return self.identity.name
 
     @property
     def version(self) -> str:
+        """Its own, else that of the distribution it comes with, else 0.0.0."""
         return self.identity.version
 
     # -- declaring ---------------------------------------------------------------------------------------
@@ -522,6 +524,7 @@ class Server:
 
     @property
     def has_lifetime(self) -> bool:
+        """Whether it, or one mounted in it, has a `lifespan` to enter before the first call."""
         return any(server._lifespan is not None for server in self.household)
 
     @property

@@ -44,6 +44,7 @@ class Telemetry(Watch[Begun]):
         self._tracer = trace.get_tracer("defserve", VERSION, provider)
 
     def begin(self, call: Call) -> Begun:
+        """Start a span below the one that the request names, and make it the current one."""
         carried = {key: value for key, value in meta(call.params).items() if key in CARRIED and isinstance(value, str)}
         parent = propagate.extract(carried, context.Context())
         span = self._tracer.start_span(
@@ -52,6 +53,7 @@ class Telemetry(Watch[Begun]):
         return Begun(span, context.attach(trace.set_span_in_context(span, parent)))
 
     def end(self, call: Call, begun: Begun, seconds: float, seen: Seen) -> None:
+        """Say in the span what became of the request, and end it."""
         span = begun.span
         context.detach(begun.token)
         name = getattr(call.subject, "name", None)

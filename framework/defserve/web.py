@@ -52,6 +52,7 @@ def app_of(desk: WebDesk, mcp: MCP, auth: Auth | None, options: WebFields, addre
         batch_versions=BATCH_VERSIONS,
         param_headers=mcp.tools.param_headers,
         scopes=mcp.tools.scopes,
+        refusal=desk.composition.refusal,
     )
     http = HttpOptions(
         path=_path(address),

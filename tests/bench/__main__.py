@@ -23,7 +23,7 @@ from .processes import Launch, ServerFailed, ServerProcess
 from .profile import profile
 from .push_measure import PUSH
 from .results import Results
-from .state_measure import RAW, STATE
+from .state_measure import RAW, REPLAY, STATE
 from .streaming_measure import STREAMING
 from .targets import SUBJECT, judge
 
@@ -58,7 +58,7 @@ def _bench(options: argparse.Namespace, plan: Plan, launch: Launch) -> int:
     verdicts = judge(results)
     facts = _facts(began, plan, launch)
     facts.update({f"{name} did not run": reason for name, reason in failed.items()})
-    text = report.as_markdown(results, verdicts, facts, [*ALL_NAMES, RAW])
+    text = report.as_markdown(results, verdicts, facts, [*ALL_NAMES, RAW, REPLAY])
     print(text)
     _write(options.markdown, text)
     _write(options.json, json.dumps(report.as_json(results, verdicts, facts), indent=2) + "\n")

@@ -1,5 +1,8 @@
-"""What checkpoints cost: durable commits against raw SQLite doing the same writes, and reading and going back however
-deep a tree is. In this process; nobody else has these to compare.
+"""What checkpoints cost: durable commits against raw SQLite, and reading and going back however deep a tree is.
+
+In this process; nobody else has these to compare. Two programs written by hand stand beside commits, as durable, in
+batches of the same sizes: `sqlite` keeps the same states, each time the whole as JSON; `replay` writes the very bytes
+that defserve wrote, patches mostly, and does nothing to find out what they are.
 """
 
 from __future__ import annotations
@@ -9,15 +12,20 @@ import json
 import os
 import sqlite3
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
-from defserve.stores.checkpoint_ids import RANDOM, canonical, identify
+from pydantic_core import to_json
+
+from defserve.stores.checkpoint_ids import RANDOM, identify
 from defserve.stores.checkpoint_store import TREE, CheckpointStore
-from defserve.stores.checkpoints import Checkpoint, Content, Record, Tree, TreeKey, successor
+from defserve.stores.checkpoints import Checkpoint, Record, Tree, TreeKey, successor
+from defserve.stores.contents import Content, draft
+from defserve.stores.patches import MAX_DEPTH
 from defserve.stores.sqlite import SqliteStore
 from defserve.stores.store import Change
 
@@ -25,6 +33,7 @@ from .measure import Run
 from .targets import SUBJECT
 
 RAW = "sqlite"
+REPLAY = "replay"
 SECRET = b"s" * 32
 SIZES = {"1 kB": 1_000, "100 kB": 100_000}
 CALLERS = (1, 64)
@@ -33,19 +42,22 @@ TRIES = 32
 GROWING = 2_000
 
 Batches = list[list[Change]]
+Row = tuple[str, str, bytes]
 
 
 def measure_commits(run: Run) -> None:
-    """Commits per second, each caller on a tree of its own; then the same bytes in the same batches, by hand."""
+    """Commits per second, each caller on a tree of its own; then by hand."""
     for turn in range(run.plan.state_rounds):
         for size, callers in ((size, callers) for size in SIZES for callers in CALLERS):
             run.say(f"state {size}, {callers} callers {turn + 1}/{run.plan.state_rounds}")
             with tempfile.TemporaryDirectory(prefix="bench-state-") as folder:
                 rate, batches = asyncio.run(_commit(Path(folder) / "ours.db", SIZES[size], callers, run.plan.commits))
-                raw = _write_raw(Path(folder) / "raw.db", batches)
+                raw = _write_raw(Path(folder) / "raw.db", _serialised(batches, SIZES[size]))
+                replay = _write_raw(Path(folder) / "replay.db", map(_rows, batches))
             measure = f"state-commits/{size}, {callers} callers"
             run.results.add(measure, SUBJECT, rate)
-            run.results.add(measure, RAW, raw)
+            run.results.add(measure, RAW, sum(map(len, batches)) / raw)
+            run.results.add(measure, REPLAY, sum(map(len, batches)) / replay)
 
 
 def measure_depth(run: Run) -> None:
@@ -80,6 +92,10 @@ def _content(size: int) -> dict[str, Any]:
     return {"notes": [{"id": n, "text": f"{n:05} " + "x" * 70} for n in range(size // 100)], "title": "Notes"}
 
 
+def _edit(content: dict[str, Any], number: int) -> None:
+    content["notes"][number % len(content["notes"])]["text"] = f"changed {number}"
+
+
 async def _commit(path: Path, size: int, callers: int, commits: int) -> tuple[float, Batches]:
     store, batches = SqliteStore(path), Batches()
     trees = CheckpointStore(store, secret=SECRET)
@@ -92,7 +108,7 @@ async def _commit(path: Path, size: int, callers: int, commits: int) -> tuple[fl
         for number in range(times):
             held = await trees.hold(key)
             content = held.content()
-            content["notes"][number % len(content["notes"])]["text"] = f"changed {number}"
+            _edit(content, number)
             await trees.commit(held, content)
 
     began = perf_counter()
@@ -114,7 +130,25 @@ def _record(store: SqliteStore, batches: Batches) -> None:
     lane._work = recording  # pyright: ignore[reportPrivateUsage]
 
 
-def _write_raw(path: Path, batches: Batches) -> float:
+def _rows(batch: list[Change]) -> list[Row]:
+    return [(change.space, name, value) for change in batch for name, value in change.put.items()]
+
+
+def _serialised(batches: Batches, size: int) -> Iterator[list[Row]]:
+    """What a program keeps that has each caller's state in memory, edits it in place and writes it down whole."""
+    states: dict[str, tuple[Any, Iterator[int]]] = {}
+    for batch in batches:
+        rows: list[Row] = []
+        for change in batch:
+            content, numbers = states.setdefault(change.space, (_content(size), count()))
+            number = next(numbers)
+            _edit(content, number)
+            rows.append((change.space, str(number), to_json(content)))
+        yield rows
+
+
+def _write_raw(path: Path, batches: Iterable[list[Row]]) -> float:
+    """The seconds it takes."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -122,14 +156,13 @@ def _write_raw(path: Path, batches: Batches) -> float:
         "CREATE TABLE entries (space TEXT, name TEXT, value BLOB, PRIMARY KEY (space, name)) WITHOUT ROWID"
     )
     began = perf_counter()
-    for batch in batches:
+    for rows in batches:
         connection.execute("BEGIN IMMEDIATE")
-        rows = [(change.space, name, value) for change in batch for name, value in change.put.items()]
         connection.executemany("INSERT OR REPLACE INTO entries (space, name, value) VALUES (?, ?, ?)", rows)
         connection.execute("COMMIT")
     took = perf_counter() - began
     connection.close()
-    return sum(map(len, batches)) / took
+    return took
 
 
 async def _visit(path: Path, depth: int) -> tuple[float, float]:
@@ -165,10 +198,10 @@ async def _grow(store: SqliteStore, key: TreeKey, depth: int) -> None:
     put: dict[str, bytes] = {}
     for number in range(1, depth + 1):
         value = {**value, "title": f"Notes {number}"}
-        after = Content(value, canonical(value))
-        id = identify(SECRET, key.owner, key.feature_set, after.encoded, os.urandom(RANDOM))
+        made = draft(value, before, MAX_DEPTH)
+        id = identify(SECRET, key.owner, key.feature_set, made.content.encoded, os.urandom(RANDOM))
         at = Checkpoint(id, parent.id if parent is not None else None, number - 1, number, 0.0)
-        parent, before = successor(at, after, parent, before).record, after
+        parent, before = successor(at, made, parent), made.content
         put[id] = parent.encode()
         if len(put) == GROWING or number == depth:
             await store.change(Change(key.space, put={**put, TREE: Tree(id, number, number).encode()}))
@@ -193,4 +226,4 @@ async def _change_one(path: Path) -> tuple[int, int]:
     content["notes"].append({"id": len(content["notes"]), "text": "x" * 70})
     made = await trees.commit(held, content)
     await store.close()
-    return len(json.dumps(made.patch())), len(json.dumps(made.content))
+    return len(json.dumps(made.patch())), len(json.dumps(content))

@@ -73,6 +73,27 @@ def test_nobody_at_an_address_is_unreachable(defserve: Run, scheme: str):
     assert f"{url} cannot be reached" in err
 
 
+@pytest.mark.parametrize(
+    ("status", "challenge", "said"),
+    [
+        (401, "Bearer", "wants a token (HTTP 401)\n  fix: give --token …\n"),
+        (401, 'Bearer error="invalid_token"', "does not take this token (HTTP 401)\n  fix: give another --token"),
+        (403, 'Bearer error="insufficient_scope"', "wants a token with more scopes (HTTP 403)\n  fix: give a --token"),
+        (401, 'Basic realm="x"', 'refuses these credentials (HTTP 401): Basic realm="x"\n  fix: give -H '),
+        (404, "", "answered HTTP 404 Whatever\n  fix: check the address"),
+        (500, "", "answered HTTP 500 Whatever\n"),
+    ],
+)
+def test_what_http_refuses_is_told_with_what_helps(defserve: Run, status: int, challenge: str, said: str):
+    async def refuse(exchange: Exchange) -> None:
+        await exchange.respond(status, **({"www_authenticate": challenge} if challenge else {}))
+
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(web(refuse)) as server:
+        code, out, err = defserve("list", server.url)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"error: {server.url} {said}")
+
+
 async def _never(exchange: Exchange) -> None:
     raise AssertionError("nobody is here")
 

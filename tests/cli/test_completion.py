@@ -11,31 +11,24 @@ from defserve.cli import COMMANDS
 from defserve.cli.tree import commands
 from defserve.clients.table import CLIENTS
 from tests.cli.conftest import Outcome
+from tests.cli.shells import WAYS
 
 Run = Callable[..., Outcome]
+Offers = Callable[..., set[str]]
 SHELLS = ("bash", "zsh", "fish")
 
 
-def completed(script: Path, *words: str) -> set[str]:
-    """What bash offers for the last word of a line."""
-    line = " ".join(f"'{word}'" for word in words)
-    program = (
-        f"source {script}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _defserve; "
-        'printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True, cwd=script.parent)
-    assert done.stderr == ""
-    return set(done.stdout.split())
-
-
-@pytest.fixture
-def script(defserve: Run, tmp_path: Path) -> Path:
-    if shutil.which("bash") is None:
-        pytest.skip("there is no bash")
-    path = tmp_path / "completion.bash"
-    path.write_text(defserve("completion", "bash").out)
+@pytest.fixture(params=WAYS)
+def offers(request: pytest.FixtureRequest, defserve: Run, tmp_path: Path) -> Offers:
+    """What a shell offers for the last of some words, in a folder with a file."""
+    way: str = request.param
+    shell = way.partition(" ")[0]
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    script = tmp_path / f"completion.{shell}"
+    script.write_text(defserve("completion", shell).out)
     (tmp_path / "server.py").touch()
-    return path
+    return lambda *words: WAYS[way](script, *words)
 
 
 def test_the_tree_has_every_command_with_its_help():
@@ -58,22 +51,22 @@ def test_every_command_option_and_choice_is_in_the_script(defserve: Run, shell: 
             assert all(flag in out for flag in (*flags, *option.choices))
 
 
-def test_bash_completes_commands(script: Path):
-    assert completed(script, "defserve", "") == {*COMMANDS, "--help", "--version"}
-    assert completed(script, "defserve", "unin") == {"uninstall"}
+def test_commands_are_completed(offers: Offers):
+    assert offers("defserve", "") - {"--help", "--version"} == set(COMMANDS)
+    assert offers("defserve", "unin") == {"uninstall"}
 
 
-def test_bash_completes_options_values_and_files(script: Path):
-    assert completed(script, "defserve", "install", "ser") == {"server.py"}
-    assert {"--client", "--dry-run"} <= completed(script, "defserve", "install", "server.py", "--")
-    assert completed(script, "defserve", "install", "server.py", "--client", "") == set(CLIENTS)
-    assert completed(script, "defserve", "install", "server.py", "--scope", "p") == {"project"}
+def test_options_values_and_files_are_completed(offers: Offers):
+    assert offers("defserve", "install", "ser") == {"server.py"}
+    assert {"--client", "--dry-run"} <= offers("defserve", "install", "server.py", "--")
+    assert offers("defserve", "install", "server.py", "--client", "") == set(CLIENTS)
+    assert offers("defserve", "install", "server.py", "--scope", "p") == {"project"}
 
 
-def test_bash_completes_actions_and_their_options(script: Path):
-    assert completed(script, "defserve", "keys", "re") == {"revoke"}
-    assert completed(script, "defserve", "keys", "create", "--per") == {"--per-minute", "--per-hour"}
-    assert completed(script, "defserve", "completion", "") >= set(SHELLS)
+def test_actions_and_their_options_are_completed(offers: Offers):
+    assert offers("defserve", "keys", "re") == {"revoke"}
+    assert offers("defserve", "keys", "create", "--per") == {"--per-minute", "--per-hour"}
+    assert offers("defserve", "completion", "") >= set(SHELLS)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

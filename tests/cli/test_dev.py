@@ -369,7 +369,7 @@ def test_an_http_session_goes_on_with_the_next_server(tmp_path: Path):
 
 def test_what_cannot_be_served_is_said_at_once(tmp_path: Path, defserve: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    assert "there is no file 'server.py'" in defserve("dev", "server.py").err
+    assert f"there is no file '{tmp_path / 'server.py'}'" in defserve("dev", "server.py").err
     assert "runs elsewhere" in defserve("dev", "http://127.0.0.1:1/mcp").err
     (tmp_path / "server.py").touch()
     assert "there is no 'x' to watch" in defserve("dev", "server.py", "--watch", "x").err

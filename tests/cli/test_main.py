@@ -76,7 +76,7 @@ def test_wrong_usage_is_explained_on_stderr(defserve: Run, argv: list[str], comp
 def test_a_server_that_cannot_be_started_is_unreachable(defserve: Run):
     code, _, err = defserve("list", "--", "no-such-command-here")
     assert code == 4
-    assert "cannot start 'no-such-command-here'" in err
+    assert "cannot start 'no-such-command-here'" in err and "\n  fix: give its full path, or put it on PATH" in err
 
 
 def test_a_server_that_dies_is_unreachable_and_its_last_words_are_shown(defserve: Run):
@@ -90,6 +90,21 @@ def test_a_server_that_is_silent_is_unreachable(defserve: Run):
     code, _, err = defserve("list", "--era", "stateless", "--timeout", "0.05", "--", sys.executable, "-c", waits)
     assert code == 4
     assert "no answer to server/discover within 0.05 s" in err
+    assert "\n  fix: -v shows what it writes to stderr; --timeout waits longer" in err
+
+
+@pytest.mark.parametrize("option", ["--port", "--host=0.0.0.0", "--transport", "-t"])
+@pytest.mark.parametrize(
+    ("command", "on"),
+    [
+        (["run", "x.py"], "http://127.0.0.1:8000/mcp"),
+        (["dev", "x.py"], "http://127.0.0.1:8000/mcp"),
+        (["gateway", "--config", "x.toml"], "ws://127.0.0.1:8100/ws"),
+    ],
+)
+def test_what_is_part_of_the_address_is_said(defserve: Run, command: list[str], on: str, option: str):
+    code, _, err = defserve(*command, option)
+    assert (code, err) == (1, f"error: unrecognized arguments: {option}\n  fix: write --on {on}\n")
 
 
 def test_the_module_is_the_command():

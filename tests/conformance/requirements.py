@@ -311,12 +311,7 @@ _OPEN = {
     ("2026-11-15", "injections are capped, not searched for orders; the 0.5 profile is not built"): "MCPL-13.4 MCPL-05",
     ("2026-11-15", "tasks come last"): "MCP-8",
     ("2026-11-15", "a client that distrusts annotations: not built"): "MCP-9.2",
-    (
-        "2026-11-15",
-        "frames that cannot be read have no profile; argument checks have no clock; no resource cache",
-    ): "GGEN-M3 GGEN-ERR-1 GGEN-ERR-3 GGEN-TMO-1",
-    ("2026-11-15", "the audit log arrives with the MGP extension, the load tests with HTTP"): "GGEN-P4-3",
-    ("2026-11-15", "untyped parameters are refused, so that none can default to string"): "GGEN-SCH-1",
+    ("2026-11-15", "argument checks and lists are bounded by size, not by a clock of their own"): "GGEN-TMO-1",
 }
 
 GAPS = {id: Gap(*why) for why, ids in _OPEN.items() for id in ids.split()}

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.scaffold.packages import ROOT, Environment, build_wheel, drive
+from tests.e2e.conftest import Mcpb
+from tests.scaffold.packages import Environment, drive, run
+from tests.scaffold.workflows import commands
 
 pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
 
@@ -26,40 +28,48 @@ SESSIONS = ("stateful",)
 PARTS = (("tool", "one"), ("resource", "two"), ("prompt", "three"), ("feature-set", "four.five"))
 
 
-@pytest.fixture(scope="session")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="session")
-def author(tmp_path_factory: pytest.TempPathFactory, ours: Path) -> Environment:
-    """Where projects are worked on: what one of them needs for that serves all."""
-    folder = tmp_path_factory.mktemp("author")
-    environment = Environment(folder / "env")
-    environment.install(f"{ours}[sandbox]")
-    environment.run("defserve", "new", "first-mcp", "--yes", cwd=folder)
-    environment.install("--find-links", ours.parent, "-e", f"{folder / 'first-mcp'}[dev]")
-    return environment
+def step(environment: Environment, project: Path, command: str, **variables: str) -> None:
+    """Run what a step of a workflow runs, as GitHub runs it."""
+    run("bash", "-e", "-c", command, cwd=project, env={**environment.environ, **variables})
 
 
 @pytest.mark.parametrize("body", CALLS)
-async def test_from_new_to_an_installed_server(tmp_path: Path, ours: Path, author: Environment, body: str):
-    author.run("defserve", "new", f"{body}-mcp", "--template", body, "--yes", cwd=tmp_path)
-    project = tmp_path / f"{body}-mcp"
-    author.install("--no-deps", "-e", project)
-    author.run("defserve", "check", "--strict", "-m", f"{body}-mcp".replace("-", "_"), cwd=project)
-    for kind, name in PARTS:
-        author.run("defserve", "add", kind, name, cwd=project)
-    author.run("pytest", "-q", cwd=project)
-    author.run("ruff", "check", ".", cwd=project)
-    author.run("ruff", "format", "--check", ".", cwd=project)
-    author.run("mypy", cwd=project)
+async def test_from_new_to_an_installed_server(
+    tmp_path: Path, author: Environment, user: Environment, mcpb: Mcpb, body: str
+):
+    name = f"{body}-mcp"
+    author.run("defserve", "new", name, "--template", body, "--yes", cwd=tmp_path)
+    project = tmp_path / name
+    install, *steps = commands(project, "ci", "check")
+    for command in (install, *steps):
+        step(author, project, command)
+    author.run("defserve", "check", "--strict", name, cwd=project)
+    for kind, part in PARTS:
+        author.run("defserve", "add", kind, part, cwd=project)
+    for command in steps:
+        step(author, project, command)
 
-    author.run("defserve", "package", cwd=project)
-    (wheel,) = (project / "dist").glob("*.whl")
-    user = Environment(tmp_path / "user")
-    user.install("--find-links", ours.parent, f"{wheel}[http]")
+    (bundle,) = (project / "release").glob("*.mcpb")
+    mcpb("validate", project / "manifest.json")
+    mcpb("unpack", bundle, tmp_path / "unpacked")
+    mcpb("validate", tmp_path / "unpacked" / "manifest.json")
+
+    (wheel,) = (project / "release").glob("*.whl")
+    user.install(f"{wheel}[http]")
     tool, arguments, expected = CALLS[body]
     mode = "legacy" if body in SESSIONS else "auto"
-    for said in await drive(user.bin / f"{body}-mcp", tool, arguments, http=mode):
+    for said in await drive(user.bin / name, tool, arguments, http=mode):
         assert expected in said
+
+
+def test_the_release_workflow_builds_what_the_tag_says(tmp_path: Path, author: Environment):
+    author.run("defserve", "new", "released-mcp", "--yes", cwd=tmp_path)
+    project = tmp_path / "released-mcp"
+    steps = commands(project, "release", "build")
+    for command in steps:
+        step(author, project, command, GITHUB_REF_NAME="v0.1.0")
+    uploaded = {path.name for path in (project / "dist").iterdir()}
+    assert uploaded == {"released_mcp-0.1.0-py3-none-any.whl", "released_mcp-0.1.0.tar.gz"}
+    (tag,) = [command for command in steps if "GITHUB_REF_NAME" in command]
+    with pytest.raises(AssertionError, match="gave 1"):
+        step(author, project, tag, GITHUB_REF_NAME="v0.1.1")

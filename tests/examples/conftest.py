@@ -6,7 +6,6 @@ A new transport is one more line in `TRANSPORTS`.
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from defserve.host import Client, Link, ProcessLink, connect_url
+from defserve.host import Client, Link, connect_url
 from defserve.runner.memory import serving
+from tests.forking.spawning import spawn
 from tests.protocols.mgp.callers import offer
 from tests.serving import at_address, fresh
 from tests.stores.redis_server import RedisServer
@@ -34,7 +34,7 @@ async def over_memory(example: str) -> AsyncGenerator[Link]:
 
 @asynccontextmanager
 async def over_stdio(example: str) -> AsyncGenerator[Link]:
-    yield await ProcessLink.spawn(sys.executable, [str(EXAMPLES / f"{example}.py")])
+    yield await spawn(EXAMPLES / f"{example}.py")
 
 
 @asynccontextmanager

@@ -219,7 +219,7 @@ async def test_a_changed_list_is_told_and_the_next_change_takes_it_back(connect_
     async with connect_to("conformance") as client, client.listen(tools=True, prompts=True) as events:
 
         async def news() -> str:
-            return (await asyncio.wait_for(anext(aiter(events)), 5)).method
+            return (await asyncio.wait_for(anext(aiter(events)), 20)).method
 
         tools, prompts = len(await client.tools()), len(await client.prompts())
         for more in (1, 0):

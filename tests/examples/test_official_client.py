@@ -213,6 +213,6 @@ async def test_a_cancelled_call_is_not_waited_for(mode: str):
 
 async def settled(done: Any) -> None:
     """The client hands notifications to callbacks in tasks of their own, maybe after the result."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while not done():
             await anyio.lowlevel.checkpoint()

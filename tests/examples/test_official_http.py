@@ -50,7 +50,7 @@ def texts(result: types.CallToolResult) -> list[str]:
 
 async def settled(done: Any) -> None:
     """What happens on the other side of a socket happens a little later."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while not done():
             await anyio.lowlevel.checkpoint()
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from defserve.errors import ToolError
-from defserve.host import Client, Link, ProcessLink, connect_url
+from defserve.host import Client, Link, connect_url
 from defserve.runner.memory import serving
 from tests.examples import local_web_fetch
+from tests.forking.spawning import spawn
 from tests.serving import at_address
 
 from .refusals import refused
@@ -47,9 +48,7 @@ async def web() -> AsyncIterator[str]:
 async def link_to(transport: str, authority: str) -> AsyncGenerator[Link]:
     if transport == "stdio":
         here = Path(local_web_fetch.__file__)
-        yield await ProcessLink.spawn(
-            sys.executable, [str(here), authority], env={"PYTHONPATH": ":".join([str(here.parents[2]), *sys.path])}
-        )
+        yield await spawn(here, [authority], env={"PYTHONPATH": ":".join([str(here.parents[2]), *sys.path])})
     elif transport == "memory":
         async with serving(local_web_fetch.make(authority).composition) as link:
             yield link

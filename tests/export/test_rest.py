@@ -173,7 +173,7 @@ async def test_a_caller_who_leaves_cancels_the_call():
         finally:
             over.set()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         exchange = Web(server.asgi(rest=True), "/tools/wait").begin("POST")
         await begun.wait()
         exchange.leave()

@@ -129,7 +129,7 @@ async def test_a_connection_ends_with_its_token(monkeypatch: pytest.MonkeyPatch)
         admit = running.gateway.policy.admit
 
         async def briefly(token: str | None, topic: str):
-            return replace(await admit(token, topic), expires=time.time() + 0.1)
+            return replace(await admit(token, topic), expires=time.time() + 0.4)
 
         monkeypatch.setattr(running.gateway.policy, "admit", briefly)
         async with running.joined("admin") as admin:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.guard.network import authority_of, judge, judge_address
+from tests.effort import cpu_within
 
 CORPORA = Path(__file__).parent / "corpora"
 CASES = [
@@ -26,23 +27,22 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("url", "expected"), CASES, ids=[ascii(url)[1:60] for url, _ in CASES])
-def test_the_corpus_is_judged_as_expected(url: str, expected: str) -> None:
-    verdict = judge(url)
-    assert verdict.allowed is (expected != "B")
-    assert bool(verdict.violations) is not verdict.allowed
+def test_the_corpus_is_judged_as_expected() -> None:
+    verdicts = [(url, expected, judge(url)) for url, expected in CASES]
+    assert [url for url, expected, verdict in verdicts if verdict.allowed is (expected == "B")] == []
+    assert [url for url, _, verdict in verdicts if bool(verdict.violations) is verdict.allowed] == []
 
 
-@pytest.mark.parametrize("url", [url for url, expected in CASES if expected != "B"])
-def test_an_allowed_url_is_understood_the_same_way_again_and_by_the_client(url: str) -> None:
+def test_an_allowed_url_is_understood_the_same_way_again_and_by_the_client() -> None:
     import httpx2
 
-    normal = judge(url).url
-    assert normal is not None
-    assert normal.isascii()
-    assert judge(normal).url == normal
-    host = httpx2.URL(normal).raw_host.decode()
-    assert host == authority_of(normal).host == authority_of(url).host
+    for url in (url for url, expected in CASES if expected != "B"):
+        normal = judge(url).url
+        assert normal is not None, url
+        assert normal.isascii(), url
+        assert judge(normal).url == normal, url
+        host = httpx2.URL(normal).raw_host.decode()
+        assert host == authority_of(normal).host == authority_of(url).host, url
 
 
 @pytest.mark.parametrize(
@@ -180,6 +180,4 @@ def test_judging_an_address_never_raises(address: str) -> None:
 def test_ten_kilobytes_are_judged_at_once(piece: str) -> None:
     for length in (7_990, 10_000):
         url = ("http://" + piece * length)[:length]
-        started = time.perf_counter()
-        judge(url)
-        assert time.perf_counter() - started < 0.1
+        assert cpu_within(0.1, partial(judge, url))

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import subprocess
-import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from defserve.guard.shell import judge
 from defserve.guard.shell_program import Mode
 from defserve.guard.shell_rules import KINDS, ON_REQUEST, PROGRAMS
+from tests.effort import cpu_within
 
 CORPORA = Path(__file__).parent / "corpora"
 CASES: list[dict[str, Any]] = [
@@ -234,6 +234,4 @@ def test_what_is_not_text_is_refused(value: object) -> None:
     ],
 )
 def test_hostile_text_is_judged_in_no_time(text: str) -> None:
-    began = time.perf_counter()
-    judge(text)
-    assert time.perf_counter() - began < 0.1
+    assert cpu_within(0.1, lambda: judge(text))

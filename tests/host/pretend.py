@@ -61,7 +61,7 @@ class PretendServer:
 
     async def told(self, matches: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first message it was sent that matches, waiting for it."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while True:
                 for message in self.sent:
                     if matches(message):

@@ -195,7 +195,7 @@ async def test_a_timeout_of_one_call_overrides_the_clients():
 
 async def test_list_changes_are_heard_in_a_session():
     server = PretendServer({"resources/subscribe": {}, "resources/unsubscribe": {}})
-    async with Client(server, version="2025-11-25") as client, asyncio.timeout(5):
+    async with Client(server, version="2025-11-25") as client, asyncio.timeout(20):
         async with client.listen(tools=True, uris=["a:b"]) as events:
             server.say({"method": "notifications/prompts/list_changed"})
             server.say({"method": "notifications/resources/updated", "params": {"uri": "other:x"}})
@@ -228,7 +228,7 @@ async def test_news_are_heard_on_a_stateless_subscription_until_the_server_ends_
         return SILENCE
 
     server = PretendServer({**STATELESS, "subscriptions/listen": listen})
-    async with Client(server) as client, asyncio.timeout(5):
+    async with Client(server) as client, asyncio.timeout(20):
         async with client.listen(tools=True, prompts=True) as events:
             assert events.honoured == {"toolsListChanged": True}
             request = await server.told(lambda m: m["method"] == "subscriptions/listen")
@@ -272,7 +272,7 @@ async def test_listeners_learn_that_the_server_left():
             return SILENCE
 
         server = PretendServer({"server/discover": STATELESS["server/discover"], "subscriptions/listen": listen})
-        async with Client(server, version=version) as client, asyncio.timeout(5):
+        async with Client(server, version=version) as client, asyncio.timeout(20):
             async with client.listen(tools=True) as events:
                 server.leave(PeerGone("it crashed"))
                 with pytest.raises(PeerGone, match="it crashed"):

@@ -213,7 +213,7 @@ async def test_a_question_the_peer_takes_back_is_dropped():
         finally:
             stopped.set()
 
-    async with Talk(on_request=answer) as talk, asyncio.timeout(5):
+    async with Talk(on_request=answer) as talk, asyncio.timeout(20):
         talk.server.say({"id": "q", "method": "elicitation/create"})
         await started.wait()
         talk.server.say({"method": "notifications/cancelled", "params": {"requestId": "q"}})

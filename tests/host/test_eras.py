@@ -61,7 +61,7 @@ async def test_a_server_that_does_not_know_discover_is_initialized(code: int):
 
 async def test_a_server_that_is_silent_about_discover_is_initialized():
     server = PretendServer({"server/discover": SILENCE})
-    async with Client(server, timeout=0.02) as client:
+    async with Client(server, timeout=0.3) as client:
         assert client.version == "2025-11-25"
     assert server.asked("notifications/cancelled") == []
 

@@ -285,7 +285,7 @@ async def test_a_stream_that_stays_open_after_its_answer_is_left(monkeypatch: py
 
     async with web(session(rest)) as server, client(server.url) as peer:
         assert await peer.request("x/y") == {"n": 1}
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await server.of("x/y")[0].hung_up.wait()
 
 
@@ -301,7 +301,7 @@ async def test_what_the_server_says_unasked_comes_by_a_stream_of_its_own():
             await echo(exchange)
 
     async with web(session(rest, speaks_unasked=True)) as server, client(server.url) as peer:
-        async with peer.listen(tools=True) as events, asyncio.timeout(5):
+        async with peer.listen(tools=True) as events, asyncio.timeout(20):
             assert (await anext(events)).method == "notifications/tools/list_changed"
         stream = next(exchange for exchange in server.seen if exchange.verb == "GET")
         assert stream.headers["accept"] == "text/event-stream"
@@ -327,7 +327,7 @@ async def test_the_stream_is_taken_up_again_where_it_broke():
             done.set()
 
     async with web(session(rest, speaks_unasked=True)) as server, client(server.url, on_notification=hear):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await done.wait()
     assert heard == ["notifications/a", "notifications/b"]
 
@@ -422,7 +422,7 @@ async def test_a_stateless_request_is_called_off_by_closing_its_stream():
     async with web(stateless(rest)) as server, client(server.url, STATELESS) as peer:
         with pytest.raises(PeerTimeout):
             await peer.request("x/y", timeout=0.05)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await server.of("x/y")[0].hung_up.wait()
         assert server.of("notifications/cancelled") == []
 
@@ -440,7 +440,7 @@ async def test_a_request_of_a_session_is_called_off_by_a_notification_and_its_st
             await peer.request("x/y", timeout=0.05)
         note = await server.told(lambda exchange: exchange.method == "notifications/cancelled")
         assert note.message["params"]["requestId"] == server.of("x/y")[0].message["id"]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await server.of("x/y")[0].hung_up.wait()
 
 
@@ -456,7 +456,7 @@ async def test_leaving_closes_what_is_still_open():
             listening = await server.told(lambda exchange: exchange.verb == "GET")
         with pytest.raises(PeerGone):
             await asking
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await call.hung_up.wait()
             await listening.hung_up.wait()
 
@@ -475,7 +475,7 @@ async def test_refused_credentials_are_told_with_the_challenge():
             with pytest.raises(PeerError, match="HTTP 401") as refused:
                 async with Client(HttpLink(server.url), version=version, timeout=5):
                     pytest.fail("nobody was let in")
-            assert challenge in str(refused.value)
+            assert str(refused.value).startswith(f"{server.url} wants a token (HTTP 401): resource_metadata=")
             assert refused.value.data == {"status": 401, "challenge": challenge}
 
 

@@ -135,7 +135,7 @@ async def test_a_question_of_the_servers_does_not_stretch_its_time():
         return ""
 
     server = live_server(replies={BEFORE: SILENCE})
-    async with hosting(server, Mcpl(model=model, before_seconds=0.05, audit=[])) as mcpl, asyncio.timeout(5):
+    async with hosting(server, Mcpl(model=model, before_seconds=0.05, audit=[])) as mcpl, asyncio.timeout(20):
         params = {"featureSet": "memory.consolidation", "messages": [{"role": "user", "content": "Hm"}]}
         server.say({"id": "q", "method": "inference/request", "params": params})
         await asked.wait()

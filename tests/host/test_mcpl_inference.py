@@ -96,7 +96,7 @@ async def test_an_inference_that_is_called_off_ends():
         return ""
 
     trail, server = Trail(), live_server()
-    async with hosting(server, Mcpl(model=model, audit=trail)), asyncio.timeout(5):
+    async with hosting(server, Mcpl(model=model, audit=trail)), asyncio.timeout(20):
         server.say({"id": "q", "method": "inference/request", "params": ASKED})
         await began.wait()
         server.say({"method": "notifications/cancelled", "params": {"requestId": "q"}})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,8 +12,9 @@ import pytest
 
 from defserve import Text
 from defserve.errors import DefserveError, PeerError, ToolError
-from defserve.host import Client, Delivery, Mcpl, ProcessLink, Remote, ScriptedModel
+from defserve.host import Client, Delivery, Mcpl, Remote, ScriptedModel
 from defserve.protocols.mcpl.turns import ModelInfo, Turn
+from tests.forking.spawning import spawn
 from tests.host import lively
 from tests.serving import at_address
 
@@ -33,7 +33,7 @@ async def hosting(road: str, version: str = HANDSHAKE, **options: Any) -> AsyncG
         async with lively.server.connect(version, mcpl=mcpl) as client:
             yield client
     elif road == "stdio":
-        link = await ProcessLink.spawn(sys.executable, [str(Path(lively.__file__))])
+        link = await spawn(Path(lively.__file__))
         async with Client(link, version=version, mcpl=mcpl, timeout=20) as client:
             yield client
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any
 import pytest
 
 from defserve.errors import PeerError, PeerTimeout, ToolError, UsageError
-from defserve.host import Answers, Client, Mcpl, ProcessLink, Remote, RolledBack
+from defserve.host import Answers, Client, Mcpl, Remote, RolledBack
 from defserve.host.live_state import Sending
 from defserve.protocols.mcpl.errors import UnknownFeatureSet
+from tests.forking.spawning import spawn
 from tests.host.live import Trail, hosting, live_server, stateless_server
 from tests.serving import at_address, fresh
 
@@ -36,7 +36,7 @@ async def example(name: str, road: str = "memory", version: str = HANDSHAKE, **o
         async with fresh(name).connect(version, mcpl=mcpl, **how) as client:
             yield client
     elif road == "stdio":
-        link = await ProcessLink.spawn(sys.executable, [str(EXAMPLES / f"{name}.py")])
+        link = await spawn(EXAMPLES / f"{name}.py")
         async with Client(link, version=version, mcpl=mcpl, **how) as client:
             yield client
     else:
@@ -155,7 +155,7 @@ async def test_a_call_that_waits_too_long_for_its_turn_is_given_up():
             refused.append(error)
         return {"value": True}
 
-    async with example("notes", answers=Answers(ask=nested), timeout=0.5) as client:
+    async with example("notes", answers=Answers(ask=nested), timeout=1) as client:
         await client.call("add_note", text="a")
         assert await client.call("clear") == "1 notes gone"
     assert "takes too long" in str(refused[0])

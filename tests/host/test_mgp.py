@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,9 +13,10 @@ import pytest
 
 from defserve import AccessPolicy, Entry, Server
 from defserve.errors import PeerError, UsageError
-from defserve.host import Answers, Client, Grant, Mgp, ProcessLink, Remote
+from defserve.host import Answers, Client, Grant, Mgp, Remote
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.errors import AccessDenied, PermissionDenied
+from tests.forking.spawning import spawn
 from tests.host import guarded
 from tests.host.pretend import STATELESS, Fail, PretendServer
 from tests.serving import at_address
@@ -39,7 +39,7 @@ async def connected(road: str, version: str | None = None, **options: Any) -> As
         async with guarded.server.connect(version, **options) as client:
             yield client
     elif road == "stdio":
-        link = await ProcessLink.spawn(sys.executable, [str(SCRIPT)])
+        link = await spawn(SCRIPT)
         async with Client(link, version=version, timeout=20, **options) as client:
             yield client
     else:

@@ -52,7 +52,7 @@ async def test_calling_off_a_call_cancels_the_function(version: str, monkeypatch
     async with serving(calculator.server.asgi(), "/") as url, Remote(url).connect(version, timeout=10) as client:
         with pytest.raises(PeerTimeout):
             await client.call_raw("wait", timeout=0.05)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await cancelled.wait()
         assert await client.call("add", a=1) == 3
 
@@ -60,7 +60,7 @@ async def test_calling_off_a_call_cancels_the_function(version: str, monkeypatch
 @pytest.mark.parametrize("version", ERAS)
 async def test_news_of_a_resource_reach_who_listens(version: str):
     async with serving(calculator.server.asgi(), "/") as url, Remote(url).connect(version, timeout=10) as client:
-        async with client.listen(uris=["note://today"]) as events, asyncio.timeout(5):
+        async with client.listen(uris=["note://today"]) as events, asyncio.timeout(20):
             await client.call("touch")
             assert (await anext(events)).params["uri"] == "note://today"
 

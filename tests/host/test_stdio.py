@@ -41,6 +41,20 @@ async def test_a_command_that_does_not_exist_is_named():
         await ProcessLink.spawn("no-such-command-here")
 
 
+@pytest.mark.parametrize(
+    ("command", "folder", "advised"),
+    [
+        ("no-such-command-here", None, True),
+        ("./no-such-command-here", None, False),
+        ("python", "no/such/folder", False),
+    ],
+)
+async def test_only_a_name_is_looked_for_on_the_path(command: str, folder: str | None, advised: bool):
+    with pytest.raises(PeerGone) as caught:
+        await ProcessLink.spawn(command, cwd=folder)
+    assert ("put it on PATH" in str(caught.value)) is advised
+
+
 async def test_a_server_that_dies_leaves_its_exit_code_and_last_words():
     link = await python("import sys; print('no database', file=sys.stderr); sys.exit(3)")
     with pytest.raises(PeerGone) as caught:

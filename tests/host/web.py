@@ -80,7 +80,7 @@ class Web:
 
     async def told(self, matches: Callable[[Exchange], bool]) -> Exchange:
         """The first exchange that matches, waiting for it."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while True:
                 for exchange in self.seen:
                     if matches(exchange):

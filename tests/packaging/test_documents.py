@@ -94,6 +94,13 @@ def test_a_server_json_that_the_registry_would_refuse_is_found(members: dict[str
     assert problem.startswith("server.json: ") and where in problem
 
 
+def test_a_readme_without_a_marker_is_the_only_problem(project: Path) -> None:
+    bare = WHEEL._replace(readme="# Weather")
+    made = server_json(read_project(project), bare)
+    problems = [*misfits(made, "server"), *disagreements(made, manifest(), bare)]
+    assert problems == ["README: it has no marker; add: <!-- mcp-name: io.github.USER/NAME -->"]
+
+
 @pytest.mark.parametrize(
     ("members", "where"),
     [

@@ -64,8 +64,22 @@ def test_only_what_was_given_is_passed_on():
         "log_json": True,
         "metrics": True,
     }
-    with pytest.raises(SystemExit):
-        parsed("--log-level", "loud")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--port", "8000"], "error: unrecognized arguments: --port 8000\n  fix: write --on http://host:port/path\n"),
+        (["--log-level", "loud"], "error: argument --log-level: invalid choice: 'loud'"),
+    ],
+)
+def test_mistakes_are_told_as_the_command_tells_them(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as left:
+        parse(arguments, "x", lambda: "1")
+    said = capsys.readouterr().err
+    assert left.value.code == 1 and said.startswith(complaint) and "\n  fix: " in said
 
 
 def test_without_options_nothing_is_logged(tmp_path: Path):

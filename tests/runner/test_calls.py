@@ -55,14 +55,14 @@ async def failing_at_the_end() -> str:
 
 @server.tool(timeout=0.2)
 async def borrowing() -> str:
-    await asyncio.to_thread(time.sleep, 1)
+    await asyncio.to_thread(time.sleep, 5)
     return "late"
 
 @server.tool(timeout=0.2)
 async def suppressed() -> str:
     import anyio
     with anyio.CancelScope(shield=True):
-        await anyio.sleep(1)
+        await anyio.sleep(5)
     return "late"
 
 @server.tool(timeout=30)
@@ -132,7 +132,7 @@ def naps() -> str:
 
 @server.tool(timeout=0.05)
 def hangs() -> str:
-    time.sleep(2)
+    time.sleep(12)
     return "late"
 
 @server.tool
@@ -179,7 +179,7 @@ def test_a_timeout_answers_on_time_whatever_the_function_does(tool: str, server:
     began = time.monotonic()
     server.call(1, tool)
     reply = server.read()
-    assert time.monotonic() - began < 0.9
+    assert time.monotonic() - began < 4.5
     assert reply["id"] == 1 and reply["result"]["isError"]
     assert reply["result"]["content"] == [{"type": "text", "text": "timed out after 0.2 s"}]
     assert reply["result"]["_meta"]["dev.defserve/error"]["error_type"] == "timeout"
@@ -227,7 +227,7 @@ def test_a_storm_of_cancellations_leaves_nothing_behind(server: ServerProcess):
     began = time.monotonic()
     server.ask("ping", "ping")
     assert server.read()["id"] == "ping"
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     server.call(5, "quick")
     assert server.text(5) == "5"
 
@@ -269,7 +269,7 @@ def test_a_ping_is_answered_while_every_thread_is_blocked(server: ServerProcess)
     for _ in range(32):
         server.wait_for("blocked")
     server.ask("ping", "ping")
-    assert server.read(5)["id"] == "ping"
+    assert server.read(10)["id"] == "ping"
     server.call("gate", "open_gate")
     assert {server.read()["id"] for _ in range(41)} == {"gate", *range(40)}
 
@@ -287,7 +287,7 @@ def test_threads_that_hang_do_not_use_up_the_pool(server: ServerProcess):
     replies = [server.read() for _ in range(80)]
     assert all("timed out" in reply["result"]["content"][0]["text"] for reply in replies)
     server.call("after", "quick")
-    assert server.text("after", patience=1.5) == "after"
+    assert server.text("after", patience=10) == "after"
 
 
 def test_context_variables_reach_the_thread(server: ServerProcess):

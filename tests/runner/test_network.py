@@ -223,7 +223,7 @@ HEADS = {
 async def closed_after(reader: asyncio.StreamReader) -> tuple[bytes, float]:
     """What comes until the server hangs up, and how long that takes."""
     began = time.monotonic()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         try:
             response = await reader.read()
         except ConnectionResetError:  # it was still talking
@@ -238,7 +238,7 @@ async def test_headers_that_do_not_come_are_not_waited_for(head: str, parser: st
         reader, writer = await where.connect()
         writer.write(HEADS[head])
         response, seconds = await closed_after(reader)
-        assert (status(response), 0.05 < seconds < 3) == (408, True)
+        assert (status(response), 0.05 < seconds < 15) == (408, True)
         writer.close()
         await until(lambda: where.connections == 0)
 
@@ -257,7 +257,7 @@ async def test_headers_that_trickle_in_gain_no_time(parser: str):
         task = asyncio.create_task(trickle())
         _, seconds = await closed_after(reader)
         task.cancel()
-        assert seconds < 3
+        assert seconds < 15
         writer.close()
 
 
@@ -273,7 +273,7 @@ async def test_a_connection_that_is_kept_waits_for_its_next_request_but_not_for_
         await reader.read(1000)
         writer.write(b"POST /mcp HTTP/1.1\r\n")
         response, seconds = await closed_after(reader)
-        assert (status(response), seconds < 3) == (408, True)
+        assert (status(response), seconds < 15) == (408, True)
         writer.close()
 
 
@@ -284,7 +284,7 @@ async def test_blank_lines_do_not_keep_a_connection_for_ever(parser: str):
         writer.write(request(verb="GET", path="/nothing"))
         await reader.readuntil(b"Not found")
         writer.write(b"\r\n")
-        assert (await closed_after(reader))[1] < 3
+        assert (await closed_after(reader))[1] < 15
         writer.close()
 
 
@@ -316,7 +316,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(parser: str):
         reader, writer = await where.connect()
         writer.write(request(*headers_for(), "content-length: 100", body=b"{"))
         response, seconds = await closed_after(reader)
-        assert (status(response), seconds < 3) == (408, True)
+        assert (status(response), seconds < 15) == (408, True)
         writer.close()
 
 
@@ -389,7 +389,7 @@ async def test_who_stops_reading_is_cut_off(kind: str, monkeypatch: pytest.Monke
 
 
 async def test_a_reader_that_is_slow_but_reads_is_let_be(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(deadlines, "STALL", 0.2)
+    monkeypatch.setattr(deadlines, "STALL", 1)
     server, _ = flooding()
     async with listening(server) as where:
         reader, writer = await narrow(where)
@@ -489,7 +489,7 @@ def test_a_second_signal_does_not_wait_for_what_runs(tmp_path: Path):
         served.signal(signal.SIGTERM)
         time.sleep(0.3)  # the first is heard at the next look, ten times a second
         served.signal(signal.SIGTERM)
-        assert served.seconds_to_exit() < 3
+        assert served.seconds_to_exit() < 10
         assert served.exit_code() == 0
         running.close()
 

@@ -104,7 +104,7 @@ async def test_who_is_told_to_stop_does_not_wait_for_a_place_that_says_nothing()
         staying = asyncio.create_task(place.stay(engine))
         await asyncio.sleep(0.05)
         place.stop(0)
-        await asyncio.wait_for(staying, 2)
+        await asyncio.wait_for(staying, 10)
     silent.close()
 
 

@@ -106,17 +106,17 @@ class TestLimits:
 
     def test_time(self) -> None:
         outcome = alone("while True:\n    pass", seconds=0.5)
-        assert outcome.status == "timeout" and 490 <= outcome.duration_ms < 1_000
+        assert outcome.status == "timeout" and 490 <= outcome.duration_ms < 10_000
 
     def test_processor_time(self) -> None:
-        assert alone("while True:\n    pass", seconds=20, cpu_seconds=0.5).duration_ms < 2_000
+        assert alone("while True:\n    pass", seconds=20, cpu_seconds=0.5).duration_ms < 15_000
 
     def test_time_cannot_be_caught(self) -> None:
         source = "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass"
         assert alone(source, seconds=0.5).status == "timeout"
 
     def test_sleeping_does_not_outlast_time(self) -> None:
-        assert alone("import time\nwhile True:\n    time.sleep(3)", seconds=0.5).duration_ms < 2_000
+        assert alone("import time\nwhile True:\n    time.sleep(40)", seconds=0.5).duration_ms < 20_000
 
     def test_memory(self) -> None:
         grow = "kept = []\nwhile True:\n    kept.append('x' * 100_000 + str(len(kept)))"
@@ -131,7 +131,7 @@ class TestLimits:
 
     def test_output(self) -> None:
         outcome = alone("while True:\n    print('x' * 100)", output_bytes=1_000)
-        assert outcome.status == "output" and len(outcome.stdout) == 1_000 and outcome.duration_ms < 2_000
+        assert outcome.status == "output" and len(outcome.stdout) == 1_000 and outcome.duration_ms < 20_000
 
     def test_the_size_of_the_value(self) -> None:
         assert alone("'x' * 2_000", output_bytes=1_000).status == "output"

@@ -32,23 +32,34 @@ def build_wheel(project: Path, into: Path) -> Path:
 
 
 class Environment:
-    """A virtual environment of its own. With `borrows`, it finds what the tests have installed, but not defserve."""
+    """A virtual environment of its own, whose commands have these variables.
 
-    def __init__(self, folder: Path, *, borrows: bool = False) -> None:
-        run(sys.executable, "-m", "venv", "--without-pip", folder)
+    With `borrows`, it finds what another folder holds as if it were installed; with True, what the tests have, but not
+    defserve.
+    """
+
+    def __init__(self, folder: Path, *, borrows: Path | bool = False, **variables: str) -> None:
+        if not folder.exists():
+            run(sys.executable, "-m", "venv", "--without-pip", folder)
         self.bin = folder / ("Scripts" if os.name == "nt" else "bin")
+        (self.site,) = folder.glob("lib/python*/site-packages" if os.name != "nt" else "Lib/site-packages")
+        self._variables = variables
         if borrows:
             # A path from a .pth file is only searched: the .pth files in it, our editable install, do not count.
-            (site,) = folder.glob("lib/python*/site-packages") if os.name != "nt" else [folder / "Lib/site-packages"]
-            (site / "borrowed.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+            path = sysconfig.get_path("purelib") if borrows is True else str(borrows)
+            (self.site / "borrowed.pth").write_text(path, encoding="utf-8")
 
     @property
     def python(self) -> Path:
         return self.bin / "python"
 
     def install(self, *what: str | Path) -> None:
-        pip = (sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check")
-        run(*pip, "install", "-q", *what)
+        run(*self.pip, "install", "-q", *what, env=self.environ)
+
+    @property
+    def pip(self) -> tuple[str | Path, ...]:
+        """Ours, made to work on this environment, which has none."""
+        return (sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check")
 
     def run(self, command: str, *arguments: str | Path, cwd: Path | None = None) -> str:
         return run(self.bin / command, *arguments, cwd=cwd, env=self.environ)
@@ -56,7 +67,7 @@ class Environment:
     @property
     def environ(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
-        return {**kept, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
+        return {**kept, **self._variables, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
 
 
 async def drive(command: Path, tool: str, arguments: dict[str, Any], *, http: str = "auto") -> list[str]:

@@ -11,6 +11,7 @@ from tests.scaffold.packages import ROOT, Environment, build_wheel, drive
 
 
 @pytest.mark.anyio
+@pytest.mark.req("GGEN-P4-3")
 async def test_from_the_wheel_to_a_command_that_the_official_client_drives(tmp_path: Path):
     ours = build_wheel(ROOT, tmp_path)
     in_it = zipfile.ZipFile(ours).namelist()

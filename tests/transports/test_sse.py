@@ -45,7 +45,7 @@ class Stream:
     async def event(self) -> tuple[str, str]:
         """The next event's name and data; a stream that ends gives two empty texts."""
         while True:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 chunk = await self._chunk()
             if not chunk:
                 return "", ""

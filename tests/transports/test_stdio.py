@@ -37,7 +37,7 @@ class Ends:
     async def heard(self, size: int) -> bytes:
         os.set_blocking(self.hear, False)
         data = b""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(data) < size:
                 try:
                     data += os.read(self.hear, 1 << 20)

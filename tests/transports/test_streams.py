@@ -11,7 +11,7 @@ import pytest
 from defserve import Context
 from defserve.transports import outbox, sessions, streamable, web_session
 from tests.asgi import Peer, Web, last, living, peer, request, text
-from tests.raw import ERAS, HANDSHAKE, PREFIX, STATELESS, turns
+from tests.raw import ERAS, HANDSHAKE, PREFIX, STATELESS, soon, turns
 from tests.transports.web_tools import Tools, is_json, is_stream
 
 pytestmark = pytest.mark.anyio
@@ -291,8 +291,7 @@ async def test_leaving_cancels_a_stateless_call_within_a_quarter_of_a_second(too
     exchange = Peer(app, STATELESS).begin_call("wait")
     await tools.begun.wait()
     exchange.leave()
-    async with asyncio.timeout(0.25):
-        await tools.cancelled.wait()
+    assert await soon(tools.cancelled.is_set)
     await exchange.ended()
     assert not tools.server.composition.running
 
@@ -316,7 +315,7 @@ async def test_leaving_does_not_cancel_a_call_of_a_session(tools: Tools, app: An
     await turns()
     assert not tools.cancelled.is_set()
     tools.go.set()
-    await asyncio.wait_for(tools.finished.wait(), 5)
+    await asyncio.wait_for(tools.finished.wait(), 20)
     assert await client.call("add", {"a": 1, "b": 2}) == "3"
 
 
@@ -362,7 +361,7 @@ async def test_a_stalled_reader_delays_nobody_else(tools: Tools, app: Any):
     stalled.stall()
     standalone = await client.listen().started()
     standalone.stall()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(20):
         for number in range(50):
             assert await client.call("add", {"a": number, "b": 1}) == str(number + 1)
     tools.go.set()
@@ -457,7 +456,7 @@ async def test_a_server_that_raises_when_the_client_is_gone_does_no_harm(tools: 
 async def test_a_session_that_idles_ends_by_itself():
     tools = Tools(idle=0.04)
     async with peer(tools.server) as client:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while tools.server.composition.sessions:  # noqa: ASYNC110 (nobody announces the end)
                 await asyncio.sleep(0.005)
         assert (await client.begin_request("ping").ended()).status == 404

@@ -53,7 +53,7 @@ class Link:
         await self.socket.send(message, text=True)
 
     async def receive(self) -> bytes:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             return await self.socket.recv(decode=False)
 
 
@@ -79,7 +79,7 @@ async def peer_of(where: Listening, version: str = "2025-11-25", **capabilities:
 async def farewell_of(socket: ClientConnection) -> tuple[int, str]:
     """How the server closes it."""
     with pytest.raises(ConnectionClosed) as closed:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while True:
                 await socket.recv()
     assert closed.value.rcvd is not None
@@ -252,7 +252,7 @@ async def test_a_client_that_leaves_ends_its_calls_and_its_session():
         async with peer_of(where) as peer:
             await peer.begin("tools/call", {"name": "hang"})
             await until(lambda: server.composition.running == 1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await ended.wait()
         await until(lambda: not server.composition.sessions)
         assert not where.app.sockets.open
@@ -316,7 +316,7 @@ async def test_who_does_not_read_is_closed_after_a_while(monkeypatch: pytest.Mon
     wire = Wire()
     socket = socket_on(wire)
     socket.push(Outgoing(b"{}", None))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await socket.serve()
     assert socket.gone and wire.sent == []
     assert socket.conversation.closed

@@ -12,18 +12,17 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-def complaints(path: Path) -> list[str]:
-    """What pyright says about one file, with the project's settings and the interpreter of this run."""
-    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, str(path)]
+def complaints(*paths: Path) -> list[str]:
+    """What pyright says about these files, with the project's settings and the interpreter of this run."""
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *map(str, paths)]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55)
     report: dict[str, Any] = json.loads(shown.stdout)
-    assert report["summary"]["filesAnalyzed"] == 1
-    return [f"{said['range']['start']['line'] + 1}: {said['message']}" for said in report["generalDiagnostics"]]
+    assert report["summary"]["filesAnalyzed"] == len(paths)
+    return [
+        f"{Path(said['file']).name}:{said['range']['start']['line'] + 1}: {said['message']}"
+        for said in report["generalDiagnostics"]
+    ]
 
 
-def test_a_state_is_its_model() -> None:
-    assert complaints(HERE / "states.py") == []
-
-
-def test_decorators_keep_the_type_of_the_function() -> None:
-    assert complaints(HERE / "decorators.py") == []
+def test_a_state_is_its_model_and_decorators_keep_the_type_of_the_function() -> None:
+    assert complaints(HERE / "states.py", HERE / "decorators.py") == []

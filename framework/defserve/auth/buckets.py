@@ -16,7 +16,7 @@ _SLACK = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """`burst` at once, then `per_second`."""
+    """How often something may be done: `burst` times at once, and after that `per_second` times a second."""
 
     per_second: float = 50.0
     burst: int = 100

@@ -50,6 +50,7 @@ class StaticTokens:
         self._known = [(_digest(token), _principal(value)) for token, value in tokens.items()]
 
     async def verify(self, token: str) -> Principal | None:
+        """Whose token it is, or None. How long it takes says nothing about how close it came."""
         if not is_token(token):
             return None
         shown, found = _digest(token), None
@@ -126,6 +127,7 @@ class JWT:
             raise UsageError(f"JWT(leeway={self.leeway!r}) is not a clock's error", fix="give 0 to 300 seconds")
 
     async def verify(self, token: str) -> Principal | None:
+        """Who the claims say it is; None for whatever is wrong with the token, which only the log is told."""
         if not is_token(token):
             return None
         try:

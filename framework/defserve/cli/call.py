@@ -19,6 +19,7 @@ EXAMPLES: Final = """  defserve call server.py add a=1 b=2
   defserve call server.py search query="two words" tags:='["x", "y"]'
   defserve call server.py search --json '{"query": "two words"}'
   defserve call add a=1 b=2 -- python server.py
+  defserve call weather forecast city=Oslo            one in .mcp.json
   defserve call server.py add a=1 --validate
 """
 

@@ -37,6 +37,7 @@ EXAMPLES: Final = """  defserve check server.py
   defserve check -m shop --json
   defserve check server.py --calls calls.jsonl        each line {"name": "add", "arguments": {"a": 1}}
   defserve check -- npx some-mcp-server
+  defserve check weather                              one in .mcp.json
   defserve check --rules
 """
 

@@ -6,15 +6,24 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from defserve.cli.targets import Target, headers_of
+from defserve.errors import PeerTimeout, UsageError
 from defserve.host.addresses import connect_url
 from defserve.host.answers import Answers
 from defserve.host.client import Client
 from defserve.host.eras import ERAS
 from defserve.host.links import Link
 from defserve.host.stdio import ProcessLink
+from defserve.transports.refusals import Challenged, HttpRefusal
+
+# What a challenge says is wrong -> what helps.
+TOKENS: Final[Mapping[str | None, str]] = {
+    "": "give --token …",
+    "invalid_token": "give another --token: this one is unknown or expired, or meant for another server",
+    "insufficient_scope": "give a --token that has them",
+}
 
 
 def add_connection_options(parser: ArgumentParser) -> None:
@@ -34,7 +43,7 @@ async def connect(
 ) -> AsyncGenerator[Client, None]:
     """A client of `target` for as long as the block runs, with the capabilities of `offer` beside its own.
 
-    Raises PeerGone when there is nobody.
+    Raises PeerGone when there is nobody, PeerTimeout and UsageError with the option that helps.
     """
     chosen: dict[str, Any] = {
         "version": ERAS.get(options.era, options.era),
@@ -42,18 +51,32 @@ async def connect(
         "answers": _answers(),
         **({"capabilities": offer} if offer else {}),
     }
-    if target.server is not None:
-        async with target.server.connect(**chosen) as client:
-            yield client
-    else:
-        async with Client(await _link(target, options), **chosen) as client:
-            yield client
+    try:
+        if target.server is not None:
+            async with target.server.connect(**chosen) as client:
+                yield client
+        else:
+            async with Client(await _link(target, options), **chosen) as client:
+                yield client
+    except PeerTimeout as error:
+        look = "-v shows what it writes to stderr; " if target.command and not options.verbose else ""
+        raise PeerTimeout(f"{error.message}\n  fix: {look}--timeout waits longer") from None
+    except Challenged as error:
+        raise UsageError(
+            error.message, fix=TOKENS.get(error.error, "give --token …, or -H 'Authorization: …'")
+        ) from None
+    except HttpRefusal as error:
+        fix = "check the address; it mostly ends with /mcp" if error.data["status"] in (404, 405) else ""
+        raise UsageError(error.message, fix=fix) from None
 
 
 async def _link(target: Target, options: Namespace) -> Link:
     if target.address:
-        return await connect_url(target.address, headers=headers_of(options.header), token=options.token)
-    return await ProcessLink.spawn(target.command[0], target.command[1:], echo=options.verbose)
+        given = {**target.headers, **headers_of(options.header)}
+        headers = {name.lower(): value for name, value in given.items()}
+        return await connect_url(target.address, headers=headers, token=options.token)
+    program, *args = target.command
+    return await ProcessLink.spawn(program, args, env=target.env, cwd=target.cwd, echo=options.verbose)
 
 
 def _answers() -> Answers:

@@ -6,6 +6,7 @@ import os
 from typing import Final
 
 from defserve.cli.parser import Parser
+from defserve.cli.targets import refuse_configured
 from defserve.errors import UsageError
 from defserve.host.addresses import is_address
 from defserve.runner.arguments import add_serving, serving
@@ -33,6 +34,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if is_address(options.target):
         raise UsageError(f"{options.target!r} runs elsewhere", fix="name the server here: server.py or module:name")
+    refuse_configured(options.target)
     from defserve.devserver.files import Files
     from defserve.devserver.plan import Plan
 
@@ -53,5 +55,6 @@ def first_files(target: str) -> list[str]:
     if not path.endswith(".py"):
         return [os.path.join(os.getcwd(), f"{path.partition(':')[0].partition('.')[0]}.py")]
     if not os.path.isfile(path):
+        path = os.path.abspath(path)
         raise UsageError(f"there is no file {path!r}", fix="check the path; it is relative to the current folder")
     return [path]

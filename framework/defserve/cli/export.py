@@ -33,9 +33,10 @@ def main(argv: list[str]) -> int:
     add_connection_options(parser)
     options = parser.parse_args(before)
     words: list[str] = options.target
-    options.start = _start(words, options.module, command)
+    start = ["defserve", "run", *(["-m", options.module] if options.module else words[:1])]
     with quiet():
         target = resolve(words, options.module, command)
+        options.start = target.command or start
         if words:
             parser.error(f"one server at a time: what is {words[0]!r}?")
         options.address = target.address
@@ -45,13 +46,6 @@ def main(argv: list[str]) -> int:
     else:
         _write(options.output, text)
     return 0
-
-
-def _start(words: list[str], module: str | None, command: list[str] | None) -> list[str]:
-    """The command that starts the server, wherever it was found."""
-    if command is not None:
-        return command
-    return ["defserve", "run", *(["-m", module] if module else words[:1])]
 
 
 def _write(path: str, text: str) -> None:

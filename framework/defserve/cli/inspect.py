@@ -22,6 +22,7 @@ EXAMPLES: Final = """  defserve inspect server.py
   defserve inspect server.py --json
   defserve inspect http://127.0.0.1:8000/mcp
   defserve inspect -- python server.py
+  defserve inspect .mcp.json:weather
 """
 
 # A hint of MCP's → the word for it, where nobody has marked the tool.

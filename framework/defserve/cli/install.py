@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
 from defserve.cli.parser import Parser
-from defserve.cli.targets import TARGET_HELP, headers_of, load, load_package, quiet, split_command
+from defserve.cli.targets import TARGET_HELP, configured, headers_of, load, load_package, quiet, split_command
 from defserve.clients import files, launch
+from defserve.clients.configured import Configured
 from defserve.clients.table import CLIENTS, SCOPES, Launch, client
 from defserve.errors import UsageError
 from defserve.host.addresses import is_address
@@ -67,9 +69,20 @@ def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]
         own, how = host, Launch(url=target, headers=headers_of(options.header))
     elif options.module:
         own, how = _own(load_package(options.module)), launch.of_package(options.module, env)
+    elif found := configured(target):
+        raise UsageError(
+            f"{target!r} is in {found.path} already, and other clients do not read what it says as this one does",
+            fix=f"give what it stands for: {_again(found, options.client)}",
+        )
     else:
         own, how = _own(load(target)), launch.of_target(target, env)
     return launch.server_name(own, options.name), how
+
+
+def _again(found: Configured, client: str) -> str:
+    """The command line that tells a client of the same server."""
+    how, begin = found.launch, f"defserve install --client {client} --name {found.name}"
+    return f"{begin} {how.url}" if how.url else f"{begin} -- {shlex.join((how.command, *how.args))}"
 
 
 def _own(server: object) -> str:

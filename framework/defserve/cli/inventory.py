@@ -11,15 +11,18 @@ from typing import Any, Final
 from defserve.cli.connecting import add_connection_options, connect
 from defserve.cli.parser import Parser
 from defserve.cli.targets import TARGET_HELP, Target, quiet, resolve, split_command
+from defserve.clients.configured import FILE, known
 from defserve.host.client import Client
 from defserve.host.conversation import object_of
 from defserve.host.targets import Installed, installed
+from defserve.redaction import printable
 
 EXAMPLES: Final = """  defserve list server.py
   defserve list -m shop --json
   defserve list http://127.0.0.1:8000/mcp
   defserve list -- python server.py --flag
-  defserve list                            the servers that are installed here
+  defserve list weather                    a server that is installed here, or one in .mcp.json
+  defserve list                            the names that there are
 """
 
 # heading -> (capability that has it, verb of the client)
@@ -39,8 +42,8 @@ def main(argv: list[str]) -> int:
     add_connection_options(parser)
     options = parser.parse_args(before)
     words: list[str] = options.target
-    if not (words or options.module or command) and (servers := installed()):
-        print(json.dumps([each._asdict() for each in servers], indent=2) if options.json else installed_page(servers))
+    if not (words or options.module or command) and (servers := [*installed(), *_configured()]):
+        print(json.dumps([each._asdict() for each in servers], indent=2) if options.json else servers_page(servers))
         return 0
     with quiet():
         target = resolve(words, options.module, command)
@@ -52,12 +55,21 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def installed_page(servers: list[Installed]) -> str:
-    """The servers of this environment for a terminal."""
-    rows = [(each.name, f"{each.distribution} {each.version}", each.target) for each in servers]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "Installed servers\n" + "\n".join(f"  {line}" for line in lines)
+def _configured() -> list[Installed]:
+    """The servers of the nearest `.mcp.json`; no distribution brings those."""
+    return [Installed(name, how, "", "") for name, how in known().items()]
+
+
+def servers_page(servers: list[Installed]) -> str:
+    """The servers that a name is enough for, for a terminal."""
+    width = max(len(each.name) for each in servers)
+    rows: dict[str, list[str]] = {}
+    for name, target, distribution, version in servers:
+        told = f"{distribution} {version}  {target}" if distribution else target
+        rows.setdefault("Installed servers" if distribution else f"Servers of {FILE}", []).append(
+            f"  {printable(name):{width}}  {printable(told)}"
+        )
+    return "\n".join(line for heading, lines in rows.items() for line in (heading, *lines))
 
 
 async def inventory(target: Target, options: Namespace) -> dict[str, Any]:

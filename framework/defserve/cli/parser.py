@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable
-from typing import Any, Final, NoReturn
+from typing import Any, Final
+
+from defserve.runner.arguments import CommandLine
 
 DESCRIBE: Final = "\0describe"
 """No command line can hold it: given as the only argument, the parser itself is wanted."""
@@ -19,7 +20,9 @@ class Described(Exception):
         super().__init__(parser.prog)
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(CommandLine):
+    example = "http://127.0.0.1:8000/mcp"
+
     def __init__(self, prog: str, description: str, examples: str = "") -> None:
         super().__init__(
             prog=prog,
@@ -45,7 +48,3 @@ class Parser(argparse.ArgumentParser):
         if words == [DESCRIBE]:
             raise Described(self)
         return words
-
-    def error(self, message: str) -> NoReturn:
-        print(f"error: {message}\n  fix: see {self.prog} --help", file=sys.stderr)
-        raise SystemExit(1)

@@ -7,27 +7,35 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.errors import UsageError
 from defserve.host.addresses import is_address
-from defserve.host.targets import load_server
+from defserve.host.targets import installed, is_code, load_server
+
+if TYPE_CHECKING:
+    from defserve.clients.configured import Configured
 
 TARGET_HELP: Final = (
-    "server.py, server.py:name, module:name, http://host:port/mcp, ws://host:port/mcp; or none, with `-- command args`"
-    " at the end"
+    "server.py, server.py:name, module:name, the name of an installed server or of one in .mcp.json (.mcp.json:name for"
+    " that one only), http://host:port/mcp, ws://host:port/mcp; or none, with `-- command args` at the end"
 )
 
 
-class Target:
-    """A server object, the command that starts one, or the address of one that runs."""
+class Target(NamedTuple):
+    """A server object, the command that starts one, or the address of one that runs.
 
-    __slots__ = ("server", "command", "address")
+    `env` is added to a command's environment, and it starts in `cwd`; `headers` are sent to an address.
+    """
 
-    def __init__(self, server: Any = None, command: Sequence[str] = (), address: str = "") -> None:
-        self.server, self.command, self.address = server, tuple(command), address
+    server: Any = None
+    command: Sequence[str] = ()
+    address: str = ""
+    env: Mapping[str, str] = {}
+    cwd: str | None = None
+    headers: Mapping[str, str] = {}
 
 
 def quiet() -> AbstractContextManager[Any]:
@@ -54,7 +62,27 @@ def resolve(words: list[str], module: str | None, command: list[str] | None) -> 
     if not words:
         raise UsageError("no server is named", fix=f"say which: {TARGET_HELP}")
     named = words.pop(0)
-    return Target(address=named) if is_address(named) else Target(load(named))
+    if is_address(named):
+        return Target(address=named)
+    found = configured(named)
+    return _reached(found) if found is not None else Target(load(named))
+
+
+def configured(named: str) -> Configured | None:
+    """The server of a `.mcp.json` that is meant; None where it is code of this environment, or unknown."""
+    _search_here()
+    if is_code(named):
+        return None
+    from defserve.clients.configured import find
+
+    return find(named)
+
+
+def _reached(found: Configured) -> Target:
+    how = found.filled()
+    if how.url:
+        return Target(address=how.url, headers=how.headers)
+    return Target(command=(how.command, *how.args), env=how.env, cwd=found.folder)
 
 
 def headers_of(given: list[str]) -> dict[str, str]:
@@ -72,8 +100,31 @@ def load(target: str) -> Any:
         raise UsageError(
             f"{target!r} is an address, and what is served has to be here", fix="name server.py or module:name"
         )
-    _search_here()
+    refuse_configured(target)
+    if not is_code(target):
+        _refuse_unknown(target)
     return load_server(target)
+
+
+def refuse_configured(target: str) -> None:
+    """Raises UsageError for a server of a `.mcp.json`: that is a command, and what is wanted is code."""
+    found = configured(target)
+    if found is not None:
+        raise UsageError(
+            f"{target!r} is a server of {found.path}, and what is served has to be code",
+            fix=f"name server.py or module:name; to talk to this one: defserve list {target}",
+        )
+
+
+def _refuse_unknown(target: str) -> None:
+    """Raises UsageError where there are names that could be meant instead."""
+    from defserve.clients.configured import known, nearest
+
+    if names := [*known(), *(each.name for each in installed())]:
+        places = "no module and no installed server" + (f", and no server of {file}" if (file := nearest()) else "")
+        raise UsageError(
+            f"{target!r} is {places}", fix=f"use one of {', '.join(dict.fromkeys(names))}; or give a file: server.py"
+        )
 
 
 def load_package(package: str) -> Any:

@@ -16,6 +16,7 @@ from defserve.errors import UsageError
 
 PLUGIN: Final = "defserve.testing.plugin"
 NO_TESTS: Final = 5
+PROJECT: Final = "a folder or file of the project, or the name of its server in .mcp.json; else the current folder"
 EXAMPLES: Final = """  defserve test
   defserve test ~/code/weather-mcp
   defserve test -- -k forecast -x
@@ -25,7 +26,7 @@ EXAMPLES: Final = """  defserve test
 def main(argv: list[str]) -> int:
     before, more = split_command(argv) if argv[-1:] != ["--"] else (argv[:-1], None)
     parser = Parser("defserve test", "Run the tests of a project. What follows `--` is for pytest.", EXAMPLES)
-    parser.add_argument("project", nargs="?", default=".", help="a folder or file of the project; else the current one")
+    parser.add_argument("project", nargs="?", default=".", help=PROJECT)
     options = parser.parse_args(before)
     if find_spec("pytest") is None:
         raise UsageError("pytest is not installed here", fix="pip install pytest")
@@ -39,11 +40,20 @@ def main(argv: list[str]) -> int:
 
 def project_of(start: Path) -> Path:
     """The folder with the `pyproject.toml` of what is named, or else its own folder."""
-    if not start.exists():
-        raise UsageError(f"there is no {os.fspath(start)!r}", fix="name a folder or file of the project")
-    place = start.resolve()
+    place = (start if start.exists() else _configured(os.fspath(start))).resolve()
     folder = place if place.is_dir() else place.parent
     return next((each for each in (folder, *folder.parents) if (each / "pyproject.toml").is_file()), folder)
+
+
+def _configured(name: str) -> Path:
+    """The folder in which a server of `.mcp.json` is started."""
+    from defserve.clients.configured import find, known
+
+    found = find(name)
+    if found is None:
+        others = f", or a server of .mcp.json: {', '.join(known())}" if known() else ""
+        raise UsageError(f"there is no {name!r}", fix=f"name a folder or file of the project{others}")
+    return Path(found.folder)
 
 
 def plugin() -> list[str]:

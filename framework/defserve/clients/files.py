@@ -102,7 +102,9 @@ def _edited(path: Path, edit: Callable[[], Any]) -> Any:
         return edit()
     except jsonc.Broken as error:
         raise UsageError(
-            f"{path} is broken and was left alone: {error.problem}", where=f"{path}:{error.line}", fix="mend that line"
+            f"this file is broken and was left alone: {error.problem}",
+            where=f"{path}:{error.line}",
+            fix="mend that line",
         ) from None
     except jsonc.Unfit as error:
         raise UsageError(

@@ -128,10 +128,19 @@ class Composition:
         self.phase_watchers = tuple(e.phase_changed for e in extensions if _overrides(e, "phase_changed"))
         self.service = Service(self)
         self._vital = frozenset(name for e in extensions for name in e.while_draining)
+        self._refusals = tuple(e.refusal for e in extensions if _overrides(e, "refusal"))
         self.closers = tuple(e.session_closed for e in extensions if _overrides(e, "session_closed"))
         self._offers = tuple(e.offer_in for e in extensions if _overrides(e, "offer_in"))
         self.carrier = _only_carrier(extensions)
         self.unopened = self._before_opening()
+
+    def refusal(self, code: int, text: str) -> Params | None:
+        """The `data` of an error about what could not be read, as an extension words it."""
+        for refusal in self._refusals:
+            data = refusal(code, text)
+            if data is not None:
+                return data
+        return None
 
     # -- negotiation -------------------------------------------------------------------------------------
 

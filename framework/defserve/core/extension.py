@@ -109,9 +109,11 @@ class Extension:
         return None
 
     def methods(self) -> Mapping[str, Handler]:
+        """Name to handler. A peer with which the extension is inactive is told that there is no such method."""
         return {}
 
     def notifications(self) -> Mapping[str, Listener]:
+        """Name to listener. Those of a peer with which the extension is inactive are not heard."""
         return {}
 
     def around(self) -> Mapping[str, Wrapper]:
@@ -145,6 +147,11 @@ class Extension:
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
         """The rest of the reply to a request that raised, or None to leave the wording to others. Where negotiated."""
+        return None
+
+    def refusal(self, code: int, text: str) -> Params | None:
+        """The `data` of the error that answers what never became a request, or None. For whoever sent it, negotiated
+        or not."""
         return None
 
     def injectables(self) -> Mapping[Any, Provider]:

@@ -286,7 +286,8 @@ class Session(Locals):
             self.outlet(Outgoing(self._refusal(malformed), None, envelope=envelope))
 
     def _refusal(self, malformed: Malformed) -> bytes:
-        body: Params = {"jsonrpc": "2.0", "error": error_object(malformed.code, malformed.message)}
+        code, text = malformed.code, malformed.message
+        body: Params = {"jsonrpc": "2.0", "error": error_object(code, text, self.composition.refusal(code, text))}
         if malformed.id is not None or (self.terms or self.composition.unopened).profile.null_id:
             body["id"] = malformed.id
         return encode(body)

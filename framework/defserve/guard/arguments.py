@@ -71,6 +71,7 @@ class Shell:
 
     @property
     def validator(self) -> str:
+        """The name of this guard on the wire, which is its `mode`."""
         return self.mode
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:

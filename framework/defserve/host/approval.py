@@ -24,9 +24,11 @@ class Grant(NamedTuple):
     expires_at: datetime | None = None
 
     def holds(self, now: datetime) -> bool:
+        """Whether it has not expired."""
         return self.expires_at is None or now < self.expires_at
 
     def wire(self) -> Any:
+        """The decision, with its end if it has one, as JSON."""
         until = instants.wire(self.expires_at)
         return self.decision if until is None else {"decision": self.decision, "expires_at": until}
 

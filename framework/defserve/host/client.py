@@ -136,6 +136,7 @@ class Client:
 
     @property
     def server_info(self) -> Json:
+        """The server's name, version and title, as it gave them."""
         return self._open.server_info
 
     @property
@@ -145,6 +146,7 @@ class Client:
 
     @property
     def instructions(self) -> str | None:
+        """What the server wants models to know; None if nothing."""
         return self._open.instructions
 
     async def call(self, tool: str, /, **arguments: Any) -> Any:
@@ -192,6 +194,7 @@ class Client:
         return await self.request("tools/call", params, on_progress=on_progress or self._on_progress, timeout=timeout)
 
     async def tools(self) -> list[Json]:
+        """Every tool as the server lists it, all pages."""
         return await self._pages("tools/list", "tools")
 
     async def listed(self, tool: str, *, again: bool = False) -> Json:
@@ -204,12 +207,15 @@ class Client:
         return self._listed.get(tool) or {}
 
     async def resources(self) -> list[Json]:
+        """Every resource as the server lists it, all pages."""
         return await self._pages("resources/list", "resources")
 
     async def templates(self) -> list[Json]:
+        """Every resource template as the server lists it, all pages."""
         return await self._pages("resources/templates/list", "resourceTemplates")
 
     async def prompts(self) -> list[Json]:
+        """Every prompt as the server lists it, all pages."""
         return await self._pages("prompts/list", "prompts")
 
     async def read(self, uri: str) -> list[Json]:
@@ -262,6 +268,7 @@ class Client:
             await events.open()
 
     async def unsubscribe(self, uri: str) -> None:
+        """Have changes of a resource reported no more."""
         if not self.stateless:
             await self.request("resources/unsubscribe", {"uri": uri})
         elif events := self._watched.pop(uri, None):
@@ -364,6 +371,7 @@ class Client:
         return await access.revoke(self, agent_id, tool)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Any notification. Raises PeerGone if nobody is there to take it."""
         await self._conversation.notify(method, params or {})
 
     def say(self, method: str, params: Mapping[str, Any] | None = None) -> None:

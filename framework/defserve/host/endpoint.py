@@ -11,6 +11,7 @@ from pydantic_core import from_json
 
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.host.conversation import object_of, peer_error
+from defserve.transports.refusals import Challenged, HttpRefusal
 from defserve.version import VERSION
 
 if TYPE_CHECKING:
@@ -97,16 +98,15 @@ class Endpoint:
         body = await _start_of(response)
         challenge = response.headers.get("www-authenticate")
         if status in (401, 403) and challenge:
-            text = f"{self} refuses these credentials (HTTP {status}): {challenge}"
-            return PeerError(text, data={"status": status, "challenge": challenge})
+            return Challenged(self, status, challenge)
         if media_type(response) == JSON and (error := _error_of(body)):
             return peer_error(error)
         words = " ".join(body.decode(errors="replace").split())[:LONGEST_QUOTE]
         text = f"{self} answered HTTP {status} {response.reason_phrase}".rstrip()
-        return PeerError(f"{text}: {words}" if words else text, data={"status": status})
+        return HttpRefusal(f"{text}: {words}" if words else text, data={"status": status})
 
     def unreachable(self, error: Exception) -> PeerGone:
-        return PeerGone(f"{self} cannot be reached: {error or type(error).__name__}")
+        return PeerGone(f"{self} cannot be reached: {str(error) or type(error).__name__}")
 
     async def aclose(self) -> None:
         await self._http.aclose()

@@ -44,6 +44,7 @@ class Health:
 
     @property
     def is_healthy(self) -> bool:
+        """Whether the server says that all is well; degraded is not."""
         return self.status == "healthy"
 
 

@@ -73,6 +73,10 @@ class HttpLink:
         return self._session
 
     async def send(self, message: bytes) -> None:
+        """Send one message; of a request the answer comes later.
+
+        Raises PeerGone when nobody is there to take it, PeerError when it is refused.
+        """
         if self._closed:
             raise PeerGone("the client was closed")
         said = _read(message)
@@ -86,6 +90,10 @@ class HttpLink:
             await self._tell(said, message)
 
     async def receive(self) -> bytes | Lost | None:
+        """The next message, or news of a request that is lost; None once this link is closed.
+
+        Raises PeerGone with the reason when the server has left.
+        """
         if self._closed:
             return None
         item = await self._inbox.get()
@@ -94,6 +102,7 @@ class HttpLink:
         return item
 
     async def aclose(self) -> None:
+        """End what is under way and the session, where there is one. Safe to call twice."""
         if self._closed:
             return
         self._closed = True

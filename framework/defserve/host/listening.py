@@ -85,6 +85,7 @@ class Events(ABC):
             raise
 
     async def close(self) -> None:
+        """Hear no more, and tell the server so."""
         self._audience.discard(self)
         await self._finish()
 
@@ -105,6 +106,7 @@ class Events(ABC):
         self._queue.put_nowait(news)
 
     def end(self, reason: PeerError | None = None) -> None:
+        """Let the reader finish what has come; then iterating stops, or raises the reason."""
         self._queue.put_nowait(reason)
 
     def __aiter__(self) -> AsyncIterator[News]:

@@ -43,7 +43,7 @@ class EventAnswer:
     reason: str | None = None
 
     def wire(self) -> Json:
-        """§9.3."""
+        """As the server is told (§9.3)."""
         more = {"inferenceId": self.inference_id} if self.accepted else {"reason": self.reason or "declined"}
         return {"accepted": self.accepted, **{name: value for name, value in more.items() if value is not None}}
 

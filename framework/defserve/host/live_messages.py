@@ -40,6 +40,7 @@ class MessageAnswer:
     reason: str | None = None
 
     def wire(self) -> Json:
+        """As the server is told (§14)."""
         more = {"conversationId": self.conversation_id} if self.accepted else {"reason": self.reason or "declined"}
         return {"accepted": self.accepted, **{name: value for name, value in more.items() if value is not None}}
 
@@ -82,6 +83,7 @@ class Outgoing:
             await self.complete()
 
     async def chunk(self, delta: str) -> None:
+        """Show observers the next bit, if they want bits; the whole is made of all of them."""
         index = len(self._bits)
         self._bits.append(delta)
         if self._chunks:

@@ -69,6 +69,7 @@ class Router:
         return info_of(self.default)
 
     def pick(self, server_id: str, feature_set: str, conversation_id: str | None = None) -> Model | None:
+        """The model for a set: the conversation's own, the pinned, the routed, the default; or None."""
         if conversation_id is None:
             return self._routed(server_id, feature_set)
         if conversation_id in self.conversations:

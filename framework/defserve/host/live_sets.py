@@ -80,6 +80,7 @@ class FeatureSets:
         return [one for one in self if self.enabled(one.name) and any(used.startswith(use) for used in one.uses)]
 
     def scoping(self, name: str) -> Scoping:
+        """Which scopes of a set are allowed and denied."""
         return self._policy.scoping(name)
 
     def require(self, name: Any, use: str | None = None) -> Declared:
@@ -107,6 +108,7 @@ class FeatureSets:
         return [one.name for one in added]
 
     def withdraw(self, names: Any) -> None:
+        """Forget sets that the server does not declare any more; what is no name is passed over."""
         for name in names if is_array(names) else ():
             if isinstance(name, str):
                 self._declared.pop(name, None)

@@ -97,6 +97,7 @@ class Mcpl:
         return FeatureSets(self.feature_sets, self.scopes)
 
     def seen(self) -> Once:
+        """The window as a `Once`: the one that was given, or a new one."""
         return self.window if isinstance(self.window, Once) else Once(self.window)
 
     def peer(self, conversation: Conversation, client: Client) -> McplPeer:

@@ -92,6 +92,7 @@ class McplPeer:
             await self._tell(self.feature_sets.wire())
 
     def closed(self, gone: PeerGone | None = None) -> None:
+        """Let readers of events and messages finish; they are told why the server left."""
         for inbox in (self._events.inbox, self.channels.inbox):
             inbox.end(gone)
 
@@ -112,6 +113,7 @@ class McplPeer:
             raise ProtocolError(refusal.message, code=refusal.code, data=refusal.data) from refusal
 
     def heard(self, method: str, params: Json) -> None:
+        """Take a notification of the server's. What is wrong with it is only audited: there is nobody to tell."""
         if self.version is None:
             return
         if method == CHANGED:
@@ -197,17 +199,21 @@ class McplPeer:
         self._states.branch(feature_set, checkpoint, content)
 
     async def open(self, type: str, address: Any = None, metadata: Mapping[str, Any] | None = None) -> Channel:
+        """Have the server open a channel. Raises PeerError (-32024) where it cannot, ChannelNotPermitted."""
         return await self.channels.open(type, address, metadata)
 
     async def close(self, id: str) -> bool:
+        """Have the server close a channel; whether it did."""
         return await self.channels.close(id)
 
     async def publish(
         self, id: str, content: Sendable, *, ack: bool = True, conversation_id: str | None = None, stream: bool = False
     ) -> Delivery | None:
+        """Have content delivered to a channel; without `ack` nobody hears what became of it."""
         return await self.channels.publish(id, content, ack=ack, conversation_id=conversation_id, stream=stream)
 
     def outgoing(self, id: str, *, inference_id: str, conversation_id: str) -> Outgoing:
+        """Tell observers of a channel what goes there: `async with …outgoing(…) as out: await out.chunk("Hi")`."""
         return self.channels.outgoing(id, inference_id=inference_id, conversation_id=conversation_id)
 
     # -- on the wire -------------------------------------------------------------------------------------

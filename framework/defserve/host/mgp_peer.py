@@ -93,6 +93,7 @@ class MgpPeer:
             await self._granting.settle(self.permissions_required, self.server_id)
 
     def closed(self, reason: str) -> None:
+        """Note in the audit log that the server is gone, once."""
         if self._opening is not None:
             self._opening = None
             self._audit.report("SERVER_DISCONNECTED", details={"reason": reason})
@@ -124,6 +125,7 @@ class MgpPeer:
     # -- what the server says unasked --------------------------------------------------------------------
 
     def heard(self, method: str, params: Json) -> None:
+        """Take a notification of the server's: a chunk, an audit event or a callback, where that was negotiated."""
         if method == CHUNK:
             id = params.get("request_id")
             if isinstance(id, int | str) and (stream := self.streams.get(id)) is not None:

@@ -46,6 +46,7 @@ class Once:
             done.set_result(None)
 
     def forget(self) -> None:
+        """Remember nothing; what is under way goes on."""
         self._answers.clear()
 
     def _remember(self, key: Hashable, answer: Answer) -> None:

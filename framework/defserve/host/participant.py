@@ -70,6 +70,7 @@ class TopicClient(Participant):
     # -- the connection ----------------------------------------------------------------------------------
 
     def received(self, frames: list[bytes | None]) -> None:
+        """Take frames from the gateway: answer what is asked, and pass everything on to whoever listens."""
         for frame in frames:
             heard = self.hear(frame) if frame is not None else None
             if isinstance(heard, Asked):

@@ -67,7 +67,7 @@ class ProcessLink:
                 start_new_session=os.name == "posix",
             )
         except OSError as error:
-            raise PeerGone(f"cannot start {command!r}: {error.strerror or error}") from None
+            raise _not_started(command, error, cwd) from None
         return cls(process, command, echo=echo, grace=grace)
 
     @property
@@ -76,6 +76,7 @@ class ProcessLink:
         return self._process.returncode
 
     async def send(self, message: bytes) -> None:
+        """Write one message to the child. Raises PeerGone, with its last words, if it has left."""
         stdin = self._process.stdin
         assert stdin is not None
         try:
@@ -85,6 +86,7 @@ class ProcessLink:
             raise await self._obituary() from None
 
     async def receive(self) -> bytes | None:
+        """The next message of the child's. Raises PeerGone, with its last words, once it has left."""
         stdout = self._process.stdout
         assert stdout is not None
         while not self._ready:
@@ -105,6 +107,7 @@ class ProcessLink:
                 self._ready.append(line)
 
     async def aclose(self) -> None:
+        """Close the child's input, and end it if it does not leave by itself."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         # A child that still has something to say must not wait for us to read it before it can leave.
@@ -167,3 +170,11 @@ class ProcessLink:
         for line in lines:
             if line:
                 self._stderr_tail.append(line.decode(errors="replace").rstrip()[:LONGEST_LAST_WORD])
+
+
+def _not_started(command: str, error: OSError, cwd: str | os.PathLike[str] | None) -> PeerGone:
+    text = f"cannot start {command!r}: {error.strerror or error}"
+    # A folder that is not there is the same error.
+    if isinstance(error, FileNotFoundError) and not os.path.dirname(command) and os.path.isdir(cwd or "."):
+        text += "\n  fix: give its full path, or put it on PATH"
+    return PeerGone(text)

@@ -57,6 +57,7 @@ class Stream:
 
     @property
     def missed(self) -> int:
+        """How many parts were lost, on the way or because nobody read them."""
         return self._order.missed + self._dropped
 
     # -- for the reader ----------------------------------------------------------------------------------

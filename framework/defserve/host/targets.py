@@ -67,6 +67,18 @@ def is_server(thing: object) -> bool:
     return not isinstance(thing, type) and callable(getattr(thing, "connect", None)) and hasattr(thing, "run")
 
 
+def is_code(target: str) -> bool:
+    """Whether `target` names something of this environment: a file, an object, a module, an installed server.
+
+    No server is in the standard library, so that a name of one's own may be `time`.
+    """
+    path, attribute = split_target(target)
+    if attribute or path.endswith(".py"):
+        return not path.endswith(".json")
+    top = path.partition(".")[0]
+    return (top not in sys.stdlib_module_names and bool(top) and is_module(top)) or bool(installed(path))
+
+
 def split_target(target: str) -> tuple[str, str]:
     """The file or module, and the name in it, which is empty if none is given."""
     path, colon, attribute = target.rpartition(":")
@@ -92,7 +104,7 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
-            raise UsageError(f"importing {name!r} failed: {error}", fix=f"install {error.name!r}") from error
+            raise _failed(f"importing {name!r}", error) from error
         raise UsageError(
             f"there is no module {error.name!r} on the path",
             fix=f"run from the folder that holds it, or give the file: {name.replace('.', '/')}.py:server",
@@ -142,10 +154,14 @@ def _failed(doing: str, error: Exception) -> UsageError:
         name = frame.tb_frame.f_code.co_filename
         where = where if name.startswith(("<frozen", PACKAGE)) else f"{name}:{frame.tb_lineno}"
         frame = frame.tb_next
+    text, fix = str(error), ""
     if isinstance(error, SyntaxError) and error.filename:
-        where = f"{error.filename}:{error.lineno}"
+        where, line = f"{error.filename}:{error.lineno}", (error.text or "").strip()
+        text = f"{error.msg}\n    {line}" if line else error.msg
+    elif isinstance(error, ModuleNotFoundError) and error.name:
+        fix = f"install {error.name!r} for {sys.executable}"
     where = where.removeprefix(os.getcwd() + os.sep)
-    return UsageError(f"{doing} failed: {type(error).__name__}: {error}", where=where)
+    return UsageError(f"{doing} failed: {type(error).__name__}: {text}", where=where, fix=fix)
 
 
 def _attribute(module: ModuleType, attribute: str, target: str) -> Any:

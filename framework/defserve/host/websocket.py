@@ -54,18 +54,21 @@ class WebSocketLink:
         )
 
     async def send(self, message: bytes) -> None:
+        """Send one message as a text frame. Raises PeerGone if the connection is closed."""
         try:
             await self._socket.send(message, text=True)
         except self._Closed as closed:
             raise self._obituary(closed) from None
 
     async def receive(self) -> bytes | None:
+        """The next message. Raises PeerGone, with the reason, once the connection is closed."""
         try:
             return await self._socket.recv(decode=False)
         except self._Closed as closed:
             raise self._obituary(closed) from None
 
     async def aclose(self) -> None:
+        """Close the connection. Safe to call twice."""
         await self._socket.close()
 
     def _obituary(self, closed: Any) -> PeerGone:

@@ -54,7 +54,7 @@ class Sending(Content, total=False):
 
 
 class GuardedClient:
-    """Fetches on behalf of strangers.
+    """An HTTP client for URLs that strangers give: it reaches public addresses, and what `egress` lets in besides.
 
     A URL, or a redirect, that leads anywhere but to a public address raises Refused with the violations in `data`; a
     response that is too long or too late raises LimitExceeded; a connection that fails raises what httpx2 raises.
@@ -73,21 +73,27 @@ class GuardedClient:
         self._http = _client(self._egress, resolver, tls)
 
     async def get(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+        """`request` with GET."""
         return await self.request("GET", url, **sending)
 
     async def head(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+        """`request` with HEAD."""
         return await self.request("HEAD", url, **sending)
 
     async def post(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+        """`request` with POST."""
         return await self.request("POST", url, **sending)
 
     async def put(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+        """`request` with PUT."""
         return await self.request("PUT", url, **sending)
 
     async def patch(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+        """`request` with PATCH."""
         return await self.request("PATCH", url, **sending)
 
     async def delete(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+        """`request` with DELETE."""
         return await self.request("DELETE", url, **sending)
 
     async def request(self, method: str, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
@@ -136,6 +142,7 @@ class GuardedClient:
                 _forget_credentials(request)
 
     async def aclose(self) -> None:
+        """Let go of the connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:

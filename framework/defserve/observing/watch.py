@@ -39,9 +39,11 @@ class Watch(Extension, ABC, Generic[Begun]):
     methods_watched: tuple[str, ...] | None = None
 
     def negotiate(self, offer: Offer) -> object | None:
+        """Active with every peer."""
         return self  # whoever the peer is, its requests are watched
 
     def around(self) -> Mapping[str, Wrapper]:
+        """A wrapper for each method that is watched."""
         return dict.fromkeys((EVERY,) if self.methods_watched is None else self.methods_watched, self._watched)
 
     async def _watched(self, call: Call, params: Params, next: Next) -> Any:

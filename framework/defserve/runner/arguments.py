@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
+
+from defserve.runner.address import SCHEMES
 
 REPEATED = {"action": "append"}
 SWITCH = {"action": "store_const", "const": True}
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
+
+# What others have options for, and here is part of the address.
+ADDRESS = frozenset(("--host", "--port", "--transport", "-t"))
 
 # The flag, the option of `Server.run` it sets, what it does.
 OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -42,9 +47,22 @@ def serving(options: Namespace) -> dict[str, Any]:
     return {"on": options.on} | {option: value for option, value in found.items() if value is not None}
 
 
+class CommandLine(ArgumentParser):
+    """Says what is wrong as `defserve` says everything, with the fix, and leaves with the same exit code."""
+
+    example = SCHEMES["http"]
+
+    def error(self, message: str) -> NoReturn:
+        on = self.get_default("on")
+        fix = f"see {self.prog} --help"
+        if on and not ADDRESS.isdisjoint(word.partition("=")[0] for word in message.split()):
+            fix = f"write --on {on if '//' in on else self.example}"
+        self.exit(1, f"error: {message}\n  fix: {fix}\n")
+
+
 def parse(arguments: Sequence[str], name: str, version: Callable[[], str]) -> dict[str, Any]:
     """The arguments for `Server.run` of `python server.py …`; prints and exits for --help, --version and mistakes."""
-    parser = ArgumentParser(
+    parser = CommandLine(
         description=f"Serve {name}.",
         epilog="Without options it speaks on standard input and output, as clients start it.",
         formatter_class=RawDescriptionHelpFormatter,

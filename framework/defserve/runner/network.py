@@ -91,7 +91,7 @@ def make_listener(
     try:
         import uvicorn
     except ImportError:
-        raise _missing(f"serving on {address.scheme}: needs an HTTP server") from None
+        raise _missing(f"serving on {address} needs uvicorn, which is not installed") from None
 
     class Listener(uvicorn.Server):
         """uvicorn's own raises the signal again when all is done."""
@@ -135,7 +135,7 @@ def make_listener(
     if config.ws_protocol_class is not None:
         config.ws_protocol_class = lasting(config.ws_protocol_class)
     elif address.scheme in ("ws", "wss"):
-        raise _missing(f"serving on {address.scheme}: needs websockets")
+        raise _missing(f"serving on {address} needs websockets, which is not installed")
     return Listener(config)
 
 
@@ -179,7 +179,10 @@ def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict
     if address.scheme not in SECURE:
         return settings
     if options.certfile is None:
-        raise UsageError(f"{address.scheme}:// needs a certificate", fix="give certfile= (and keyfile=)")
+        raise UsageError(
+            f"{address.scheme}:// needs a certificate",
+            fix="give --certfile and --keyfile (in code: certfile=, keyfile=)",
+        )
     return settings | {"ssl_certfile": options.certfile, "ssl_keyfile": options.keyfile}
 
 

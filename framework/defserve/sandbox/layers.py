@@ -17,6 +17,7 @@ class Layers(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The layers that hold here."""
         return tuple(name for name in ("rlimits", "landlock", "seccomp") if getattr(self, name))
 
     @property

@@ -117,7 +117,8 @@ def _uncontained(level: str, missing: tuple[str, ...]) -> Refused:
     fixes = ["run on Linux 5.13 or newer with Landlock and seccomp enabled"]
     if level in RESTRICTED:
         fixes.insert(0, f"pip install pydantic-monty=={monty.VERSION}")
+    fix = ", or ".join(fixes)
     return Refused(
-        f"{level} code cannot be run here: nothing can contain it (missing: {', '.join(missing)})",
-        data={"reason": "no_containment", "missing": list(missing), "fix": ", or ".join(fixes)},
+        f"{level} code cannot be run here: nothing can contain it (missing: {', '.join(missing)}); {fix}",
+        data={"reason": "no_containment", "missing": list(missing), "fix": fix},
     )

@@ -72,7 +72,7 @@ class Questions:
             raise UsageError(f"{name}: {answer!r} will not do", fix=fix)
         if name == "package_name" and self._taken(answer):
             raise UsageError(
-                f"{name}: {answer!r} is the name of something else", fix=f"use another, {answer}_server say"
+                f"{name}: {answer!r} is the name of something else", fix=f"use another, for example {answer}_server"
             )
 
     def _taken(self, package: str) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from defserve.stores.checkpoints import Content, Record, Tree, TreeKey
+from defserve.stores.checkpoints import Record, Tree, TreeKey
+from defserve.stores.contents import Content
 
 
 class Known:
@@ -22,14 +23,24 @@ class Known:
         return found[1], found[2]
 
     def keep(self, key: TreeKey, tree: Tree, record: Record, content: Content | None) -> None:
-        if (key, record.id) in self._held:
-            self._bytes -= _weight(self._held.pop((key, record.id)))
+        self._drop(key, record.id)
         self._held[key, record.id] = kept = (tree.epoch, record, content)
         self._bytes += _weight(kept)
         while self._bytes > self._limit:
             self._bytes -= _weight(self._held.popitem(last=False)[1])
 
+    def move(self, key: TreeKey, tree: Tree, record: Record, content: Content | None) -> None:
+        """Keep what was made of a checkpoint in its place, since it is there that most go on."""
+        if record.checkpoint.parent is not None:
+            self._drop(key, record.checkpoint.parent)
+        self.keep(key, tree, record, content)
+
+    def _drop(self, key: TreeKey, id: str) -> None:
+        dropped = self._held.pop((key, id), None)
+        if dropped is not None:
+            self._bytes -= _weight(dropped)
+
 
 def _weight(kept: tuple[int, Record, Content | None]) -> int:
-    # A value takes several times the room of its text.
+    # A value, and what others make of it, take several times the room of its text.
     return 1024 + len(kept[1].body) + (8 * len(kept[2].encoded) if kept[2] is not None else 0)

@@ -63,7 +63,7 @@ def verify(key: bytes, id: str, principal: str, feature_set: str, content: bytes
 def _mac(key: bytes, random: bytes, principal: str, feature_set: str, content: bytes) -> bytes:
     parts = (_LABEL, random, principal.encode(), feature_set.encode(), content)
     # Each with its length before it, so that no two lists of parts read the same.
-    return hmac.digest(key, b"".join(len(part).to_bytes(8) + part for part in parts), "sha256")[:_MAC]
+    return hmac.digest(key, b"".join([len(part).to_bytes(8) + part for part in parts]), "sha256")[:_MAC]
 
 
 def _with_whole_numbers(value: Any) -> Any:

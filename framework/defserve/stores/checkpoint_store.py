@@ -12,24 +12,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pydantic_core import from_json
-
 from defserve.errors import LimitExceeded, Refused
 from defserve.stores.checkpoint_cache import Known
-from defserve.stores.checkpoint_ids import RANDOM, canonical, identify, is_id, verify
+from defserve.stores.checkpoint_ids import RANDOM, identify, is_id, verify
 from defserve.stores.checkpoints import (
     SPACES,
     Checkpoint,
-    Content,
     Gone,
     Record,
     Retention,
-    Successor,
     Tree,
     TreeKey,
     branches,
@@ -39,15 +35,15 @@ from defserve.stores.checkpoints import (
     prune,
     successor,
 )
-from defserve.stores.patches import MAX_BYTES, MAX_DEPTH, Op, diff, smaller
+from defserve.stores.contents import Content, Draft, TooDeep, draft
+from defserve.stores.diffs import Op, diff
+from defserve.stores.patches import MAX_BYTES, MAX_DEPTH, smaller
 from defserve.stores.store import Change, Store, StoreBusy, StoreCorrupt
 
 TREE: Final = "tree"
 """The name of the tree itself in its space; no checkpoint's id."""
 ATTEMPTS: Final = 64
-CACHED: Final = 32 * 1024 * 1024
-
-_ITEMS: Final[dict[type, Callable[[Any], Iterable[Any]]]] = {dict: dict[str, Any].values, list: iter}
+CACHED: Final = 64 * 1024 * 1024
 
 
 class HeadMoved(Refused):
@@ -99,26 +95,26 @@ class Held:
 
     def content(self) -> Any:
         """A copy of the content that is the caller's own; None if there is none."""
-        return from_json(self.before.encoded) if self.before is not None else None
+        return self.before.copy() if self.before is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A checkpoint that was made, and its content."""
+    """A checkpoint that was made, and what it was made of."""
 
     checkpoint: Checkpoint
-    content: Any
-    _before: Content | None = field(default=None, repr=False)
-    _ops: list[Op] | None = field(default=None, repr=False)
+    made: Draft | None = field(default=None, repr=False)
+
+    @property
+    def content(self) -> Any:
+        """Its content, to be left as it is; None if it has none."""
+        return self.made.content.value if self.made is not None else None
 
     def patch(self) -> list[Op] | None:
         """From the parent's content to this one; None if there is none, or the content itself is not longer."""
-        if self._ops is not None:
-            return self._ops
-        if self._before is None or self.checkpoint.opaque:
+        if self.made is None or self.made.ops is None:
             return None
-        ops = diff(self._before.value, self.content)
-        return ops if smaller(ops, self.content) else None
+        return self.made.ops if smaller(self.made.ops, self.made.content.encoded) else None
 
 
 class CheckpointStore:
@@ -158,8 +154,9 @@ class CheckpointStore:
         It need not be kept here any longer. Raises Tampered if the two do not belong together for this owner, and
         LimitExceeded. Without a checkpoint nobody vouches for it: it is not `verified` and has no parent.
         """
-        before = Content(content, self._encoded(content))
         seen, tree = await self._load(key)
+        known = self._known.find(key, tree, checkpoint) if checkpoint is not None else None
+        before = self._draft(content, known[1] if known is not None else None).content
         if checkpoint is None:
             return Held(key, tree, verified=False, before=before, seen=seen)
         if not verify(self._secret, checkpoint, key.owner, key.feature_set, before.encoded):
@@ -167,27 +164,34 @@ class CheckpointStore:
         record = await self._record(key, checkpoint)
         return Held(key, tree, checkpoint, before=before, record=record, seen=seen)
 
+    def draft(self, held: Held, content: Any) -> Draft:
+        """What a commit would keep of a JSON value or, in bytes, the text of one: without any I/O.
+
+        Raises LimitExceeded or ValueError for a content that cannot be kept.
+        """
+        return self._draft(content, held.before)
+
     async def commit(self, held: Held, content: Any = OPAQUE, *, branch: bool = False) -> Commit:
         """Make a new checkpoint of `content` below the one that is held, and make it the head.
 
-        The content is the store's from now on: leave it as it is. Returns when it is kept. Raises HeadMoved if what
-        is held is not the head, unless this may `branch` off, and LimitExceeded or ValueError for a content that
-        cannot be kept. Nothing is left of a commit that raises, save when the store was lost while it was asked: then
-        it may turn up as the head.
+        The content is a draft, or what can be made one, and stays the caller's. Returns when it is kept. Raises
+        HeadMoved if what is held is not the head, unless this may `branch` off, and LimitExceeded or ValueError for a
+        content that cannot be kept. Nothing is left of a commit that raises, save when the store was lost while it was
+        asked: then it may turn up as the head.
         """
-        made = None if content is OPAQUE else Content(content, self._encoded(content))
-        key = held.key
-        id = identify(self._secret, key.owner, key.feature_set, made.encoded if made else b"", os.urandom(RANDOM))
+        made = content if isinstance(content, Draft) else None if content is OPAQUE else self.draft(held, content)
+        key, encoded = held.key, made.content.encoded if made is not None else b""
+        id = identify(self._secret, key.owner, key.feature_set, encoded, os.urandom(RANDOM))
         for _ in range(ATTEMPTS):
             if not branch and held.parent != held.tree.head:
                 raise HeadMoved(held.tree.head)
-            (record, ops), tree = self._next(held, id, made)
+            record, tree = self._next(held, id, made)
             change = Change(key.space, put={TREE: tree.encode(), id: record.encode()}, expect={TREE: held.seen})
             # A store that lost its connection may have asked twice, and been told of its own first change.
             if await self._store.change(change) or await self._record(key, id) is not None:
-                self._known.keep(key, tree, record, made)
+                self._known.move(key, tree, record, made.content if made is not None else None)
                 await self._prune_if_due(key, tree)
-                return Commit(record.checkpoint, made.value if made else None, held.before, ops)
+                return Commit(record.checkpoint, made)
             held = await self._again(held)
         raise _contended()
 
@@ -277,21 +281,22 @@ class CheckpointStore:
             if not verify(self._secret, id, key.owner, key.feature_set, _encoded_of(record, records))
         ]
 
-    def _encoded(self, content: Any) -> bytes:
-        if _is_deeper(content, self._max_depth):
-            raise _too_much("levels", self._max_depth)
-        encoded = canonical(content)
-        if len(encoded) > self._max_bytes:
+    def _draft(self, content: Any, before: Content | None) -> Draft:
+        try:
+            made = draft(content, before, self._max_depth)
+        except TooDeep:
+            raise _too_much("levels", self._max_depth) from None
+        if len(made.content.encoded) > self._max_bytes:
             raise _too_much("bytes", self._max_bytes)
-        return encoded
+        return made
 
-    def _next(self, held: Held, id: str, made: Content | None) -> tuple[Successor, Tree]:
+    def _next(self, held: Held, id: str, made: Draft | None) -> tuple[Record, Tree]:
         tree, parent = held.tree, held.checkpoint
         depth = parent.depth + 1 if parent is not None else 0
         at = Checkpoint(id, held.parent, depth, tree.last + 1, self._clock(), made is None)
         epoch = tree.epoch if held.seen is not None else int.from_bytes(os.urandom(4))
-        kept = successor(at, made, held.record, held.before)
-        return kept, Tree(id, tree.last + 1, tree.count + 1, epoch)
+        record = successor(at, made, held.record)
+        return record, Tree(id, tree.last + 1, tree.count + 1, epoch)
 
     async def _again(self, held: Held) -> Held:
         """The same checkpoint in the tree as it is by now."""
@@ -317,10 +322,12 @@ class CheckpointStore:
 
     async def _find(self, key: TreeKey, tree: Tree, id: str) -> tuple[Record, Content | None]:
         """A checkpoint that can be asked for, and its content. Raises Gone."""
-        found = self._known.find(key, tree, id) or await self._read(key, id)
+        known = self._known.find(key, tree, id)
+        found = known or await self._read(key, id)
         if found is None or not self.retention.holds(found[0].checkpoint, tree, self._clock()):
             raise Gone(id)
-        self._known.keep(key, tree, *found)
+        if known is None:
+            self._known.keep(key, tree, *found)
         return found
 
     async def _read(self, key: TreeKey, id: str) -> tuple[Record, Content | None] | None:
@@ -349,22 +356,12 @@ def _content_of(record: Record, records: dict[str, Record]) -> Content | None:
     if record.form == "opaque":
         return None
     value = content(record, records)
-    return Content(value, record.body if record.form == "snapshot" else canonical(value))
+    return Content(value, record.body) if record.form == "snapshot" else Content.of(value)
 
 
 def _encoded_of(record: Record, records: dict[str, Record]) -> bytes:
     found = _content_of(record, records)
     return found.encoded if found is not None else b""
-
-
-def _is_deeper(value: Any, depth: int) -> bool:
-    level: list[Any] = [value] if type(value) in _ITEMS else []
-    for _ in range(depth):
-        # Of every commit, so in one go: the most of a large content are leaves.
-        level = [item for held in level for item in _ITEMS[type(held)](held) if type(item) in _ITEMS]
-        if not level:
-            return False
-    return True
 
 
 def _too_much(what: str, limit: int) -> LimitExceeded:

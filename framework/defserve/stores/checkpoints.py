@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
 from pydantic_core import from_json, to_json
 
 from defserve.errors import Refused, UsageError
 from defserve.stores.checkpoint_ids import canonical
-from defserve.stores.patches import MAX_OPS, BadPatch, Op, diff, replay
+from defserve.stores.contents import Draft
+from defserve.stores.patches import MAX_OPS, BadPatch, replay
 from defserve.stores.store import StoreCorrupt
 
 SNAPSHOT_EVERY: Final = 16
@@ -45,12 +47,17 @@ class TreeKey(NamedTuple):
 
     @property
     def space(self) -> str:
-        return _SPACE + to_json([self.feature_set, self.owner]).decode()
+        return _space(self)
 
     @classmethod
     def of(cls, space: str) -> TreeKey:
         feature_set, owner = from_json(space.removeprefix(_SPACE))
         return cls(feature_set, owner)
+
+
+@lru_cache(maxsize=4096)
+def _space(key: TreeKey) -> str:
+    return _SPACE + to_json([key.feature_set, key.owner]).decode()
 
 
 SPACES: Final = _SPACE
@@ -129,37 +136,16 @@ class Record:
             raise StoreCorrupt(f"the checkpoint {id} in the store cannot be read") from None
 
 
-class Content(NamedTuple):
-    """A content, which nobody changes, and its canonical JSON."""
-
-    value: Any
-    encoded: bytes
-
-    @property
-    def may_have_booleans(self) -> bool:
-        return b"true" in self.encoded or b"false" in self.encoded
-
-
-class Successor(NamedTuple):
-    """What to keep of a new checkpoint; its patch, where that is kept."""
-
-    record: Record
-    ops: list[Op] | None = None
-
-
-def successor(at: Checkpoint, after: Content | None, parent: Record | None, before: Content | None) -> Successor:
-    """How to keep a new checkpoint with the content `after`, whose parent has the content `before`.
-
-    The parent need not be kept itself.
-    """
-    if after is None:
-        return Successor(Record(at, "opaque"))
-    if parent is not None and before is not None and len(parent.chain) < SNAPSHOT_EVERY:
-        ops = diff(before.value, after.value, has_booleans=before.may_have_booleans or after.may_have_booleans)
+def successor(at: Checkpoint, made: Draft | None, parent: Record | None) -> Record:
+    """How to keep a new checkpoint with what was `made` of its parent's content. The parent need not be kept itself."""
+    if made is None:
+        return Record(at, "opaque")
+    after, ops = made
+    if parent is not None and ops is not None and len(parent.chain) < SNAPSHOT_EVERY and len(ops) <= MAX_OPS:
         body = to_json(ops)
-        if len(body) < len(after.encoded) and len(ops) <= MAX_OPS:
-            return Successor(Record(at, "patch", (*parent.chain, parent.id), body), ops)
-    return Successor(Record(at, "snapshot", (), after.encoded))
+        if len(body) < len(after.encoded):
+            return Record(at, "patch", (*parent.chain, parent.id), body)
+    return Record(at, "snapshot", (), after.encoded)
 
 
 def content(record: Record, records: Mapping[str, Record]) -> Any:

@@ -1,11 +1,8 @@
-"""RFC 6902 patches between JSON values: made by our own diff, applied by the `jsonpatch` library, capped. No I/O.
-
-JSON has one kind of number, so 1 and 1.0 are the same here; true and 1 are not.
-"""
+"""RFC 6902 patches between JSON values: applied by the `jsonpatch` library, capped. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -13,13 +10,12 @@ from pydantic_core import from_json, to_json
 
 from defserve.errors import LimitExceeded, Refused
 from defserve.jsonvalue import excess, is_array, is_object
+from defserve.stores.diffs import Op
 
 MAX_OPS: Final = 1_000
 MAX_DEPTH: Final = 64
 MAX_BYTES: Final = 1024 * 1024
 
-Op = dict[str, Any]
-Same = Callable[[Any, Any], bool]
 
 _UNBOUNDED: Final = 1 << 62
 
@@ -30,21 +26,9 @@ class BadPatch(Refused, ValueError):
     error_type = "bad_patch"
 
 
-def diff(before: Any, after: Any, *, has_booleans: bool = True) -> list[Op]:
-    """The operations (add, remove, replace) that make `after` of `before`; none if they are the same.
-
-    Their values are those of `after`, not copies. In arrays the common beginning and end are left out, and what is
-    between is compared place by place: good for appending, inserting, deleting and editing in one place. Who knows that
-    there are no booleans in either is spared a closer look: `has_booleans`.
-    """
-    ops: list[Op] = []
-    _diff("", before, after, ops, _same if has_booleans else _equal)
-    return ops
-
-
-def smaller(ops: list[Op], data: Any) -> bool:
-    """Whether the patch is shorter on the wire than the value itself, and not too long to be applied."""
-    return len(ops) <= MAX_OPS and len(to_json(ops)) < len(to_json(data))
+def smaller(ops: list[Op], text: bytes) -> bool:
+    """Whether the patch is shorter on the wire than the text of the value itself, and not too long to be applied."""
+    return len(ops) <= MAX_OPS and len(to_json(ops)) < len(text)
 
 
 def apply(
@@ -75,61 +59,6 @@ def replay(value: Any, ops: list[Op]) -> Any:
     """`value`, itself changed, after a patch of our own making. Raises BadPatch if it does not fit."""
     with _refusing():
         return _applied(value, ops)
-
-
-def _diff(path: str, before: Any, after: Any, ops: list[Op], same: Same) -> None:
-    if same(before, after):
-        return
-    if is_object(before) and is_object(after):
-        _diff_objects(path, before, after, ops, same)
-    elif isinstance(before, list) and isinstance(after, list):
-        _diff_arrays(path, before, after, ops, same)  # pyright: ignore[reportUnknownArgumentType]
-    else:
-        ops.append({"op": "replace", "path": path, "value": after})
-
-
-def _diff_objects(path: str, before: dict[str, Any], after: dict[str, Any], ops: list[Op], same: Same) -> None:
-    for name, value in before.items():
-        if name in after:
-            _diff(_below(path, name), value, after[name], ops, same)
-        else:
-            ops.append({"op": "remove", "path": _below(path, name)})
-    for name, value in after.items():
-        if name not in before:
-            ops.append({"op": "add", "path": _below(path, name), "value": value})
-
-
-def _diff_arrays(path: str, before: list[Any], after: list[Any], ops: list[Op], same: Same) -> None:
-    both = min(len(before), len(after))
-    start = end = 0
-    while start < both and same(before[start], after[start]):
-        start += 1
-    while end < both - start and same(before[-1 - end], after[-1 - end]):
-        end += 1
-    for at in range(start, both - end):
-        _diff(f"{path}/{at}", before[at], after[at], ops, same)
-    at = both - end
-    for _ in range(at, len(before) - end):
-        ops.append({"op": "remove", "path": f"{path}/{at}"})
-    for place in range(at, len(after) - end):
-        # §4.1: "-" is the place after the last one.
-        ops.append({"op": "add", "path": f"{path}/{place if end else '-'}", "value": after[place]})
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, dict | list):
-        # Python calls 1 and True equal; their texts tell them apart as fast as it is told.
-        return one is other or (one == other and to_json(one) == to_json(other))
-    return one == other and (one is True or one is False) == (other is True or other is False)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """The same, where there are no booleans."""
-    return one is other or one == other
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}/{name.replace('~', '~0').replace('/', '~1')}"
 
 
 class _Budget:

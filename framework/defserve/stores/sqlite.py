@@ -19,6 +19,7 @@ from threading import RLock
 from typing import Any, Final
 
 from defserve.stores.lanes import Lane, Outcome
+from defserve.stores.sqlite_entries import LIVE, Place, Wanted, find, make
 from defserve.stores.store import Change, StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
 
 APPLICATION: Final = 0x64656673
@@ -40,7 +41,6 @@ MIGRATIONS: Final = (
 
 BUSY: Final = 5.0
 PAGE: Final = 256
-MOST_NAMES: Final = 500
 
 log = logging.getLogger("defserve")
 
@@ -60,13 +60,7 @@ _PROBLEMS: Final[dict[int, tuple[Problem, str]]] = {
     sqlite3.SQLITE_LOCKED: _BUSY,
 }
 
-_LIVE = "(expires IS NULL OR expires > ?)"
-_PUT = """
-    INSERT INTO entries (space, name, value, expires) VALUES (?, ?, ?, ?)
-    ON CONFLICT (space, name) DO UPDATE SET value = excluded.value, expires = excluded.expires
-"""
-
-Read = Callable[[sqlite3.Connection], Any]
+Read = Wanted | Callable[[sqlite3.Connection], Any]
 
 
 class SqliteStore:
@@ -79,19 +73,19 @@ class SqliteStore:
         self._clock = clock
         writer, reader = _Connection(self.path, busy), _Connection(self.path, busy)
         self._writer: Lane[Change, bool] = Lane("defserve-writer", _Writing(writer, reader, clock), writer.drop)
-        self._reader: Lane[Read, Any] = Lane("defserve-reader", _Reading(reader), reader.drop)
+        self._reader: Lane[Read, Any] = Lane("defserve-reader", _Reading(reader, clock), reader.drop)
 
     async def open(self) -> None:
         await self._reader.do(lambda connection: None)
 
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
-        return await self._reader.do(lambda connection: _get(connection, space, names, self._clock()))
+        return await self._reader.do(Wanted(space, names))
 
     async def change(self, change: Change) -> bool:
         return await self._writer.do(change)
 
     async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
-        sql = f"SELECT name, value FROM entries WHERE space = ? AND name > ? AND {_LIVE} ORDER BY name LIMIT {PAGE}"
+        sql = f"SELECT name, value FROM entries WHERE space = ? AND name > ? AND {LIVE} ORDER BY name LIMIT {PAGE}"
         after = ""
         while rows := await self._rows(sql, space, after, self._clock()):
             for name, value in rows:
@@ -100,7 +94,7 @@ class SqliteStore:
 
     async def spaces(self, prefix: str) -> AsyncIterator[str]:
         # One step over the index for each space, however much it holds.
-        sql = f"SELECT space FROM entries WHERE space %s ? AND {_LIVE} ORDER BY space LIMIT 1"
+        sql = f"SELECT space FROM entries WHERE space %s ? AND {LIVE} ORDER BY space LIMIT 1"
         rows = await self._rows(sql % ">=", prefix, self._clock())
         while rows and rows[0][0].startswith(prefix):
             yield rows[0][0]
@@ -143,10 +137,10 @@ class _Writing:
         connection = self._connection.get()
         connection.execute("BEGIN IMMEDIATE")
         now = self._clock()
-        outcomes = [(True, _change(connection, change, now)) for change in changes]
+        made = make(connection, changes, now)
         self._sweep(connection, now)
         connection.execute("COMMIT")
-        return outcomes
+        return [(True, is_made) for is_made in made]
 
     def _drop(self) -> None:
         # SQLite lets a process's connections share what it knows of a file, so one alone would not start afresh.
@@ -165,21 +159,30 @@ class _Writing:
 
 
 class _Reading:
-    """Answers each question for itself."""
+    """Answers all who want values by their names at once, and every other question for itself."""
 
-    def __init__(self, connection: _Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: _Connection, clock: Callable[[], float]) -> None:
+        self._connection, self._clock = connection, clock
 
     def __call__(self, reads: Sequence[Read]) -> Sequence[Outcome]:
-        return [self._one(read) for read in reads]
+        wanted = {place for read in reads if isinstance(read, Wanted) for place in read.places}
+        is_good, found = True, dict[Place, bytes]()
+        if wanted:
+            is_good, found = self._one(lambda connection: find(connection, wanted, self._clock()))
+        return [_share(read, is_good, found) if isinstance(read, Wanted) else self._one(read) for read in reads]
 
-    def _one(self, read: Read) -> Outcome:
+    def _one(self, read: Callable[[sqlite3.Connection], Any]) -> tuple[bool, Any]:
         try:
             with self._connection.lock:
                 return True, read(self._connection.get())
         except Exception as error:
             self._connection.drop()
             return False, self._connection.problem(error)
+
+
+def _share(wanted: Wanted, is_good: bool, found: Any) -> Outcome:
+    # Each caller raises an exception of its own.
+    return is_good, wanted.among(found) if is_good else copy(found)
 
 
 class _Connection:
@@ -273,29 +276,3 @@ def _migrate(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
     connection.execute("COMMIT")
-
-
-def _get(connection: sqlite3.Connection, space: str, names: Sequence[str], now: float) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    for start in range(0, len(names), MOST_NAMES):
-        some = names[start : start + MOST_NAMES]
-        marks = ", ".join("?" * len(some))
-        sql = f"SELECT name, value FROM entries WHERE space = ? AND name IN ({marks}) AND {_LIVE}"
-        found.update(connection.execute(sql, (space, *some, now)))
-    return found
-
-
-def _change(connection: sqlite3.Connection, change: Change, now: float) -> bool:
-    if change.expect:
-        held = _get(connection, change.space, tuple(change.expect), now)
-        if any(held.get(name) != value for name, value in change.expect.items()):
-            return False
-    expires = None if change.ttl is None else now + change.ttl
-    if change.drop:
-        drops = ((change.space, name) for name in change.drop)
-        connection.executemany("DELETE FROM entries WHERE space = ? AND name = ?", drops)
-    puts = [(change.space, name, value, expires) for name, value in change.put.items()]
-    connection.executemany(_PUT, puts)
-    if expires is not None:
-        connection.execute("UPDATE entries SET expires = ? WHERE space = ?", (expires, change.space))
-    return True

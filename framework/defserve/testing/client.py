@@ -86,32 +86,39 @@ class SyncClient:
         self._script.will_sample(*texts)
 
     def has_roots(self, *roots: Root) -> None:
+        """Add to the places that the server is told it may work in."""
         self._script.has_roots(*roots)
 
     # The verbs of `Client`.
 
     @property
     def version(self) -> str:
+        """The protocol version both sides agreed on."""
         return self._connected().version
 
     @property
     def stateless(self) -> bool:
+        """Whether every request stands alone (2026-07-28 and later)."""
         return self._connected().stateless
 
     @property
     def server_info(self) -> Json:
+        """The server's name, version and title, as it gave them."""
         return self._connected().server_info
 
     @property
     def capabilities(self) -> Json:
+        """What the server offers."""
         return self._connected().capabilities
 
     @property
     def instructions(self) -> str | None:
+        """What the server wants models to know; None if nothing."""
         return self._connected().instructions
 
     @property
     def mgp(self) -> MgpPeer | None:
+        """What was negotiated, where this client was given `mgp=Mgp(…)`; else None."""
         return self._connected().mgp
 
     @property
@@ -125,6 +132,10 @@ class SyncClient:
         return SyncMcpl(peer, self._do)
 
     def call(self, tool: str, /, **arguments: Any) -> Any:
+        """Call a tool; its value, as `Client.call` gives it.
+
+        Raises ToolError when it fails, Unanswered when it asks what no answer is prepared for.
+        """
         return self._do(lambda client: client.call(tool, **arguments))
 
     def stream_parts(self, tool: str, /, **arguments: Any) -> list[Any]:
@@ -141,6 +152,7 @@ class SyncClient:
         meta: Mapping[str, Any] | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> Json:
+        """Call a tool; the result as it came, `isError` and all."""
         return self._do(
             lambda client: client.call_raw(
                 tool, arguments, on_progress=on_progress, timeout=timeout, meta=meta, fields=fields
@@ -148,27 +160,35 @@ class SyncClient:
         )
 
     def tools(self) -> list[Json]:
+        """Every tool as the server lists it, all pages."""
         return self._do(lambda client: client.tools())
 
     def resources(self) -> list[Json]:
+        """Every resource as the server lists it, all pages."""
         return self._do(lambda client: client.resources())
 
     def templates(self) -> list[Json]:
+        """Every resource template as the server lists it, all pages."""
         return self._do(lambda client: client.templates())
 
     def prompts(self) -> list[Json]:
+        """Every prompt as the server lists it, all pages."""
         return self._do(lambda client: client.prompts())
 
     def read(self, uri: str) -> list[Json]:
+        """The contents of a resource, as they came."""
         return self._do(lambda client: client.read(uri))
 
     def read_text(self, uri: str) -> str:
+        """The text of a resource; several texts are joined, binary contents decoded as UTF-8."""
         return self._do(lambda client: client.read_text(uri))
 
     def read_bytes(self, uri: str) -> bytes:
+        """The bytes of a resource, texts as UTF-8."""
         return self._do(lambda client: client.read_bytes(uri))
 
     def prompt(self, prompt: str, /, **arguments: Any) -> Json:
+        """A prompt with its messages. Arguments that are no strings travel as their JSON text."""
         return self._do(lambda client: client.prompt(prompt, **arguments))
 
     def complete(
@@ -179,18 +199,23 @@ class SyncClient:
         value: str = "",
         context: Mapping[str, str] | None = None,
     ) -> Json:
+        """The `completion` object for one argument. `ref` is a prompt's name, a URI (template) or the whole ref."""
         return self._do(lambda client: client.complete(ref, argument=argument, value=value, context=context))
 
     def ping(self) -> None:
+        """A sign of life. Raises PeerError if there is none."""
         self._do(lambda client: client.ping())
 
     def set_log_level(self, level: str) -> None:
+        """Have messages of `level` and above sent; they are added to `logs`."""
         self._do(lambda client: client.set_log_level(level))
 
     def subscribe(self, uri: str) -> None:
+        """Have changes of a resource reported; they are added to `notifications`."""
         self._do(lambda client: client.subscribe(uri))
 
     def unsubscribe(self, uri: str) -> None:
+        """Have changes of a resource reported no more."""
         self._do(lambda client: client.unsubscribe(uri))
 
     def listen(
@@ -210,9 +235,11 @@ class SyncClient:
             return self._received(method)[waited]
 
     def request(self, method: str, params: Mapping[str, Any] | None = None, *, follow: bool = True) -> Json:
+        """Any request; its result. Without `follow`, `input_required` is given back, not answered."""
         return self._do(lambda client: client.request(method, params, follow=follow))
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Any notification."""
         self._do(lambda client: client.notify(method, params))
 
     def close(self, *, check: bool = True) -> None:

@@ -64,7 +64,7 @@ class Script:
             f"client.{verb}({', '.join(map(repr, values))}) was never used" for verb, values in left.items() if values
         ]
         if lines:
-            raise Unused("\n".join(lines))
+            raise Unused("\n".join([*lines, "  fix: take it out, or see why the tool did not ask"]))
 
     def _ask(self, message: str, schema: dict[str, Any]) -> Any:
         if not self._answers:

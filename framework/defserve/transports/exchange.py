@@ -16,6 +16,9 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 HeaderList: TypeAlias = Iterable[tuple[bytes, bytes]]
 
+Refusal: TypeAlias = Callable[[int, str], dict[str, Any] | None]
+"""A code and a text to the `data` of the error that says both, if it has any."""
+
 T = TypeVar("T")
 
 JSON = (b"content-type", b"application/json")
@@ -25,11 +28,12 @@ PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 class Exchange(Outbox):
     """A request and the response to it. `push` may be called at any time; what is pushed is written in order."""
 
-    __slots__ = ("headers", "principal", "prefers_events", "_send", "_receive")
+    __slots__ = ("headers", "principal", "prefers_events", "refusal", "_send", "_receive")
 
     def __init__(self, headers: Headers, principal: Principal, receive: Receive, send: Send) -> None:
         super().__init__()
         self.headers, self.principal, self.prefers_events = headers, principal, False
+        self.refusal: Refusal | None = None
         self._send, self._receive = send, receive
 
     # -- what the runner says ----------------------------------------------------------------------------

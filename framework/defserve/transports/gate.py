@@ -67,7 +67,8 @@ class Gate:
         if not (local or allowed_hosts or trusted_proxy):
             raise UsageError(
                 f"serving on {bind or 'every address'} without knowing by which names it may be reached",
-                fix='give allowed_hosts=["tools.example.com"], or trusted_proxy=True if a proxy in front checks Host',
+                fix="give --allow-host tools.example.com (in code, or a gateway's file: allowed_hosts=[…]), or"
+                " --trusted-proxy (trusted_proxy) if a proxy in front checks Host",
             )
         loopback = [Rule(name, None) for name in dict.fromkeys((*LOOPBACK, bind.lower()))] if local else []
         self._hosts = loopback + [_host_rule(text, port) for text in allowed_hosts]
@@ -102,21 +103,24 @@ class Gate:
         name, port = authority
         if self._every_host or any(rule.matches(name, port) for rule in self._hosts):
             return None
-        return Refusal(421, f"this server does not answer for {host}; its allowed_hosts setting can add it")
+        text = f"this server does not answer for {host}; its allowed_hosts setting (--allow-host) can add it"
+        return Refusal(421, text)
 
     def _judge_origin(self, host: str, origin: str | None) -> Refusal | None:
         if origin is None:
             return None
         parts = _read(_ORIGIN, origin)
         if parts is None:
-            return Refusal(403, "requests from this Origin are refused; the allowed_origins setting lists who may call")
+            text = "this Origin is refused; the allowed_origins setting (--allow-origin) says who may call"
+            return Refusal(403, text)
         scheme, name, port = parts
         port = port or DEFAULT_PORTS.get(scheme, "")
         if self._every_origin or self._is_same(scheme, name, port, host):
             return None
         if any(scheme == allowed and rule.matches(name, port) for allowed, rule in self._origins):
             return None
-        return Refusal(403, f"requests from {origin} are refused; the allowed_origins setting can add it")
+        text = f"requests from {origin} are refused; the allowed_origins setting (--allow-origin) can add it"
+        return Refusal(403, text)
 
     def _is_same(self, scheme: str, name: str, port: str, host: str) -> bool:
         """Whether the page came from here. That counts only for a Host we know: a rebound name has both alike."""

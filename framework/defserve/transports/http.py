@@ -61,7 +61,7 @@ class HttpApp:
 
     def __init__(self, desk: Desk, rules: Rules, options: HttpOptions) -> None:
         self.desk, self.options, self.auth = desk, options, options.auth
-        self._failures = Buckets(FAILED_AUTH)
+        self._failures, self._refusal = Buckets(FAILED_AUTH), rules.refusal
         self.gate = Gate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
         )
@@ -103,6 +103,7 @@ class HttpApp:
             return
         headers = Headers(scope["headers"])
         exchange = Exchange(headers, self._nobody(scope), receive, send)
+        exchange.refusal = self._refusal
         if headers.pick(LET_IN_BY) not in self._let_in and not await self._passes(exchange):
             return
         methods = self._routes.get(self._path(scope))
@@ -125,6 +126,7 @@ class HttpApp:
         await receive()  # the wish to connect
         headers = Headers(scope["headers"])
         exchange = Exchange(headers, self._nobody(scope), receive, refusing(scope, send))
+        exchange.refusal = self._refusal
         if not await self._passes(exchange):
             return
         if self._path(scope) != self.endpoint:

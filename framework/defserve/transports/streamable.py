@@ -17,7 +17,7 @@ from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
 from defserve.jsonvalue import is_object
 from defserve.limits import Limits
-from defserve.transports.exchange import Exchange, HeaderList, Rest
+from defserve.transports.exchange import Exchange, HeaderList, Refusal, Rest
 from defserve.transports.headers import accepts, param_mismatch, routing_mismatch
 from defserve.transports.sessions import Sessions
 from defserve.transports.web_session import Conversation, Stream, WebSession
@@ -76,6 +76,7 @@ class Rules:
     batch_versions: frozenset[str] = frozenset()
     scopes: Callable[[str], Sequence[str]] = field(default=lambda name: ())
     param_headers: Callable[[str], Mapping[tuple[str, ...], str]] = field(default=lambda name: {})
+    refusal: Refusal | None = None
 
 
 class Streamable:
@@ -398,7 +399,11 @@ async def refuse(
     exchange: Exchange, status: int, code: int, text: str, id: Id | None = None, headers: HeaderList = ()
 ) -> None:
     """A JSON-RPC error with an HTTP status. Where the id is not known there is none (transports: sending messages)."""
-    body: Params = {"jsonrpc": "2.0", "error": {"code": code, "message": text}}
-    if id is not None:
-        body = {"jsonrpc": "2.0", "id": id, "error": body["error"]}
+    error: Params = {"code": code, "message": text}
+    data = exchange.refusal(code, text) if exchange.refusal is not None else None
+    if data is not None:
+        error["data"] = data
+    body: Params = (
+        {"jsonrpc": "2.0", "id": id, "error": error} if id is not None else {"jsonrpc": "2.0", "error": error}
+    )
     await exchange.respond(status, encode(body), headers)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.transports.refusals import Challenged, HttpRefusal
 from defserve.version import VERSION
 
 if TYPE_CHECKING:
@@ -169,9 +170,8 @@ async def dial(
 def _refusal(address: str, response: Any) -> PeerError:
     status, challenge = response.status_code, response.headers.get("WWW-Authenticate")
     if status in (401, 403) and challenge:
-        text = f"{address} refuses these credentials (HTTP {status}): {challenge}"
-        return PeerError(text, data={"status": status, "challenge": challenge})
-    refusal = PeerGone if status >= 500 else PeerError
+        return Challenged(address, status, challenge)
+    refusal = PeerGone if status >= 500 else HttpRefusal
     return refusal(f"{address} answered HTTP {status} {response.reason_phrase}".rstrip(), data={"status": status})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,24 @@ def run(source: str, level: RestrictedLevel = "strict", **options: Any) -> dict[
     return scope
 
 
-def benign() -> list[Any]:
-    lines = [line for name in ("code", "code_more") for line in (CORPORA / f"{name}.jsonl").read_text().splitlines()]
-    found = [json.loads(line) for line in lines]
-    return [
-        pytest.param(snippet["code"], level, id=f"{snippet['id']}-{level}")
-        for snippet in found
-        for level in ("strict", "readonly")
-        if snippet["category"] == "benign" and snippet["expected"][level] == "A"
-    ]
+def benign(level: RestrictedLevel) -> Iterator[tuple[str, str]]:
+    """Each everyday program that the level allows: its id and its source."""
+    for name in ("code", "code_more"):
+        for snippet in map(json.loads, (CORPORA / f"{name}.jsonl").read_text().splitlines()):
+            if snippet["category"] == "benign" and snippet["expected"][level] == "A":
+                yield snippet["id"], snippet["code"]
 
 
-@pytest.mark.parametrize(("source", "level"), benign())
-def test_allowed_everyday_programs_run(source: str, level: RestrictedLevel) -> None:
-    run(source, level)
+@pytest.mark.parametrize("level", ["strict", "readonly"])
+def test_allowed_everyday_programs_run(level: RestrictedLevel) -> None:
+    ran, failed = 0, dict[str, str]()
+    for id, source in benign(level):
+        ran += 1
+        try:
+            run(source, level)
+        except Exception as error:
+            failed[id] = repr(error)
+    assert ran > 100 and not failed
 
 
 @pytest.mark.parametrize(

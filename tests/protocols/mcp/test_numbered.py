@@ -13,6 +13,7 @@ from defserve import Server, ToolError
 from defserve.errors import Declined, Problem, Refused, Rejected
 from defserve.protocols.mcp import numbered, suggestions
 from defserve.protocols.mcp.numbered import NumberedErrors
+from tests.asgi import peer
 from tests.raw import HANDSHAKE, STATELESS, Json, raw
 
 pytestmark = pytest.mark.anyio
@@ -68,6 +69,7 @@ async def refused(
         return (await peer.ask("tools/call", {"name": tool, "arguments": arguments or {}}))["error"]
 
 
+@pytest.mark.req("GGEN-ERR-1")
 def test_ten_types_with_their_codes_and_retry_flags() -> None:
     assert {kind.error_type: (kind.code, kind.retryable) for kind in numbered.KINDS} == {
         "ParseError": (-32700, False),
@@ -198,6 +200,79 @@ async def test_an_unknown_method_has_its_type() -> None:
         said = (await peer.ask("no/such"))["error"]
     assert (said["code"], said["data"]["error_type"]) == (-32601, "MethodNotFound")
     assert said["data"]["trace_id"].startswith("req-")
+
+
+UNREADABLE = [
+    (b"{", -32700, "ParseError"),
+    (b"\xff", -32700, "ParseError"),
+    (b"7", -32600, "InvalidRequest"),
+    (b'{"jsonrpc": "1.0", "id": 7, "method": "ping"}', -32600, "InvalidRequest"),
+]
+
+
+@pytest.mark.req("GGEN-ERR-1", "GGEN-ERR-3")
+@pytest.mark.parametrize("version", [*HANDSHAKE, STATELESS])
+@pytest.mark.parametrize(("frame", "code", "name"), UNREADABLE)
+async def test_what_cannot_be_read_has_its_type_and_a_trace_id(
+    version: str, frame: bytes, code: int, name: str
+) -> None:
+    async with raw(served(), version) as peer:
+        await peer.send(frame)
+        (said,) = await peer.news()
+    unreadable(said["error"], code, name)
+
+
+@pytest.mark.req("GGEN-ERR-1", "GGEN-ERR-3")
+@pytest.mark.parametrize(("frame", "code", "name"), UNREADABLE)
+async def test_what_cannot_be_read_over_http_has_them_too(frame: bytes, code: int, name: str) -> None:
+    async with peer(served()) as web:
+        said = await web.post(frame).ended()
+        unreadable(said.json["error"], code, name)
+
+
+@pytest.mark.req("GGEN-ERR-3")
+async def test_what_http_refuses_before_it_is_read_has_a_trace_id() -> None:
+    async with peer(served()) as web:
+        said = await web.post(b"{}", {"content-type": "text/plain"}).ended()
+        assert said.status == 415
+        unreadable(said.json["error"], -32600, "InvalidRequest")
+
+
+def unreadable(error: Json, code: int, name: str) -> None:
+    data = error["data"]
+    assert (error["code"], data["error_type"], data["retryable"]) == (code, name, False)
+    assert data["trace_id"].startswith("req-") and data["reason"] == error["message"]
+    assert data["documentation_url"] == DOCS
+
+
+async def test_a_server_without_numbers_says_no_more_than_what_is_wrong() -> None:
+    async with raw(Server("plain", "1"), LATEST) as other:
+        await other.send(b"{")
+        (said,) = await other.news()
+    assert set(said["error"]) == {"code", "message"}
+
+
+@pytest.mark.req("GGEN-ERR-3")
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/call", {"name": "nothing"}),
+        ("tools/call", {"name": "fails", "arguments": {}}),
+        ("tools/call", {"name": "quote", "arguments": {"days": 0}}),
+        ("tools/call", {"name": "slow"}),
+        ("tools/call", {}),
+        ("prompts/get", {"name": "nothing"}),
+        ("prompts/get", {"name": "ask", "arguments": {"count": "x"}}),
+        ("resources/read", {"uri": "x://fails"}),
+        ("resources/read", {"uri": "x://nothing"}),
+        ("initialize", {}),
+        ("no/such", {}),
+    ],
+)
+async def test_every_error_carries_a_trace_id(method: str, params: Json) -> None:
+    async with raw(served(RuntimeError("no")), LATEST) as other:
+        said = await other.ask(method, params)
+    assert said["error"]["data"]["trace_id"].startswith("req-")
 
 
 async def test_a_prompts_bad_argument_is_invalid_params() -> None:

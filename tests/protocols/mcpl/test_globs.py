@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from time import perf_counter
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.protocols.mcpl.globs import Glob
+from tests.effort import cpu_within
 
 pytestmark = pytest.mark.req("MCPL-7.2")
 
@@ -58,6 +57,6 @@ def test_any_pattern_means_what_the_rules_say(pattern: str, label: str):
 
 @pytest.mark.parametrize("pattern", ["*a" * 500 + "b", "**a" * 300 + "b", "**/" * 340 + "b", "?" * 500 + "**b" * 170])
 def test_no_pattern_stalls_the_server(pattern: str):
-    began = perf_counter()
-    assert not Glob(pattern).matches("a" * 1_024 + "/c")
-    assert perf_counter() - began < 1
+    label = "a" * 1_024 + "/c"
+    assert not Glob(pattern).matches(label)
+    assert cpu_within(1, lambda: Glob(pattern).matches(label))

@@ -567,7 +567,7 @@ async def test_a_host_that_leaves_cancels_its_hooks():
         pending = asyncio.create_task(host.ask("context/beforeInference", BEFORE))
         await asked.wait()
         await host.tell("notifications/cancelled", {"requestId": 2})
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), 20)
         pending.cancel()
 
 

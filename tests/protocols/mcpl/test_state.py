@@ -494,7 +494,7 @@ async def test_anonymous_sessions_have_states_of_their_own_that_end_with_them():
         assert notes_of(await other.call("list_notes")) == []
         trees = await notes.states.trees()
         assert len(await trees.list_trees()) == 2
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while await trees.list_trees():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 

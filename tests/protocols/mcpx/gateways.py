@@ -129,7 +129,7 @@ class Stranger:
         return await self.send(kind, payload, to=[to], **fields)
 
     async def until(self, fits: Callable[[Json], bool]) -> Json:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while True:
                 envelope = json.loads(await self.socket.recv())
                 if fits(envelope):

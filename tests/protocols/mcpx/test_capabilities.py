@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from time import perf_counter
 
 import pytest
 from hypothesis import given
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from defserve.errors import UsageError
 from defserve.protocols.mcpx.capabilities import PROFILES, Capabilities, matches, matches_strictly
+from tests.effort import cpu_within
 
 pytestmark = pytest.mark.req("MCPX-4.1w")
 
@@ -83,9 +83,8 @@ def test_a_context_never_lets_in_what_its_method_is_not(base: str, method: str, 
 
 def test_many_stars_take_no_longer_than_the_text():
     kind, hostile = "a" * 100_000 + "b", "*a" * 2_000 + "*c"
-    began = perf_counter()
     assert not matches(kind, hostile) and not matches(kind, hostile + "*b")
-    assert perf_counter() - began < 1
+    assert cpu_within(0.5, lambda: matches(kind, hostile)) and cpu_within(0.5, lambda: matches(kind, hostile + "*b"))
 
 
 @pytest.mark.req("MCPX-4.1s")

@@ -183,7 +183,7 @@ async def test_a_participant_that_leaves_takes_its_calls_along_and_starts_anew()
             await ann.answer(await ann.ask("worker", "ping", id=2))
             assert list(carrier.topic.participants) == ["ann"]
             assert [session.principal for session in server.composition.sessions] == ["mcpx:ann"]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await stopped.wait()
         assert carrier.topic.participants == {} and not server.composition.sessions
         async with stranger(there, "ann") as ann:
@@ -342,7 +342,7 @@ async def test_a_server_comes_back_when_the_gateway_does(monkeypatch: pytest.Mon
         await until(lambda: not carrier.admitted.is_set())
         assert carrier.topic.me == ""
         await there.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await carrier.admitted.wait()
         async with stranger(there, "ann") as ann:
             assert "result" in (await ann.answer(await ann.ask("worker", "tools/list")))["payload"]

@@ -67,6 +67,7 @@ def approved(*names: str) -> Json:
         {"result": {"grants": approved()}},
     ],
 )
+@pytest.mark.req("GGEN-P4-3")
 async def test_asking_for_a_permission_grants_nothing_whatever_it_says(method: str, more: Json, version: str):
     server, trail = made(permissions="deny_all")
     async with speaking(server, version, ["security"]) as peer:

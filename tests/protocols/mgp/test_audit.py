@@ -187,7 +187,7 @@ async def test_a_trace_beside_the_params_counts_too_and_without_one_each_call_ha
 # -- sinks -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("MGP-6.3f")
+@pytest.mark.req("MGP-6.3f", "GGEN-P4-3")
 async def test_events_go_to_every_sink(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "defserve.audit")
     trail, log = Trail(), AuditLog(tmp_path / "audit.log", key=KEY)

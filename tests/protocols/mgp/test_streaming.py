@@ -397,7 +397,7 @@ async def test_a_pace_is_kept_to():
         await peer.news()
         began = time.monotonic()
         await hear(peer, 5)
-        assert 0.035 < time.monotonic() - began < 5
+        assert 0.035 < time.monotonic() - began < 20
         assert (await peer.ask("mgp/stream/cancel", {"request_id": id}))["result"]["cancelled"] is True
 
 

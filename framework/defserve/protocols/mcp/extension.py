@@ -34,6 +34,7 @@ class MCP(Extension):
         self.tools, self.resources, self.prompts = Tools(), Resources(), Prompts()
         self.completions = Completions(self.prompts, self.resources)
         self.subscriptions = Subscriptions(self.resources.readable)
+        self.subscriptions.forward(self.resources.kept.forget)
         self.validation = Validation(self.tools.registry)
         self._watch()
 

@@ -59,10 +59,12 @@ class Item(Generic[O]):
 
     @property
     def where(self) -> str:
+        """`file:line` of the function."""
         return self.function.signature.where
 
     @property
     def description(self) -> str:
+        """The option's, or else the docstring's; empty without either."""
         return self.options.description or self.function.signature.description or ""
 
     def check(self, limits: Limits) -> None:

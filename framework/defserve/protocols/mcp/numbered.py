@@ -1,6 +1,7 @@
 """Errors by number: ten types, each a JSON-RPC error with its own code and what to try instead. Opt-in.
 
-Only sessions that began with a handshake see them: 2026-07-28 forbids codes of one's own below -32000.
+Only sessions that began with a handshake see them: 2026-07-28 forbids codes of one's own below -32000. What cannot be
+read is in no session yet, and has one of JSON-RPC's own codes: there, every peer is told the type and the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from defserve.jsonvalue import is_object
 from defserve.protocols.mcp import suggestions
 from defserve.protocols.mcp.failures import ResourceNotFound, lone
 from defserve.protocols.mcp.tools import is_unknown_tool
-from defserve.protocols.mcp.trace import trace_id
+from defserve.protocols.mcp.trace import new_trace_id, trace_id
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Kind(NamedTuple):
     suggestions: tuple[str, ...] = ()
 
 
-PARSE_ERROR = Kind("ParseError", -32700)
+PARSE_ERROR = Kind("ParseError", -32700, suggestions=("Send JSON, encoded as UTF-8",))
 INVALID_REQUEST = Kind("InvalidRequest", -32600)
 METHOD_NOT_FOUND = Kind("MethodNotFound", -32601, suggestions=("Use a method that the server's capabilities name",))
 INVALID_PARAMS = Kind("InvalidParams", -32602)
@@ -111,26 +112,40 @@ class NumberedErrors(Extension):
         self.documentation_url = documentation_url
 
     def negotiate(self, offer: Offer) -> object | None:
+        """Active in every session. 2026-07-28 has codes of its own, which stay."""
         return None if offer.stateless else self
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
+        """The error object of the table's kind; None for what it has no code for."""
         error = lone(error)
         kind = kind_of(call, error)
         if kind is None:
             return None
         reason = _reason(call, error)
-        trace = trace_id(call)
-        data: Params = {
+        data = {
             **_particulars(call, error),
-            "error_type": kind.error_type,
+            **self._data(kind, reason, trace_id(call)),
             "field": error.problems[0].field or None if isinstance(error, BadArguments) else None,
-            "reason": reason,
-            "trace_id": trace if trace.startswith("req-") else f"req-{trace}",
             "suggestions": _suggestions(kind, error),
-            "documentation_url": self.documentation_url,
         }
         data.setdefault("retryable", _is_retryable(kind, error))
         return {"error": error_object(kind.code, kind.message or reason, data)}
+
+    def refusal(self, code: int, text: str) -> Params | None:
+        """What goes with an error that no call made; None for a code that is not JSON-RPC's."""
+        # These codes are JSON-RPC's own, so both eras may see them.
+        kind = STANDARD.get(code)
+        return None if kind is None else {**self._data(kind, text, new_trace_id()), "retryable": kind.retryable}
+
+    def _data(self, kind: Kind, reason: str, trace: str) -> Params:
+        return {
+            "error_type": kind.error_type,
+            "field": None,
+            "reason": reason,
+            "trace_id": trace if trace.startswith("req-") else f"req-{trace}",
+            "suggestions": list(kind.suggestions),
+            "documentation_url": self.documentation_url,
+        }
 
 
 def kind_of(call: Call, error: BaseException) -> Kind | None:

@@ -16,6 +16,7 @@ from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import ResourceNotFound
 from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
 from defserve.protocols.mcp.items import Item, ItemOptions, check_running
+from defserve.protocols.mcp.kept import Kept
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import text
@@ -31,7 +32,11 @@ URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+$")
 
 @dataclass(frozen=True, slots=True)
 class ResourceOptions(ItemOptions):
-    """Everything a resource may say about itself. `ttl` is how many seconds a client may keep what it read."""
+    """Everything a resource may say about itself.
+
+    `ttl` is how many seconds what was read is good for: a client may keep it, and a function that is given nothing of
+    the caller (no `Context`, no dependency) is not run again meanwhile, whoever reads.
+    """
 
     mime_type: str | None = None
     size: int | None = None
@@ -107,6 +112,7 @@ class Resources:
     """The resources of a server. Concrete ones are matched before templates, templates in order."""
 
     def __init__(self) -> None:
+        self.kept = Kept()
         self.concrete: Registry[Resource] = Registry("resource")
         self.templates: Registry[Resource] = Registry("resource template")
         self._resources = Listing("resources", self.concrete, Resource.describe)
@@ -115,8 +121,10 @@ class Resources:
     def add(self, resource: Resource, *, replace: bool = False) -> None:
         registry = self.templates if resource.template else self.concrete
         registry.add(resource.uri, resource, where=resource.where, replace=replace)
+        self.kept.forget()
 
     def remove(self, uri: str) -> Resource:
+        self.kept.forget()
         return (self.templates if "{" in uri else self.concrete).remove(uri)
 
     def list(self, call: Call, params: Params) -> Any:
@@ -153,10 +161,16 @@ class Resources:
     async def _read(self, call: Call, uri: str, resource: Resource, values: Params) -> Params:
         seconds = resource.begin(call)
         dialect, options = dialect_of(call), resource.options
-        kwargs = resource.function.arguments.validate(_values(resource, values))
-        value = await resource.function.run(call, kwargs, seconds)
-        found = contents(uri, value, options.mime_type, dialect)
-        return {"contents": found, **dialect_cache_hints(dialect, int(options.ttl * 1000))}
+        is_kept, left = options.ttl > 0 and resource.function.injection is None, options.ttl
+        if is_kept and (reading := self.kept.get(uri, dialect.version)) is not None:
+            found, left = reading
+        else:
+            changes = self.kept.changes
+            kwargs = resource.function.arguments.validate(_values(resource, values))
+            found = contents(uri, await resource.function.run(call, kwargs, seconds), options.mime_type, dialect)
+            if is_kept:
+                self.kept.put(uri, dialect.version, found, left, changes)
+        return {"contents": found, **dialect_cache_hints(dialect, int(left * 1000))}
 
 
 def contents(uri: str, value: Any, mime_type: str | None, dialect: Dialect) -> list[Params]:

@@ -26,6 +26,7 @@ class Message:
         self.content: Part = Text(content) if isinstance(content, str) else content
 
     def wire(self, dialect: Dialect) -> Params:
+        """As the client is asked, in the words of its version."""
         return {"role": self.role, "content": block(self.content, dialect)}
 
 

@@ -128,7 +128,7 @@ class Subscriptions:
         return {session.engine for session in sessions if session.engine.ready}.union(listening)
 
     def forward(self, updated: Callable[[str], None]) -> None:
-        """Pass every update on, to the server this one is mounted on."""
+        """Pass every update that is for everybody on, for one to the server this one is mounted on."""
         self._forwards.append(updated)
 
     def _tell_changes(self, engine: Engine) -> None:

@@ -28,7 +28,7 @@ def trace_id(call: Call) -> str:
     """The id this request is known by in logs, errors and audit."""
     trace = call.local(Trace)
     if not trace.id:
-        trace.id = _given(call) or _made()
+        trace.id = _given(call) or new_trace_id()
     return trace.id
 
 
@@ -41,7 +41,8 @@ def _given(call: Call) -> str | None:
     return given if isinstance(given, str) and re.fullmatch(_UUID, given) else None
 
 
-def _made() -> str:
+def new_trace_id() -> str:
+    """For what brings none."""
     import secrets
 
     return f"req-{secrets.token_hex(8)}"

@@ -87,6 +87,7 @@ class Author:
     name: str = ""
 
     def wire(self) -> Params:
+        """As a host is told (§14); without a name, the id stands for it."""
         return {"id": self.id, "name": self.name or self.id}
 
 
@@ -107,6 +108,7 @@ class Message:
 
     @property
     def channel_id(self) -> str:
+        """The channel's id, whichever way it was named."""
         return self.channel if isinstance(self.channel, str) else self.channel.id
 
     def wire(self) -> Params:

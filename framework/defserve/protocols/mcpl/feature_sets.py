@@ -89,6 +89,7 @@ class FeatureSet:
         self._uses[what] = None
 
     def wire(self) -> Params:
+        """The declaration that hosts are shown."""
         described: Params = {"description": self.description, "uses": self.uses}
         if self.scoped:
             described["scoped"] = True

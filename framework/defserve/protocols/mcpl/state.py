@@ -20,13 +20,12 @@ from defserve.protocols.mcpl.state_binding import StateProvider
 from defserve.protocols.mcpl.state_call import Holding
 from defserve.protocols.mcpl.state_owner import EVERYONE, Per, Unowned, owner_of, session_owner
 from defserve.protocols.mcpl.state_turns import Turns
-from defserve.stores.checkpoint_store import CheckpointStore, Held
+from defserve.protocols.mcpl.state_values import Values, summary
+from defserve.stores.checkpoint_store import CheckpointStore
 from defserve.stores.checkpoints import Checkpoint, Gone, Retention, TreeKey
-from defserve.stores.patches import Op
+from defserve.stores.diffs import Op
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
     from defserve.core.call import Call
     from defserve.protocols.mcpl.feature_sets import FeatureSet
     from defserve.protocols.mcpl.state_section import Stating
@@ -87,8 +86,7 @@ class States(Generic[M]):
         self._section, self._trees = section, None
         self.store = section.store_of(options.store)
         self.turns = Turns(self.store)
-        self._adapter = _adapter(model)
-        self._fresh = self._checked_fresh()
+        self.values = Values(model, f"state of {self.name!r}")
 
     def __repr__(self) -> str:
         return f"<state of {self.name}>"
@@ -116,7 +114,9 @@ class States(Generic[M]):
         """The state as it was at a checkpoint, or as it is now: a copy, which nothing is kept of."""
         id = None if checkpoint is None else _id(checkpoint)
         with found():
-            return self.read(await (await self.trees()).hold(self._key(owner, names=id is not None), id))
+            held = await (await self.trees()).hold(self._key(owner, names=id is not None), id)
+        with self.fitting():
+            return self.values.read(held.before)
 
     # -- for the section ---------------------------------------------------------------------------------
 
@@ -132,37 +132,13 @@ class States(Generic[M]):
             self._trees = await self._section.trees_of(self)
         return self._trees
 
-    def read(self, held: Held) -> M:
-        """A value of the caller's own. Raises StateRefused for a content that does not fit the model."""
-        if held.before is None:
-            return self._adapter.validate_json(self._fresh)
+    @contextmanager
+    def fitting(self) -> Generator[None]:
+        """Inside, a content that does not fit the model is StateRefused."""
         try:
-            return self._adapter.validate_json(held.before.encoded)
+            yield
         except ValueError as error:
-            raise StateRefused(f"The state does not fit its model: {_summary(error)}", featureSet=self.name) from None
-
-    def dump(self, value: M) -> bytes:
-        return self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings=False)
-
-    def check(self, content: bytes) -> None:
-        """Raises TypeError for what could not be read again."""
-        try:
-            self._adapter.validate_json(content)
-        except ValueError as error:
-            raise TypeError(f"a tool left {self!r} as its model refuses it: {error}") from None
-
-    def _checked_fresh(self) -> bytes:
-        try:
-            fresh = self.model()
-            content = self.dump(fresh)
-            self._adapter.validate_json(content)
-            return content
-        except (ValueError, TypeError) as error:
-            raise UsageError(
-                f"state of {self.name!r}: {self.model.__name__}() does not give the state to begin with: "
-                f"{_summary(error)}",
-                fix="give every field a default",
-            ) from None
+            raise StateRefused(f"The state does not fit its model: {summary(error)}", featureSet=self.name) from None
 
     def _key(self, owner: str | Session | None, *, names: bool = False) -> TreeKey:
         return TreeKey(self.name, self._owner(owner, names))
@@ -192,26 +168,5 @@ def found() -> Generator[None]:
         raise CheckpointNotFound(gone.data["checkpoint"]) from None
 
 
-def _adapter(model: type[M]) -> TypeAdapter[M]:
-    from pydantic import TypeAdapter
-    from pydantic.errors import PydanticUserError
-
-    try:
-        return TypeAdapter(model)
-    except PydanticUserError as error:
-        raise UsageError(f"state: {model!r} cannot be kept as JSON", fix="use a pydantic model") from error
-
-
 def _id(checkpoint: Checkpoint | str) -> str:
     return checkpoint if isinstance(checkpoint, str) else checkpoint.id
-
-
-def _summary(error: Exception) -> str:
-    """The first thing that is wrong, in one line and without the values."""
-    from pydantic import ValidationError
-
-    if not isinstance(error, ValidationError):
-        return type(error).__name__
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return f"{place}: {first['msg']}" if place else first["msg"]

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic_core import from_json
-
 from defserve.core.call import Call
 from defserve.protocols.mcpl.errors import CheckpointNotFound, StateRefused
 from defserve.protocols.mcpl.policies import live
@@ -15,8 +13,9 @@ from defserve.protocols.mcpl.state_binding import Working
 from defserve.protocols.mcpl.state_owner import Unowned, owner_of
 from defserve.protocols.mcpl.state_turns import Turn
 from defserve.protocols.mcpl.state_wire import given, refuse_content, start
-from defserve.stores.checkpoint_store import Commit, Held
+from defserve.stores.checkpoint_store import CheckpointStore, Commit, Held
 from defserve.stores.checkpoints import Gone, TreeKey
+from defserve.stores.contents import Draft
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.state import States
@@ -46,11 +45,12 @@ class Made:
 class Holding:
     """The hold stage of one call."""
 
-    __slots__ = ("_states", "_call", "_turn", "_held", "_branches", "_before", "_value")
+    __slots__ = ("_states", "_call", "_turn", "_trees", "_held", "_branches", "_before", "_value")
 
     def __init__(self, states: States[Any], call: Call) -> None:
         self._states, self._call = states, call
         self._turn: Turn | None = None
+        self._trees: CheckpointStore | None = None
         self._held: Held | None = None
         self._branches = False
         self._before, self._value = b"", None
@@ -66,14 +66,14 @@ class Holding:
         if states.concurrency == "serial":
             self._turn = await states.turns.take(key, call.session.composition.limits.tool)
         try:
-            trees = await states.trees()
+            self._trees = trees = await states.trees()
             self._held = held = await start(trees, key, brought, call, has_head=owner.has_head)
             if not held.verified and getattr(call.subject, "is_dangerous", False):
                 raise StateRefused(
                     "A dangerous tool takes no state without the checkpoint that proves it", featureSet=states.name
                 )
-            self._value = states.read(held)
-            self._before = states.dump(self._value)
+            with states.fitting():
+                self._value, self._before = states.values.take(held.before)
         except Gone as gone:
             await self._release()
             raise CheckpointNotFound(gone.data["checkpoint"]) from None
@@ -86,31 +86,41 @@ class Holding:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             over = kind is not None or self._call.stopped or self._call.settled
-            content = None if over else self._content()
+            made = None if over else self._made()
         except BaseException:
             await self._release()
             raise
-        if content is None:
+        if made is None:
             await self._release()
         else:
-            await uninterrupted(self._call, self._commit(content))
+            await uninterrupted(self._call, self._commit(*made))
 
-    def _content(self) -> bytes | None:
-        """What there is to keep. The first checkpoint is made for a host to come back to, whatever the call did."""
-        assert self._held is not None
-        content = self._states.dump(self._value)
-        begins = self._held.parent is None and self._held.before is None and live(self._call) is not None
-        if content == self._before and not begins:
+    def _made(self) -> tuple[Draft, Any] | None:
+        """What there is to keep, and a value of it for the next call.
+
+        The first checkpoint is made for a host to come back to, whatever the call did. Raises TypeError for what could
+        not be read again.
+        """
+        states, held, trees = self._states, self._held, self._trees
+        assert held is not None and trees is not None
+        text = states.values.dump(self._value)
+        begins = held.parent is None and held.before is None and live(self._call) is not None
+        if text == self._before and not begins:
             return None
-        self._states.check(content)
-        return content
-
-    async def _commit(self, content: bytes) -> None:
-        """Keep it, and only then let the next one in."""
-        assert self._held is not None
+        draft = trees.draft(held, text)
+        if draft.ops == []:
+            return None  # the same, in another order
         try:
-            trees = await self._states.trees()
-            commit = await trees.commit(self._held, from_json(content), branch=self._branches)
+            return draft, states.values.read(draft.content)
+        except ValueError as error:
+            raise TypeError(f"a tool left {states!r} as its model refuses it: {error}") from None
+
+    async def _commit(self, draft: Draft, value: Any) -> None:
+        """Keep it, and only then let the next one in."""
+        assert self._held is not None and self._trees is not None
+        try:
+            commit = await self._trees.commit(self._held, draft, branch=self._branches)
+            self._states.values.give(draft.content, value)
         finally:
             await self._release()
         made = self._call.local(Made)

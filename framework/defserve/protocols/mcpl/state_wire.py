@@ -17,7 +17,6 @@ from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.params import meta, text
 from defserve.protocols.mcpl.errors import StateRefused
 from defserve.protocols.mcpl.policies import is_stateless, live
-from defserve.stores.checkpoint_ids import canonical
 from defserve.stores.checkpoint_store import CheckpointStore, Commit, Held
 from defserve.stores.checkpoints import Gone, TreeKey
 from defserve.wire.messages import Params
@@ -133,8 +132,8 @@ def tell(call: Call, states: States[Any], made: Commit, result: Params) -> None:
     result["state"] = state
     if is_stateless(call):
         result["_meta"] = {**(result.get("_meta") or {}), STATE_KEY: state}
-    elif states.mode != "opaque":
-        call.session.local(Told).add(at.id, states.name, canonical(made.content))
+    elif states.mode != "opaque" and made.made is not None:
+        call.session.local(Told).add(at.id, states.name, made.made.content.encoded)
 
 
 def _has(call: Call, parent: str | None) -> bool:

@@ -60,6 +60,7 @@ class Usage:
 
     @classmethod
     def read(cls, found: Params) -> Usage:
+        """What a host says of it; zero where it says nothing."""
         spent, written = found.get("inputTokens"), found.get("outputTokens")
         return cls(spent if isinstance(spent, int) else 0, written if isinstance(written, int) else 0)
 
@@ -152,6 +153,7 @@ class Injection:
             raise UsageError(f"Injection(position={self.position!r})", fix="use system, before_user or after_user")
 
     def wire(self, namespace: str) -> Params:
+        """As a host is told (§10.4); `namespace` is the set's, for one that has none of its own."""
         described: Params = {
             "namespace": self.namespace or namespace,
             "position": POSITIONS[self.position],

@@ -191,6 +191,7 @@ class ApprovalRules:
         return cls(decisions, enough=enough, dangerous=dangerous)
 
     def save(self, path: str | Path) -> None:
+        """Write `export()` to a file, in place of what it holds."""
         Path(path).write_text(self.export(), encoding="utf-8")
 
 

@@ -64,6 +64,7 @@ class Participant:
 
     @property
     def capabilities(self) -> Capabilities:
+        """What it may send in the topic."""
         return self.topic.capabilities
 
     @property

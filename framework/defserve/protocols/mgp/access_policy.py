@@ -58,6 +58,7 @@ class Entry:
                 )
 
     def holds(self, now: datetime) -> bool:
+        """Whether it has not expired."""
         return self.expires_at is None or now < self.expires_at
 
 
@@ -142,6 +143,7 @@ class AccessPolicy:
         return frozenset((subject, entry.permission) for subject, entry in mine.items() if entry.holds(now))
 
     def entry(self, agent_id: str, tool_name: str | None = None) -> Entry | None:
+        """What was said of an agent and a tool, or without one the server; None if nothing was."""
         return self._entries.get(agent_id, {}).get(tool_name)
 
     def is_admin(self, principal: Principal) -> bool:

@@ -61,6 +61,7 @@ class AuditLogger:
     """A sink that writes every event as one line to the logger `defserve.audit`."""
 
     def append(self, event: Mapping[str, Any], *, durable: bool = False) -> None:
+        """Write one event. `durable` changes nothing: what becomes of a line is up to the logger's handlers."""
         import logging
 
         logging.getLogger("defserve").getChild("audit").info("%s", to_json(event).decode())

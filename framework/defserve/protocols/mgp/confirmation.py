@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 LONGEST_VALUE = 200
 
+# Where a confirmation is always asked for, nothing stands in for the question.
+FIX = {
+    "auto": "use a client that offers elicitation or MGP security, or authenticate",
+    "always": "use a client that offers elicitation or MGP callbacks",
+}
+
 
 class NotConfirmed(Refused):
     """A call that somebody has to confirm, and nobody did."""
@@ -39,12 +45,12 @@ async def confirmed(mgp: MGP, call: Call, tool: Tool, arguments: dict[str, Any])
         return
     if talkback.can(call, "elicitation"):
         if not await talkback.confirm(call, question(tool, arguments), key=f"confirm:{tool.name}"):
-            raise NotConfirmed(f"{tool.name} was not confirmed")
+            raise NotConfirmed(f"{tool.name} was not confirmed: the user said no; do not call it again unasked")
         return
     if policy == "always" or identity(call.session).kind == "anonymous":
+        fix = FIX[policy]
         raise NotConfirmed(
-            f"{tool.name} has to be confirmed, and this client cannot be asked",
-            data={"fix": "use a client that offers elicitation or MGP security, or authenticate"},
+            f"{tool.name} has to be confirmed, and this client cannot be asked: {fix}", data={"fix": fix}
         )
     mgp.audit.report(call, "dev.defserve.unconfirmed", tool=tool.name, details={"reason": "the client cannot be asked"})
 

@@ -88,6 +88,7 @@ class Security:
 
     @property
     def validators(self) -> tuple[str | Validator, ...]:
+        """Every guard that was named: none, one or several."""
         given = self.validator
         if given is None:
             return ()
@@ -95,6 +96,7 @@ class Security:
 
     @property
     def confirmation_required(self) -> bool:
+        """What `confirm` says; where it says nothing, whether the tool is dangerous."""
         return self.risk_level == "dangerous" if self.confirm is None else self.confirm
 
     def wire(self) -> Params:

@@ -1,0 +1,74 @@
+"""What was read of resources that say how long it is good for (`ttl`), so that nobody is asked for it twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Lock
+from typing import Any, NamedTuple
+
+from defserve.wire.messages import Params
+
+MOST_BYTES = 16 * 1024 * 1024
+
+
+class Reading(NamedTuple):
+    """The contents, as one protocol version shows them, and the time at which they are no longer good."""
+
+    contents: list[Params]
+    until: float
+    size: int
+
+
+class Kept:
+    """Readings by URI and protocol version; the one that was not read for longest goes first. From any thread."""
+
+    __slots__ = ("_readings", "_size", "_most", "_clock", "_lock", "changes")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, most: int = MOST_BYTES) -> None:
+        self._readings: dict[tuple[str, str], Reading] = {}
+        self._size, self._most = 0, most
+        self._clock, self._lock = clock, Lock()
+        self.changes = 0
+        """How often something was forgotten: what was begun before that may be out of date."""
+
+    def get(self, uri: str, version: str) -> tuple[list[Params], float] | None:
+        """The contents and for how many more seconds they are good; None if they are not there, or no longer good."""
+        with self._lock:
+            reading = self._drop((uri, version))
+            if reading is None or reading.until <= (now := self._clock()):
+                return None
+            self._put((uri, version), reading)
+            return _copied(reading.contents), reading.until - now
+
+    def put(self, uri: str, version: str, contents: list[Params], ttl: float, changes: int) -> None:
+        """Keep what a function gave, unless something has been forgotten since `changes` was read."""
+        size = sum(len(str(part.get("text") or part.get("blob") or "")) for part in contents)
+        with self._lock:
+            if changes != self.changes or size > self._most:
+                return
+            self._drop((uri, version))
+            self._put((uri, version), Reading(_copied(contents), self._clock() + ttl, size))
+            while self._size > self._most:
+                self._drop(next(iter(self._readings)))
+
+    def forget(self, uri: str | None = None) -> None:
+        """A resource is not what it was; without a URI, none is."""
+        with self._lock:
+            self.changes += 1
+            for key in [key for key in self._readings if uri in (None, key[0])]:
+                self._drop(key)
+
+    def _put(self, key: tuple[str, str], reading: Reading) -> None:
+        self._readings[key] = reading
+        self._size += reading.size
+
+    def _drop(self, key: Any) -> Reading | None:
+        reading = self._readings.pop(key, None)
+        self._size -= reading.size if reading is not None else 0
+        return reading
+
+
+def _copied(contents: list[Params]) -> list[Params]:
+    # Whoever wraps the method may change what it passes on.
+    return [dict(part) for part in contents]

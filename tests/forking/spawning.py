@@ -1,0 +1,49 @@
+"""Servers as processes of their own that start at once: forked from one that has imported the framework already.
+
+What `ProcessLink` starts is a real process with real pipes; it is `launcher.py`, which hands its pipes to `forker.py`,
+whose child runs the script. That an interpreter can be started for a script is for `tests/runner` to prove.
+"""
+
+from __future__ import annotations
+
+import atexit
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from defserve.host import ProcessLink
+
+HERE = Path(__file__).parent
+
+
+async def spawn(script: Path, args: Sequence[str] = (), *, env: Mapping[str, str] | None = None) -> ProcessLink:
+    """A link to `python script args…`."""
+    if sys.platform != "linux":
+        return await ProcessLink.spawn(sys.executable, [str(script), *args], env=env)
+    quick = ["-I", "-S", str(HERE / "launcher.py"), _forker(), str(script), *args]
+    return await ProcessLink.spawn(sys.executable, quick, env=env)
+
+
+@cache
+def _forker() -> str:
+    """Where the forker listens; it runs until this process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="forker")
+    address = f"{folder.name}/s"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.forking.forker", address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=HERE.parents[1],
+    )
+
+    @atexit.register
+    def end() -> None:
+        process.communicate()
+        folder.cleanup()
+
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return address

@@ -1,0 +1,84 @@
+"""Contents made of others: the same as made from scratch, and nobody else's."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.stores.checkpoint_ids import canonical
+from defserve.stores.contents import Content, TooDeep, draft
+from defserve.stores.patches import apply
+from tests.stores.json_values import text, values
+
+DEPTH = 64
+
+
+def containers(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict | list):
+        yield value
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from containers(item)
+
+
+@given(values, values)
+def test_a_content_made_of_another_is_what_it_would_be_from_scratch(before: Any, after: Any):
+    known = Content.of(before)
+    made, ops = draft(after, known, DEPTH)
+    assert made.encoded == canonical(after)
+    assert json.dumps(made.value) == json.dumps(Content.of(after).value)
+    assert text(apply(known.value, ops)) == text(after)
+    assert known.encoded == canonical(known.value) == canonical(before)
+
+
+@given(values, values, st.booleans())
+def test_it_has_nothing_of_its_makers(before: Any, after: Any, is_text: bool):
+    was = copy.deepcopy(after)
+    made, ops = draft(canonical(after) if is_text else after, Content.of(before), DEPTH)
+    theirs = {id(each) for each in containers(after)}
+    assert not theirs & {id(each) for each in containers([made.value, ops])}
+    assert after == was
+
+
+@given(values)
+def test_what_was_not_changed_is_the_same_content(value: Any):
+    known = Content.of(value)
+    assert draft(copy.deepcopy(value), known, DEPTH) == (known, [])
+
+
+def test_what_was_not_changed_is_shared():
+    known = Content.of({"notes": [{"n": n} for n in range(5)]})
+    changed = known.copy()
+    changed["notes"][2]["n"] = "new"
+    made, _ = draft(changed, known, DEPTH)
+    shared = [one is other for one, other in zip(made.value["notes"], known.value["notes"], strict=True)]
+    assert shared == [True, True, False, True, True]
+
+
+@pytest.mark.parametrize("tiny", [1e-5, 1.5e-5, 1e-6, 5e-324, -2e-9])
+def test_a_tiny_number_is_written_in_one_way(tiny: float):
+    made, _ = draft({"a": tiny, "b": 1}, Content.of({"a": 0, "b": 1}), DEPTH)
+    assert made.encoded == Content.of({"b": 1, "a": tiny}).encoded
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), "\ud800", object(), {1, 2}, {1: 2}, {"a": 1, 2: 3}])
+def test_what_json_cannot_hold_is_refused(wrong: Any):
+    for content in ({"a": wrong, "b": 1}, wrong):
+        with pytest.raises(ValueError):
+            draft(content, Content.of({"a": {}, "b": 1}), DEPTH)
+
+
+@pytest.mark.parametrize("name", ["b", "c", "new"])
+def test_depth_counts_from_the_outside_wherever_the_change_is(name: str):
+    known = Content.of({"a": [{"b": None, "c": [0]}]})
+    changed = known.copy()
+    changed["a"][0][name] = [1]
+    assert draft(changed, known, 4)[0].value == changed
+    changed["a"][0][name] = [[]]
+    with pytest.raises(TooDeep):
+        draft(changed, known, 4)
