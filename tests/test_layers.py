@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "framework" / "defserve"
 
-OPEN = {"errors", "jsonvalue", "limits", "redaction", "version"}
+OPEN = {"errors", "jsonvalue", "limits", "redaction", "stepping", "version"}
 
 PROTOCOLS = {"protocols.mcp", "protocols.mgp", "protocols.mcpl", "protocols.mcpx"}
 UNDER_PROTOCOLS = {"binding", "guard", "sandbox", "net", "stores", "auth", "core", "wire"}

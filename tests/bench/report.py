@@ -117,7 +117,11 @@ SECTIONS: tuple[tuple[str, str, Callable[[Figure], str]], ...] = (
     ("A topic, from saying to the last one hearing it, p99 in µs", "gateway-p99", _median_only),
     ("A topic, resident memory of a connection, in bytes", "gateway-memory", _median_only),
     ("Events pushed through one session, per second, from `push` to its receipt", "push", _with_range),
-    ("State: durable commits per second, and the same writes by hand", "state-commits", _with_range),
+    (
+        "State: durable commits per second; by hand, the whole each time (`sqlite`) or our bytes again (`replay`)",
+        "state-commits",
+        _with_range,
+    ),
     ("State: reading a checkpoint that is not in memory, in µs", "state-read", _with_range),
     ("State: rolling back, in µs", "state-rollback", _with_range),
     ("State of 100 kB: what one change costs on the wire, in bytes", "state-bytes", _median_only),

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 PACKAGE = str(Path(defserve.__file__).parent)
 AT_MOST = 10
-DISPATCHERS = {"_request", "settling"}
+DISPATCHERS = {"_request", "_settling"}
 
 
 def framework_frames() -> int:

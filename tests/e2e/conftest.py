@@ -93,10 +93,11 @@ def _author(shared: Path) -> Environment:
         # With what is installed: a build environment for each project would take longer than all the rest. 0 is how pip
         # spells it: it reads the value as that of the isolation.
         PIP_NO_BUILD_ISOLATION="0",
+        PIP_NO_COMPILE="1",
         PIP_QUIET="1",
         MYPY_CACHE_DIR=str(shared / f"mypy{worker}"),
     )
 
 
 def _make_runtime(shared: Path, ours: Path) -> None:
-    Environment(shared / "runtime").install(f"{ours}[http]")
+    Environment(shared / "runtime", PIP_NO_COMPILE="1").install(f"{ours}[http]")

@@ -225,7 +225,7 @@ def nobody(feed: Any) -> tuple[Any, ...]:
     async def receive() -> Any: ...
     async def send(message: Any) -> None: ...
 
-    return feed.exchange.headers, feed.exchange.principal, receive, send
+    return feed.exchange.headers, feed.exchange.principal, {}, receive, send
 
 
 def target_of(stream: Stream) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from defserve import Context
-from defserve.transports import outbox, sessions, streamable, web_session
+from defserve.transports import answering, outbox, sessions, web_session
 from tests.asgi import Peer, Web, last, living, peer, request, text
 from tests.raw import ERAS, HANDSHAKE, PREFIX, STATELESS, soon, turns
 from tests.transports.web_tools import Tools, is_json, is_stream
@@ -70,7 +70,7 @@ async def test_the_stateless_era_has_no_event_ids(tools: Tools, app: Any):
 async def test_a_long_silence_makes_it_a_stream_that_is_kept_alive(
     tools: Tools, app: Any, version: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(streamable, "SILENCE", 0.01)
+    monkeypatch.setattr(answering, "SILENCE", 0.01)
     client = await Peer(app, version).open()
     exchange = client.begin_call("wait")
     await exchange.until(lambda: exchange.body.count(b": keep-alive\n\n") >= 2)
@@ -234,7 +234,7 @@ async def test_the_end_of_the_session_ends_its_streams_and_calls(tools: Tools, a
 
 
 async def test_the_stream_is_kept_alive(app: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(streamable, "SILENCE", 0.01)
+    monkeypatch.setattr(answering, "SILENCE", 0.01)
     client = await Peer(app).open()
     stream = client.listen()
     await stream.until(lambda: stream.body.count(b": keep-alive\n\n") >= 2)
@@ -440,7 +440,7 @@ async def test_a_server_that_raises_when_the_client_is_gone_does_no_harm(tools: 
     def everywhere(found: Any) -> None:
         (session,) = tools.server.composition.short_sessions
         (call,) = session.in_flight.values()
-        call.envelope._send = broken
+        call.envelope.exchange._send = broken
         call.notify("notifications/message", {})
 
     everywhere(exchange)
@@ -475,7 +475,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        for module in (streamable, sessions, web_session):
+        for module in (sessions, web_session):
             monkeypatch.setattr(module, "time", self)
 
     def monotonic(self) -> float:

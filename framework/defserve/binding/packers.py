@@ -30,13 +30,20 @@ NOTHING: Any = _Nothing()
 
 
 class Outcome:
-    """A function's answer before any protocol encodes it; `structured` is NOTHING where there is none."""
+    """A function's answer before any protocol encodes it; `structured` is NOTHING where there is none.
 
-    __slots__ = ("parts", "structured")
+    `said` is a plain string where one bare text is all there is, as most answers are, else the same as `parts`.
+    """
 
-    def __init__(self, parts: list[Part], structured: Any = NOTHING) -> None:
-        self.parts = parts
+    __slots__ = ("said", "structured")
+
+    def __init__(self, said: list[Part] | str, structured: Any = NOTHING) -> None:
+        self.said = said
         self.structured = structured
+
+    @property
+    def parts(self) -> list[Part]:
+        return [Text(self.said)] if isinstance(self.said, str) else self.said
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Outcome):
@@ -80,7 +87,7 @@ Pack = Callable[[Any], Outcome]
 
 def pack_str(value: Any) -> Outcome:
     if type(value) is str or isinstance(value, str):
-        return Outcome([Text(value)])
+        return Outcome(value)
     raise _unfit(value, "str")
 
 
@@ -96,8 +103,8 @@ def scalar_packer(made: Fragment, annotation: Any, inner: Any) -> Pack:
 
     def pack(value: Any) -> Outcome:
         if exact is not None and type(value) is inner:
-            return Outcome([Text(exact(value))])
-        return Outcome(_texts(plain(value)))
+            return Outcome(exact(value))
+        return Outcome(_text(plain(value)))
 
     return pack
 
@@ -107,7 +114,7 @@ _EXACT: dict[type, Callable[[Any], str]] = {int: str, bool: {True: "true", False
 
 def text_packer(made: Fragment, annotation: Any) -> Pack:
     plain = _plainer(made, annotation)
-    return lambda value: Outcome(_texts(plain(value)))
+    return lambda value: Outcome(_text(plain(value)))
 
 
 def structured_packer(made: Fragment, annotation: Any) -> Pack:
@@ -115,7 +122,7 @@ def structured_packer(made: Fragment, annotation: Any) -> Pack:
 
     def pack(value: Any) -> Outcome:
         found = plain(value)
-        return Outcome([Text(found if isinstance(found, str) else _json(found))], found)
+        return Outcome(found if isinstance(found, str) else _json(found), found)
 
     return pack
 
@@ -169,8 +176,8 @@ def pack_any(value: Any) -> Outcome:
         return Outcome(_as_parts(value))
     plain = _plain_any(value)
     if isinstance(plain, dict | list):
-        return Outcome([Text(_json(plain))], plain)
-    return Outcome(_texts(plain))
+        return Outcome(_json(plain), plain)
+    return Outcome(_text(plain))
 
 
 def pack_any_as_text(value: Any) -> Outcome:
@@ -187,10 +194,10 @@ def _plain_any(value: Any) -> Any:
         raise Misfit(f"{_named(value)} was returned, which has no JSON form ({_unawaited(value) or reason})") from None
 
 
-def _texts(plain: Any) -> list[Part]:
+def _text(plain: Any) -> list[Part] | str:
     if plain is None:
         return []
-    return [Text(plain if isinstance(plain, str) else _json(plain))]
+    return plain if isinstance(plain, str) else _json(plain)
 
 
 def _json(plain: Any) -> str:

@@ -62,9 +62,7 @@ async def connect(
         look = "-v shows what it writes to stderr; " if target.command and not options.verbose else ""
         raise PeerTimeout(f"{error.message}\n  fix: {look}--timeout waits longer") from None
     except Challenged as error:
-        raise UsageError(
-            error.message, fix=TOKENS.get(error.error, "give --token …, or -H 'Authorization: …'")
-        ) from None
+        raise UsageError(error.message, fix=TOKENS.get(error.error, "give -H 'Authorization: …'")) from None
     except HttpRefusal as error:
         fix = "check the address; it mostly ends with /mcp" if error.data["status"] in (404, 405) else ""
         raise UsageError(error.message, fix=fix) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from defserve.core.extension import Outgoing
 from defserve.core.locals import Locals
@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Replied: TypeAlias = tuple[bytes, int | None]
+"""A reply, encoded, and its code if it is an error. Empty for a call that was cancelled."""
+
 
 class Call(Locals):
-    """Handed to handlers, wrappers, stages and providers. Extensions keep per-request things in `local`."""
+    """Handed to handlers, wrappers, stages and providers. Extensions keep per-request things in `local`.
+
+    While it is `held`, its reply is kept in `reply` for whoever began it, rather than sent.
+    """
 
     # Defaults live on the class: a call that never needs them does not pay for setting them.
     task: Task | None = None
@@ -28,12 +34,13 @@ class Call(Locals):
     envelope: object | None = None
     subject: Any = None
     suspension: Callable[[], Any] | None = None
-    endless = settled = cancelled = timed_out = cut_short = False
+    endless = settled = cancelled = timed_out = cut_short = held = False
+    reply: Replied | None = None
     questions = 0
     _children: set[Task] | None = None
 
     def __init__(self, session: Session, id: Id, method: str, params: Params, raw: Params, terms: Terms) -> None:
-        super().__init__()
+        self._locals = None
         self.session, self.id, self.method = session, id, method
         self.params, self.raw, self.terms = params, raw, terms
 

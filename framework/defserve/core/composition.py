@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +131,10 @@ class Composition:
         self._refusals = tuple(e.refusal for e in extensions if _overrides(e, "refusal"))
         self.closers = tuple(e.session_closed for e in extensions if _overrides(e, "session_closed"))
         self._offers = tuple(e.offer_in for e in extensions if _overrides(e, "offer_in"))
+        self.offer_in: Callable[[Request | Notification], Offer | None] = (
+            self._offers[0] if len(self._offers) == 1 else self._first_offer
+        )
+        """The offer that a message carries, if it carries one."""
         self.carrier = _only_carrier(extensions)
         self.unopened = self._before_opening()
 
@@ -144,8 +148,7 @@ class Composition:
 
     # -- negotiation -------------------------------------------------------------------------------------
 
-    def offer_in(self, message: Request | Notification) -> Offer | None:
-        """The offer this message carries, if it carries one."""
+    def _first_offer(self, message: Request | Notification) -> Offer | None:
         for read in self._offers:
             offer = read(message)
             if offer is not None:

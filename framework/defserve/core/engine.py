@@ -41,8 +41,11 @@ class Engine(Protocol):
         """Run the handler of a call as a task and settle the call with what comes of it."""
         ...
 
-    def settling(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None]:
-        """The same, to be run by a task that somebody else has for the call. It never raises."""
+    def begin(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None] | None:
+        """The same in the running task, which somebody has for the call: its first step is run at once.
+
+        What is left is for that task to run, and never raises; None when the call is settled.
+        """
         ...
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> Task:

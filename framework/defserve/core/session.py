@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from defserve.core.call import Call
+from defserve.core.call import Call, Replied
 from defserve.core.extension import Offer, Outgoing, is_coroutine_function
 from defserve.core.inflight import Question, Questions, admit
 from defserve.core.locals import Locals
@@ -17,6 +17,9 @@ from defserve.wire.messages import Id, Malformed, Message, Notification, Params,
 if TYPE_CHECKING:
     from defserve.core.composition import Composition, Terms
     from defserve.core.engine import Engine
+
+
+NO_REPLY: Replied = (b"", None)
 
 
 class Batch:
@@ -104,14 +107,20 @@ class Session(Locals):
             return self._receive_batch(message, envelope)
         return self._other(message, envelope)
 
-    def begin(self, request: Request, envelope: object | None = None) -> Coroutine[Any, Any, None] | None:
-        """As `take`, for a transport that has a task of its own for every request: what is left to do, for it to run.
+    def begin(self, request: Request, envelope: object | None = None) -> Coroutine[Any, Any, None] | Replied:
+        """As `take`, for a transport that has a task of its own for every request: the reply, if it is there already.
 
-        None when the request has been answered already. The reply goes to the outlet in either case.
+        Else what is left to run, in that task; the reply then goes to the outlet.
         """
         self._malformed = 0
-        begun = self._begun(request, envelope)
-        return self.engine.settling(*begun) if isinstance(begun, tuple) else None
+        call = self._call(request, envelope)
+        call.held = True
+        work = self._begun(call, request)
+        left = self.engine.begin(call, work) if not isinstance(work, bool) else None
+        if left is None:
+            return call.reply or NO_REPLY
+        call.held = False
+        return left
 
     def _other(self, message: Message, envelope: object | None) -> bool:
         if isinstance(message, Malformed):
@@ -159,29 +168,33 @@ class Session(Locals):
         return True
 
     def _request(self, request: Request, envelope: object | None, batch: Batch | None = None) -> bool:
-        begun = self._begun(request, envelope, batch)
-        if isinstance(begun, tuple):
-            self.engine.start(*begun)
-            return True
-        return begun
+        call = self._call(request, envelope)
+        call.batch = batch
+        work = self._begun(call, request)
+        if isinstance(work, bool):
+            return work
+        self.engine.start(call, work)
+        return True
 
-    def _begun(
-        self, request: Request, envelope: object | None, batch: Batch | None = None
-    ) -> tuple[Call, Coroutine[Any, Any, Any]] | bool:
-        """A call and the work it needs; True when it has been answered already, False when there is no loop for it."""
+    def _call(self, request: Request, envelope: object | None) -> Call:
         terms = self.terms or self.composition.unopened
         call = Call(self, request.id, request.method, request.params, request.raw, terms)
-        call.envelope, call.batch = envelope, batch
+        call.envelope = envelope
+        return call
+
+    def _begun(self, call: Call, request: Request) -> Coroutine[Any, Any, Any] | bool:
+        """The work a call needs; True when it has been answered already, False when there is no loop for it."""
+        composition, terms = self.composition, call.terms
         try:
-            offer = self.composition.offer_in(request)
+            offer = composition.offer_in(request)
             if offer is not None:
-                call.terms = terms = self.composition.agree(offer)
-            method = terms.methods.get(request.method)
+                call.terms = terms = composition.agree(offer)
+            method = terms.methods.get(call.method)
             if method is None:
-                raise self._unknown(request.method, terms)
+                raise self._unknown(call.method, terms)
             if not (method.immediate or self.engine.ready):
                 return False
-            admit(call, self.in_flight, self.composition, method)
+            admit(call, self.in_flight, composition, method)
         except Exception as error:
             self._reply(call, *self._failure(call, error))
             return True
@@ -191,7 +204,7 @@ class Session(Locals):
             self.fail(call, error)
             return True
         if not method.immediate:
-            return call, result
+            return result
         self.settle(call, result)
         return True
 
@@ -227,8 +240,9 @@ class Session(Locals):
         """Answer a call. The first outcome counts; after a cancellation nothing is sent."""
         if call.settled:
             return
+        code = None
         try:
-            data, code = encode_result(call.id, call.terms.profile.result(call, result)), None
+            data = encode_result(call.id, call.terms.profile.result(call, result))
             if len(data) > self.composition.limits.response:
                 raise self._too_large()
         except Exception as error:
@@ -266,6 +280,9 @@ class Session(Locals):
         return LimitExceeded(f"the result is larger than {limit} bytes", data={"limit": "response"})
 
     def _reply(self, call: Call, data: bytes, code: int | None) -> None:
+        if call.held:
+            call.reply = data, code
+            return
         if call.batch is None:
             self.outlet(Outgoing(data, call, True, call.envelope, code))
             return
@@ -349,6 +366,11 @@ class Session(Locals):
             return
         call.cancelled = True
         call.stop()
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether whatever it served has left nothing in it, so that it is as good as a new one."""
+        return not (self.in_flight or self.terms or self.closed) and self._locals is None and self._questions is None
 
     def close(self) -> None:
         """The peer has left: nobody waits for answers any more, and nobody will give one."""

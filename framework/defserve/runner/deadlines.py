@@ -7,6 +7,7 @@ from collections.abc import MutableMapping
 from typing import Any, cast
 
 from defserve.limits import Limits
+from defserve.runner.whole import HTTPTOOLS, Whole
 
 HEAD_BYTES = 32 * 1024
 STALL = 30.0
@@ -70,6 +71,8 @@ class Timely(Paced):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._deadline is None and self.cycle is not None and not self.cycle.response_complete:
+            return  # as usual, the head came in one piece
         if not self._awaits_head:
             self._head_bytes = 0
             self._head_is_there()
@@ -136,7 +139,8 @@ class Lasting(Paced):
 
 def with_deadlines(protocol: Any, limits: Limits) -> type[asyncio.Protocol]:
     """uvicorn's class for one HTTP parser, made to hurry its peers."""
-    return type(f"Timely{protocol.__name__}", (Timely, protocol), {"limits": limits})
+    mixed_in = (Timely, Whole) if protocol.__name__ == HTTPTOOLS else (Timely,)
+    return type(f"Timely{protocol.__name__}", (*mixed_in, protocol), {"limits": limits})
 
 
 def lasting(protocol: Any) -> type[asyncio.Protocol]:

@@ -13,6 +13,7 @@ from defserve.core.call import Call
 from defserve.core.engine import Pending, Task
 from defserve.errors import Draining, Suspended, TimedOut
 from defserve.runner.pool import Pool
+from defserve.stepping import rest, steps_left
 
 T = TypeVar("T")
 
@@ -75,27 +76,45 @@ class AsyncioEngine:
     def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
         # The session's table of calls in flight keeps the task alive; a set of ours would cost 3 µs a call.
         if self._eager:
-            asyncio.Task(self.settling(call, work), loop=self.loop, eager_start=True)  # pyright: ignore
+            asyncio.Task(self._settling(call, work), loop=self.loop, eager_start=True)  # pyright: ignore
         else:
-            self.loop.create_task(self.settling(call, work))
+            self.loop.create_task(self._settling(call, work))
 
-    async def settling(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
+    def begin(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None] | None:
+        call.task = asyncio.current_task()
+        try:
+            waiting_for = work.send(None)
+        except StopIteration as done:
+            self._settle(call, done.value)
+        except BaseException as error:
+            self._fail(call, error)
+        else:
+            return self._settling(call, rest(work, waiting_for))
+        return None
+
+    async def _settling(self, call: Call, work: Awaitable[Any]) -> None:
         # Known from its first step on: a task cancelled before that would end without a word.
         call.task = asyncio.current_task()
         try:
             result = await work
         except BaseException as error:
-            if call.suspension is not None:
-                self._suspended(call)
-            elif isinstance(error, asyncio.CancelledError) and not call.cancelled and _was_cancelled(call):
-                call.session.fail(call, Draining("the server is shutting down"))
-            else:
-                call.session.fail(call, error)
+            self._fail(call, error)
         else:
-            if call.suspension is None:
-                call.session.settle(call, result)
-            else:
-                self._suspended(call)
+            self._settle(call, result)
+
+    def _settle(self, call: Call, result: Any) -> None:
+        if call.suspension is None:
+            call.session.settle(call, result)
+        else:
+            self._suspended(call)
+
+    def _fail(self, call: Call, error: BaseException) -> None:
+        if call.suspension is not None:
+            self._suspended(call)
+        elif isinstance(error, asyncio.CancelledError) and not call.cancelled and _was_cancelled(call):
+            call.session.fail(call, Draining("the server is shutting down"))
+        else:
+            call.session.fail(call, error)
 
     def _suspended(self, call: Call) -> None:
         assert call.suspension is not None
@@ -134,16 +153,9 @@ class AsyncioEngine:
         outer, deadline = call.timer, Deadline(self, call, seconds)
         call.timer = deadline
         try:
-            while True:
-                try:
-                    value = yield waiting_for
-                except BaseException as error:
-                    waiting_for = work.throw(error)
-                else:
-                    waiting_for = work.send(value)
-        except StopIteration as done:
+            result = yield from steps_left(work, waiting_for)
             if not call.timed_out:
-                return done.value
+                return result
         except GeneratorExit:
             raise
         except BaseException:

@@ -15,6 +15,8 @@ from defserve.runner.connection import Caller
 from defserve.runner.engine import AsyncioEngine
 from defserve.runner.life import alive, finish
 
+SPARE = 64
+
 
 class WebDesk:
     """Opens conversations. Starts with the first request where nobody says when to start, as in a mounted app."""
@@ -26,6 +28,7 @@ class WebDesk:
         self._keeper: asyncio.Task[None] | None = None
         self._over: asyncio.Event | None = None
         self._ready: asyncio.Future[None] | None = None
+        self._spare: list[Session] = []
         self.hang_up: Callable[[], None] = _nothing
         """Ends the streams that belong to no call; the transport's business."""
         self.over: Callable[[float], None] = _at_leisure
@@ -69,6 +72,7 @@ class WebDesk:
                     await over.wait()
                 finally:
                     self._engine = None
+                    self._spare.clear()
                     service.end(stop)
                     await self._end_calls(ended)
         except BaseException as error:
@@ -123,6 +127,12 @@ class WebDesk:
 
     def open(self, outlet: Callable[[Outgoing], None], *, principal: Caller, counted: bool) -> Session:
         """A new conversation. Raises LimitExceeded when there are too many."""
+        spare = self._spare
+        if not counted and spare and spare[-1].identity is principal:
+            session = spare.pop()
+            session.outlet = outlet
+            self.composition.short_sessions.add(session)
+            return session
         assert self._engine is not None
         return Session(
             self.composition,
@@ -134,6 +144,14 @@ class WebDesk:
             is_crowd=principal.is_crowd,
             counted=counted,
         )
+
+    def end(self, conversation: Session) -> None:
+        """A short conversation is over. The next request of the same caller may have it, if nothing is left in it."""
+        if conversation.is_untouched and conversation.engine is self._engine and len(self._spare) < SPARE:
+            self.composition.short_sessions.discard(conversation)
+            self._spare.append(conversation)
+        else:
+            conversation.close()
 
 
 def _nothing() -> None:

@@ -12,7 +12,7 @@ from defserve.stores.store import Change
 LIVE: Final = "(expires IS NULL OR expires > ?)"
 
 # Rows of a statement. Each of these is prepared once; the thread lets others run after every one.
-_SIZES: Final = (256, 64, 16, 4, 1)
+_SIZES: Final = (128, 32, 8, 1)
 
 
 def _rows(marks: str, size: int) -> str:

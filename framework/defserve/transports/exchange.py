@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, MutableMapping
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Protocol, TypeAlias
 
 from defserve.auth.principals import Principal
+from defserve.stepping import rest
 from defserve.transports import sse_format
 from defserve.transports.headers import Headers
 from defserve.transports.outbox import STALL, Outbox, Sent
@@ -19,22 +20,55 @@ HeaderList: TypeAlias = Iterable[tuple[bytes, bytes]]
 Refusal: TypeAlias = Callable[[int, str], dict[str, Any] | None]
 """A code and a text to the `data` of the error that says both, if it has any."""
 
-T = TypeVar("T")
+# Where a scope names a server that is `Direct`.
+DIRECT = "defserve_direct"
 
 JSON = (b"content-type", b"application/json")
 PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 
 
+class Direct(Protocol):
+    """A server that hands over a request whole and takes a response whole, without the steps of ASGI."""
+
+    def body_of(self, scope: Scope, limit: int) -> bytes | None:
+        """The body of a request, if all of it is there and within `limit`."""
+        ...
+
+    def respond_to(self, scope: Scope, status: int, body: bytes) -> bool:
+        """Send a complete response of JSON; False when it has to take the steps."""
+        ...
+
+
 class Exchange(Outbox):
-    """A request and the response to it. `push` may be called at any time; what is pushed is written in order."""
+    """A request and the response to it. `push` may be called at any time; what is pushed is written in order.
 
-    __slots__ = ("headers", "principal", "prefers_events", "refusal", "_send", "_receive")
+    `prefers_events` is None until it is known in which form an answer may come. `version` is what a header says;
+    `routing` is that, the method and the name, if all of them are said (`headers.routing`).
+    """
 
-    def __init__(self, headers: Headers, principal: Principal, receive: Receive, send: Send) -> None:
+    __slots__ = (
+        "headers",
+        "principal",
+        "prefers_events",
+        "version",
+        "routing",
+        "refusal",
+        "_scope",
+        "_direct",
+        "_send",
+        "_receive",
+    )
+
+    def __init__(self, headers: Headers, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__()
-        self.headers, self.principal, self.prefers_events = headers, principal, False
+        self.headers, self.principal = headers, principal
+        self.prefers_events: bool | None = None
         self.refusal: Refusal | None = None
-        self._send, self._receive = send, receive
+        self.version: str | None = None
+        self.routing: tuple[str, str, str | None] | None = None
+        self._scope, self._receive, self._send = scope, receive, send
+        extensions = scope.get("extensions")
+        self._direct: Direct | None = extensions.get(DIRECT) if extensions else None
 
     # -- what the runner says ----------------------------------------------------------------------------
 
@@ -46,7 +80,8 @@ class Exchange(Outbox):
             return
         self.keep(message, id)
         self.finished = message.answers
-        self.rouse()
+        if self._wake is not None:
+            self.rouse()
 
     def drop(self) -> None:
         """End the response without an answer; what follows is for whoever resumes it."""
@@ -54,6 +89,10 @@ class Exchange(Outbox):
         self.rouse()
 
     # -- what the client says ----------------------------------------------------------------------------
+
+    def body_at_hand(self, limit: int) -> bytes | None:
+        """The request's body if nothing has to be waited for; else `body` gets it."""
+        return self._direct.body_of(self._scope, limit) if self._direct is not None else None
 
     async def body(self, limit: int, seconds: float) -> bytes | None:
         """The request's body, or None when it is larger than `limit` or its client left half-way.
@@ -76,7 +115,7 @@ class Exchange(Outbox):
             steps.close()
             return None
         async with asyncio.timeout(seconds):
-            return await self._read(limit, await Rest(steps, waiting_for))
+            return await self._read(limit, await rest(steps, waiting_for))
 
     def _announces_more_than(self, limit: int) -> bool:
         length = self.headers.get("content-length")
@@ -110,6 +149,12 @@ class Exchange(Outbox):
             left()
 
     # -- what the client gets ----------------------------------------------------------------------------
+
+    def answer(self, status: int, body: bytes) -> Awaitable[None] | None:
+        """One complete response of JSON: what is left to await of it, if anything is."""
+        if self._direct is not None and self._direct.respond_to(self._scope, status, body):
+            return None
+        return self.respond(status, body)
 
     async def respond(self, status: int, body: bytes = b"", headers: HeaderList = (), *, plain: bool = False) -> None:
         """One complete response."""
@@ -156,25 +201,3 @@ class Exchange(Outbox):
                 await self._send({"type": "http.response.body", "body": data, "more_body": not last})
         except (TimeoutError, OSError):  # ASGI servers may raise OSError once the client has gone
             self.leave(left)
-
-
-class Rest(Generic[T]):
-    """What is left of something awaited that has been stepped once, by hand."""
-
-    __slots__ = ("_steps", "_waiting_for")
-
-    def __init__(self, steps: Generator[Any, Any, T] | Coroutine[Any, Any, T], waiting_for: Any) -> None:
-        self._steps, self._waiting_for = steps, waiting_for
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        waiting_for = self._waiting_for
-        while True:
-            try:
-                try:
-                    value = yield waiting_for
-                except BaseException as error:
-                    waiting_for = self._steps.throw(error)
-                else:
-                    waiting_for = self._steps.send(value)
-            except StopIteration as done:
-                return done.value

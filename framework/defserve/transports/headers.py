@@ -16,8 +16,6 @@ VERSION = "MCP-Protocol-Version"
 METHOD = "Mcp-Method"
 NAME = "Mcp-Name"
 
-ROUTING = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
-
 # Method → the parameter that Mcp-Name repeats.
 NAMED_BY = {
     "tools/call": "name",
@@ -171,23 +169,25 @@ def mismatch(
     return routing_mismatch(headers, method, params, version) or param_mismatch(headers, params, param_headers)
 
 
+def routing(headers: Headers) -> tuple[str, str, str | None] | None:
+    """Version, method and name as the headers have them; None where they are not all there, once and readable."""
+    version, method, name = (headers.all(each) for each in (VERSION, METHOD, NAME))
+    if len(version) != 1 or len(method) != 1 or len(name) > 1:
+        return None
+    try:
+        return version[0], method[0], decode_value(name[0]) if name else None
+    except ValueError:
+        return None
+
+
 def routing_mismatch(headers: Headers, method: str, params: Mapping[str, Any], version: str) -> str | None:
     """The part of `mismatch` that needs no knowledge of the tool: version, method and name."""
     key = NAMED_BY.get(method)
-    if key is not None and headers.pick(ROUTING) == _routing(version, method, params.get(key)):
-        return None
     for name, expected, what in ((VERSION, version, "the version in params._meta"), (METHOD, method, "the method")):
         found = headers.all(name)
         if found != [expected]:
             return _absent_or_repeated(found, name) or f"{name} header does not match {what}"
     return None if key is None else _compared(headers.all(NAME), NAME, params.get(key), f"params.{key}")
-
-
-def _routing(version: str, method: str, name: Any) -> tuple[bytes, ...] | None:
-    """What the headers most often are, byte for byte; None where a name needs the long way round."""
-    if not isinstance(name, str) or not name.isascii() or name.startswith(SENTINEL):
-        return None
-    return version.encode(), method.encode(), name.encode()
 
 
 def param_mismatch(

@@ -9,27 +9,33 @@ from functools import lru_cache, partial
 from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.options import Auth, Denied
 from defserve.auth.principals import LOCAL, Principal, anonymous
+from defserve.transports.desk import Desk
 from defserve.transports.exchange import Exchange, Receive, Scope, Send
 from defserve.transports.gate import Gate
-from defserve.transports.headers import Headers, accepts, is_json, prefers_events
+from defserve.transports.headers import Headers, accepts, is_json, prefers_events, routing
 from defserve.transports.rest import Rest, RestRules
 from defserve.transports.sse import MESSAGES, STREAM, LegacySse
-from defserve.transports.streamable import Desk, Rules, Streamable, refuse
+from defserve.transports.streamable import Rules, Streamable, refuse
 from defserve.transports.websocket import WebSockets, offers_another, refusing
 from defserve.wire.codec import INVALID_REQUEST, encode
 
 # What says in one word how the server is, with an HTTP status.
 Probe = Callable[[], Awaitable[tuple[int, bytes]]]
 
-# Method → what answers it.
-Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None]]]
+# Method → what answers it, and gives what is left to await of that.
+Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None] | None]]
 
 CLOSE = ((b"connection", b"close"),)
 
-# What a request is let in by, and what a message is taken by: values that passed once are looked at no more.
-LET_IN_BY = (b"host", b"origin", b"sec-fetch-site")
-TAKEN_BY = (b"content-type", b"accept")
-REMEMBERED = 256
+# What a message is let in and taken by: values that passed once are looked at no more.
+TAKEN_BY = (
+    *(b"host", b"origin", b"sec-fetch-site", b"content-type", b"accept"),
+    *(b"mcp-protocol-version", b"mcp-method", b"mcp-name"),
+)
+REMEMBERED = 1024
+
+# Whether events are preferred, the version, and where the message is routed.
+Known = tuple[bool, str | None, tuple[str, str, str | None] | None]
 
 _stranger = lru_cache(maxsize=1024)(anonymous)
 
@@ -70,8 +76,7 @@ class HttpApp:
             self.streamable.challenge = self._ask_for_scopes
         self.sockets = WebSockets(desk)
         self.endpoint = options.path.rstrip("/")
-        self._let_in: dict[tuple[bytes | None, ...] | None, bool] = {}
-        self._taken: dict[tuple[bytes | None, ...] | None, bool] = {}
+        self._taken: dict[tuple[bytes | None, ...] | None, Known] = {}
         base = self.endpoint.rpartition("/")[0]
         self.legacy = LegacySse(desk, base)
         self.rest = Rest(desk, options.rest, base) if options.rest is not None else None
@@ -95,16 +100,15 @@ class HttpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # HTTP is not a method of its own: every coroutine on the way costs a call that suspends 0.3 µs.
-        if scope["type"] == "lifespan":
-            return await self._lifespan(receive, send)
-        if scope["type"] == "websocket":
-            return await self._websocket(scope, receive, send)
         if scope["type"] != "http":
-            return
+            return await self._other(scope, receive, send)
         headers = Headers(scope["headers"])
-        exchange = Exchange(headers, self._nobody(scope), receive, send)
+        exchange = Exchange(headers, self._nobody(scope), scope, receive, send)
         exchange.refusal = self._refusal
-        if headers.pick(LET_IN_BY) not in self._let_in and not await self._passes(exchange):
+        known = self._taken.get(headers.pick(TAKEN_BY))
+        if known is not None:
+            exchange.prefers_events, exchange.version, exchange.routing = known
+        elif not await self._passes(exchange):
             return
         methods = self._routes.get(self._path(scope))
         if methods is None and self.rest is not None:
@@ -120,12 +124,20 @@ class HttpApp:
             return
         if not self.desk.ready:
             await self.desk.start(self.close)
-        await handle(exchange, scope)
+        left = handle(exchange, scope)
+        if left is not None:
+            await left
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # the wish to connect
         headers = Headers(scope["headers"])
-        exchange = Exchange(headers, self._nobody(scope), receive, refusing(scope, send))
+        exchange = Exchange(headers, self._nobody(scope), scope, receive, refusing(scope, send))
         exchange.refusal = self._refusal
         if not await self._passes(exchange):
             return
@@ -144,7 +156,7 @@ class HttpApp:
         host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
         refusal = self.gate.check(host, origin, site)
         if refusal is None:
-            _remember(self._let_in, exchange.headers.pick(LET_IN_BY), True)
+            exchange.version = exchange.headers.get("mcp-protocol-version")
             return True
         await exchange.respond(refusal.status, refusal.text.encode(), plain=True)
         return False
@@ -216,15 +228,20 @@ class HttpApp:
             return self.endpoint  # Starlette's Route, unlike its Mount, has compared the whole path
         return scope["path"].removeprefix(self._root(scope)).rstrip("/")
 
-    async def _post(self, exchange: Exchange, scope: Scope) -> None:
-        prefers_events = self._taken.get(exchange.headers.pick(TAKEN_BY))
-        if prefers_events is not None:
-            exchange.prefers_events = prefers_events
-        elif not await self._takes(exchange):
+    def _post(self, exchange: Exchange, scope: Scope) -> Awaitable[None] | None:
+        if exchange.prefers_events is not None:
+            body = exchange.body_at_hand(self.desk.limits.message)
+            if body is not None:
+                return self.streamable.post(exchange, body)
+        return self._post_in_steps(exchange)
+
+    async def _post_in_steps(self, exchange: Exchange) -> None:
+        if exchange.prefers_events is None and not await self._takes(exchange):
             return
         body = await self._body(exchange)
-        if body is not None:
-            await self.streamable.post(exchange, body)
+        left = self.streamable.post(exchange, body) if body is not None else None
+        if left is not None:
+            await left
 
     async def _takes(self, exchange: Exchange) -> bool:
         """Whether a message comes, and may be answered, in a form we know."""
@@ -233,11 +250,20 @@ class HttpApp:
         accept = exchange.headers.get("accept")
         if accepts(accept, "application/json") and accepts(accept, "text/event-stream"):
             exchange.prefers_events = prefers_events(accept)
-            _remember(self._taken, exchange.headers.pick(TAKEN_BY), exchange.prefers_events)
+            exchange.routing = routing(exchange.headers)
+            known = exchange.prefers_events, exchange.version, exchange.routing
+            self._remember(exchange.headers.pick(TAKEN_BY), known)
             return True
         text = "Not acceptable: accept both application/json and text/event-stream"
         await refuse(exchange, 406, INVALID_REQUEST, text)
         return False
+
+    def _remember(self, values: tuple[bytes | None, ...] | None, known: Known) -> None:
+        if values is None:  # one of them came twice
+            return
+        if len(self._taken) >= REMEMBERED:
+            self._taken.clear()
+        self._taken[values] = known
 
     async def _post_legacy(self, exchange: Exchange, scope: Scope) -> None:
         if not await self._is_json(exchange):
@@ -291,13 +317,3 @@ class HttpApp:
                 await self.desk.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
-
-
-def _remember(
-    known: dict[tuple[bytes | None, ...] | None, bool], values: tuple[bytes | None, ...] | None, judged: bool
-) -> None:
-    if values is None:
-        return
-    if len(known) >= REMEMBERED:
-        known.clear()
-    known[values] = judged

@@ -36,6 +36,19 @@ class Sent(Protocol):
     def relates_to(self) -> object | None: ...
 
 
+class Answer:
+    """The reply to a request, where whoever sends it is the one who got it."""
+
+    __slots__ = ("data", "code", "release")
+
+    answers, asks, bulk = True, False, False
+    replaces = taken = relates_to = None
+
+    def __init__(self, data: bytes, code: int | None) -> None:
+        self.data, self.code = data, code
+        self.release: Callable[[], None] | None = None
+
+
 class Unread:
     """A message that is not written yet, and its event id, if it has one."""
 
@@ -71,7 +84,7 @@ class Outbox:
             self._drop_first(lambda item: item.message.replaces == message.replaces)
         if not message.data:
             return
-        if message.bulk or not self.unread:  # whoever sends bulk sees to it that there is little
+        if not self.unread or message.bulk:  # whoever sends bulk sees to it that there is little
             self.unread.append(Unread(message, id))
             return
         # The reader is slow or gone: what somebody waits for stays, the rest makes room.

@@ -12,9 +12,11 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from defserve.jsonvalue import excess, is_object
+from defserve.transports.answering import CLIENT_LEFT, Lone, absorb, reading, to_its_course
+from defserve.transports.desk import Desk
 from defserve.transports.exchange import Exchange, HeaderList, Scope
 from defserve.transports.headers import is_json
-from defserve.transports.streamable import CLIENT_LEFT, Desk, absorb, reading, to_its_exchange
+from defserve.transports.outbox import Answer
 from defserve.wire.codec import encode
 from defserve.wire.messages import Params, Request
 
@@ -161,15 +163,18 @@ class Rest:
 
     async def _ask(self, exchange: Exchange, request: Request) -> Params | None:
         """The reply to a request that stands alone; None when its client left."""
-        session = self.desk.open(to_its_exchange, principal=exchange.principal, counted=False)
+        conversation = self.desk.open(to_its_course, principal=exchange.principal, counted=False)
+        course = Lone(self.desk, conversation, exchange, request.id)
         try:
-            work = session.begin(request, exchange)
-            if work is not None:
-                with reading(exchange, lambda: session.cancel(request.id), None):
-                    await work
+            begun = conversation.begin(request, course)
+            if isinstance(begun, tuple):
+                course.push(Answer(*begun))
+            else:
+                with reading(exchange, course):
+                    await begun
                     await absorb()
         finally:
-            session.close()
+            course.over()
         answers = [item.message for item in exchange.unread if item.message.answers]
         exchange.unread.clear()
         exchange.finished = False

@@ -8,11 +8,12 @@ from urllib.parse import parse_qs
 
 from defserve.errors import LimitExceeded
 from defserve.transports import sse_format
+from defserve.transports.answering import SILENCE
+from defserve.transports.desk import Conversation, Desk
 from defserve.transports.exchange import Exchange, Scope
 from defserve.transports.headers import accepts
 from defserve.transports.outbox import Sent
-from defserve.transports.streamable import SILENCE, Desk, refuse
-from defserve.transports.web_session import Conversation
+from defserve.transports.streamable import refuse
 from defserve.wire.codec import INVALID_REQUEST, decode
 from defserve.wire.messages import Malformed
 

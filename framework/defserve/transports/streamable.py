@@ -2,65 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic_core import from_json
 
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
 from defserve.jsonvalue import is_object
-from defserve.limits import Limits
-from defserve.transports.exchange import Exchange, HeaderList, Refusal, Rest
-from defserve.transports.headers import accepts, param_mismatch, routing_mismatch
+from defserve.transports.answering import Lone, answer, reading, run, stream, to_its_course
+from defserve.transports.desk import Conversation, Desk
+from defserve.transports.exchange import Exchange, HeaderList, Refusal
+from defserve.transports.headers import NAMED_BY, accepts, param_mismatch, routing_mismatch
 from defserve.transports.sessions import Sessions
-from defserve.transports.web_session import Conversation, Stream, WebSession
+from defserve.transports.web_session import Stream, WebSession
 from defserve.wire.codec import INVALID_REQUEST, decode, encode
 from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Request
 
 INVALID_PARAMS, INTERNAL_ERROR, HEADER_MISMATCH = -32602, -32603, -32020
 
-# What the stateless era wants an error to look like to HTTP; anything else is a 200 with an error inside.
-STATUS = {-32700: 400, -32600: 400, -32601: 404, -32602: 400, -32020: 400, -32021: 400, -32022: 400}
-
-SILENCE = 15.0
-
 # `isinstance` is several times slower on a union made in place.
 SPOKEN = (Request, Notification)
-CLIENT_LEFT = 499
-
-
-class Desk(Protocol):
-    """What a network transport asks of the runner."""
-
-    limits: Limits
-
-    @property
-    def ready(self) -> bool:
-        """Whether it was started on the running loop."""
-        ...
-
-    async def start(self, ended: Callable[[], None]) -> None:
-        """Be ready to serve; a second call does nothing. `ended` is called when conversations have to end."""
-        ...
-
-    def drain(self) -> None:
-        """Begin nothing new; calls that would never end are told to."""
-        ...
-
-    async def stop(self) -> None:
-        """Serve no more."""
-        ...
-
-    def open(self, outlet: Callable[[Any], None], *, principal: Principal, counted: bool) -> Conversation:
-        """A new conversation. Raises LimitExceeded when there are too many; one that is not `counted` is short."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,27 +54,31 @@ class Streamable:
 
     # -- POST --------------------------------------------------------------------------------------------
 
-    def post(self, exchange: Exchange, body: bytes) -> Awaitable[None]:
-        """Take a message. Not a coroutine itself, but hands over to the one that goes on with it."""
+    def post(self, exchange: Exchange, body: bytes) -> Awaitable[None] | None:
+        """Take a message; what is left to await, if anything is. A call that never waits is answered on return."""
         limits = self.desk.limits
         message = decode(body, depth=limits.depth, keys=limits.keys)
+        if not isinstance(message, Request):
+            return self._take_other(exchange, message)
+        if self.challenge is not None and (scopes := self._missing_scopes(exchange, message)):
+            return self.challenge(exchange, scopes)
+        if self._is_stateless(exchange.version, message):
+            return self._call_alone(exchange, message)
+        return self._call(exchange, message)
+
+    def _take_other(self, exchange: Exchange, message: Message | list[Message]) -> Awaitable[None]:
         if isinstance(message, Malformed) and message.notification is not None and _notifies(message.notification):
             message = message.notification
         if isinstance(message, Malformed):
             self._fail_question(exchange, message)
             return refuse(exchange, 400, message.code, message.message, message.id)
-        if self.challenge is not None and (scopes := self._missing_scopes(exchange, message)):
-            return self.challenge(exchange, scopes)
-        version = exchange.headers.get("mcp-protocol-version")
-        if self._is_stateless(version, message):
-            return self._post_stateless(exchange, message)
-        return self._post_handshake(exchange, message)
+        if self._is_stateless(exchange.version, message):
+            return self._take_alone(exchange, message)
+        return self._take(exchange, message)
 
-    def _missing_scopes(self, exchange: Exchange, message: Message | list[Message]) -> Sequence[str]:
+    def _missing_scopes(self, exchange: Exchange, request: Request) -> Sequence[str]:
         """All the scopes a call needs, if its caller lacks one of them."""
-        if not isinstance(message, Request) or message.method != "tools/call":
-            return ()
-        name = message.params.get("name")
+        name = request.params.get("name") if request.method == "tools/call" else None
         scopes = self.rules.scopes(name) if isinstance(name, str) else ()
         return scopes if exchange.principal.missing(scopes) else ()
 
@@ -131,51 +100,54 @@ class Streamable:
             if web is not None:
                 web.conversation.take(malformed)
 
-    async def _post_stateless(self, exchange: Exchange, message: Message | list[Message]) -> None:
-        if isinstance(message, Notification):
-            await self._drop_notification(exchange)
-            return
-        if not isinstance(message, Request):
+    async def _take_alone(self, exchange: Exchange, message: Message | list[Message]) -> None:
+        version = exchange.version
+        if not isinstance(message, Notification):
             await refuse(exchange, 400, INVALID_REQUEST, "Invalid request: a single request is all that is taken here")
-            return
-        problem = self._envelope_problem(exchange, message)
-        if problem is not None:
-            await refuse(exchange, 400, *problem, message.id)
-            return
-        session = self.desk.open(to_its_exchange, principal=exchange.principal, counted=False)
-        try:
-            work = session.begin(message, exchange)
-            await self._run(exchange, work, lambda: session.cancel(message.id), STATUS)
-        finally:
-            session.close()
-
-    async def _drop_notification(self, exchange: Exchange) -> None:
-        version = exchange.headers.get("mcp-protocol-version")
-        if version is None or version in (*self.rules.stateless_versions, *self.rules.handshake_versions):
-            await exchange.respond(202)
+        elif version is None or version in (*self.rules.stateless_versions, *self.rules.handshake_versions):
+            await exchange.respond(202)  # and drop it: there is nobody here to tell
         else:
             await refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
 
+    def _call_alone(self, exchange: Exchange, request: Request) -> Awaitable[None] | None:
+        problem = self._envelope_problem(exchange, request)
+        if problem is not None:
+            return refuse(exchange, 400, *problem, request.id)
+        conversation = self.desk.open(to_its_course, principal=exchange.principal, counted=False)
+        course = Lone(self.desk, conversation, exchange, request.id)
+        return run(exchange, course, conversation.begin(request, course))
+
     def _envelope_problem(self, exchange: Exchange, request: Request) -> tuple[int, str] | None:
-        rules, params = self.rules, request.params
+        rules, method, params = self.rules, request.method, request.params
         meta: Any = params.get("_meta")
         version: Any = meta.get(rules.version_key) if is_object(meta) else None
         if not isinstance(version, str):
             return INVALID_PARAMS, f"Invalid params: _meta[{rules.version_key!r}] is required"
         if not is_object(meta.get(rules.capabilities_key)):
             return INVALID_PARAMS, f"Invalid params: _meta[{rules.capabilities_key!r}] is required"
-        text = routing_mismatch(exchange.headers, request.method, params, version)
+        name = params.get(NAMED_BY.get(method, ""))
+        if exchange.routing != (version, method, name):
+            text = routing_mismatch(exchange.headers, method, params, version)
+            if text is not None:
+                return HEADER_MISMATCH, text
         # What a version we do not speak says of its arguments is not ours to judge.
-        if text is None and request.method == "tools/call" and version in rules.stateless_versions:
-            name = params.get("name")
-            annotated = rules.param_headers(name) if isinstance(name, str) else None
+        if method == "tools/call" and isinstance(name, str) and version in rules.stateless_versions:
+            annotated = rules.param_headers(name)
             text = param_mismatch(exchange.headers, params, annotated) if annotated else None
-        return (HEADER_MISMATCH, text) if text is not None else None
+            if text is not None:
+                return HEADER_MISMATCH, text
+        return None
 
-    async def _post_handshake(self, exchange: Exchange, message: Message | list[Message]) -> None:
-        if isinstance(message, Request) and message.method == self.rules.opening:
-            await self._open(exchange, message)
-            return
+    def _call(self, exchange: Exchange, request: Request) -> Awaitable[None] | None:
+        if request.method == self.rules.opening:
+            return self._open(exchange, request)
+        web = self._session(exchange)
+        if not isinstance(web, WebSession):
+            return web
+        course = Stream(web, exchange)
+        return run(exchange, course, web.conversation.begin(request, course))
+
+    async def _take(self, exchange: Exchange, message: Message | list[Message]) -> None:
         web = self._session(exchange)
         if not isinstance(web, WebSession):
             await web
@@ -184,13 +156,10 @@ class Streamable:
             text = "Invalid request: batches are not part of this protocol version"
             await refuse(exchange, 400, INVALID_REQUEST, text)
             return
-        stream = Stream(web, exchange)
-        if isinstance(message, Request):
-            await self._run(exchange, web.conversation.begin(message, stream), stream.left, {}, stream)
-            return
-        web.conversation.take(message, stream)
+        course = Stream(web, exchange)
+        web.conversation.take(message, course)
         if isinstance(message, list):
-            await self._answer(exchange, stream.left, {}, stream)
+            await answer(exchange, course)
         else:
             await exchange.respond(202)
 
@@ -229,7 +198,7 @@ class Streamable:
 
     def _session(self, exchange: Exchange) -> WebSession | Awaitable[None]:
         """The session a request belongs to, or the refusal to be awaited."""
-        id, version = exchange.headers.get("mcp-session-id"), exchange.headers.get("mcp-protocol-version")
+        id, version = exchange.headers.get("mcp-session-id"), exchange.version
         if id is None:
             return refuse(exchange, 400, INVALID_REQUEST, "Invalid request: the Mcp-Session-Id header is missing")
         web = self.sessions.find(id, exchange.principal.id)
@@ -239,70 +208,10 @@ class Streamable:
             return refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
         return web
 
-    async def _run(
-        self,
-        exchange: Exchange,
-        work: Coroutine[Any, Any, None] | None,
-        left: Callable[[], None],
-        statuses: Mapping[int, int],
-        stream: Stream | None = None,
-    ) -> None:
-        """Run a call in the task of its request, and answer it: most are done in one step, and need nothing armed.
-
-        One that waits goes on here, where its scopes were opened, even when its client has left; another task answers.
-        """
-        if work is not None:
-            try:
-                waiting_for = work.send(None)
-            except StopIteration:
-                answer = exchange.only
-                if answer is not None and (stream is None or not (stream.name or exchange.prefers_events)):
-                    exchange.unread.clear()  # else it and its call would keep each other alive until garbage collection
-                    await exchange.respond(statuses.get(answer.code, 200) if answer.code else 200, answer.data)
-                    return
-                await absorb()
-            else:
-                answering = asyncio.create_task(self._answer(exchange, left, statuses, stream))
-                await Rest(work, waiting_for)
-                await absorb()
-                await answering
-                return
-        await self._answer(exchange, left, statuses, stream)
-
-    async def _answer(
-        self, exchange: Exchange, left: Callable[[], None], statuses: Mapping[int, int], stream: Stream | None = None
-    ) -> None:
-        """JSON while one message is all there is, events from the first that is not the answer, or after a silence."""
-        if exchange.finished and await self._answer_at_once(exchange, statuses, stream):
-            return
-        with reading(exchange, left, stream):
-            await exchange.wait(SILENCE)
-            if exchange.gone:
-                await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware insists on a response
-                return
-            if exchange.finished and await self._answer_at_once(exchange, statuses, stream):
-                return
-            await exchange.start_events(stream.start() if stream is not None else b"")
-            await exchange.stream(SILENCE, left)
-
-    async def _answer_at_once(self, exchange: Exchange, statuses: Mapping[int, int], stream: Stream | None) -> bool:
-        """A single message is plain JSON; a request that ended without an answer was cancelled."""
-        if stream is not None and (stream.name or exchange.prefers_events):
-            return False  # its client is sent away to come back for the answer, or asked for events
-        if not exchange.unread:
-            await exchange.respond(202)
-            return True
-        answer = exchange.only
-        if answer is None:
-            return False
-        exchange.unread.clear()  # else it and its call would keep each other alive until the next garbage collection
-        await exchange.respond(statuses.get(answer.code, 200) if answer.code else 200, answer.data)
-        return True
-
     # -- GET and DELETE ----------------------------------------------------------------------------------
 
     async def get(self, exchange: Exchange) -> None:
-        if exchange.headers.get("mcp-protocol-version") in self.rules.stateless_versions:
+        if exchange.version in self.rules.stateless_versions:
             await exchange.respond(405, headers=[(b"allow", b"POST")])
             return
         if not accepts(exchange.headers.get("accept"), "text/event-stream"):
@@ -321,19 +230,18 @@ class Streamable:
                 text = "Invalid request: nothing to resume after this Last-Event-ID"
                 await refuse(exchange, 404, INVALID_REQUEST, text)
                 return
-            stream, missed = resumed
+            course, missed = resumed
         else:
-            stream, missed = web.standalone, b""
+            course, missed = web.standalone, b""
             if web.standalone.is_read:
                 await refuse(exchange, 409, INVALID_REQUEST, "Conflict: this session's stream is already open")
                 return
             web.standalone.attach(exchange)
-        with reading(exchange, stream.left, stream):
-            await exchange.start_events(missed)
-            await exchange.stream(SILENCE, stream.left)
+        with reading(exchange, course):
+            await stream(exchange, course, missed)
 
     async def delete(self, exchange: Exchange) -> None:
-        if exchange.headers.get("mcp-protocol-version") in self.rules.stateless_versions:
+        if exchange.version in self.rules.stateless_versions:
             await exchange.respond(405, headers=[(b"allow", b"POST")])
             return
         web = self._session(exchange)
@@ -354,31 +262,6 @@ class Streamable:
         self.sessions.close()
 
 
-@contextmanager
-def reading(exchange: Exchange, left: Callable[[], None], stream: Stream | None) -> Generator[None]:
-    """While a response is under way that its client may leave."""
-    watch = asyncio.create_task(exchange.watch(left))
-    if stream is not None:
-        stream.web.readers += 1
-    try:
-        yield
-    finally:
-        watch.cancel()
-        if stream is not None:
-            stream.web.readers -= 1
-            stream.web.used = time.monotonic()
-            stream.detach(exchange)
-
-
-async def absorb() -> None:
-    """Let a cancellation of this task, which was meant for the call it ran, come to an end."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        task.uncancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)
-
-
 def _notifies(notification: Notification) -> bool:
     # Some clients write notifications with a null id; a request without a usable one is refused.
     return notification.method.startswith("notifications/")
@@ -386,13 +269,6 @@ def _notifies(notification: Notification) -> bool:
 
 def _unsupported(version: str) -> str:
     return f"Invalid request: unsupported MCP-Protocol-Version {version[:64]}"
-
-
-def to_its_exchange(message: Any) -> None:
-    """Where messages of a request that stands alone go."""
-    exchange = message.destination
-    if isinstance(exchange, Exchange):
-        exchange.push(message)
 
 
 async def refuse(

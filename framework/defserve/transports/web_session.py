@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from defserve.stores.events import EventStore, Gap, Kind, MemoryEvents
 from defserve.transports import sse_format
+from defserve.transports.desk import Conversation
 from defserve.transports.exchange import Exchange
 from defserve.transports.outbox import UNREAD, Outbox, Sent
-from defserve.wire.messages import Id, Message, Request
 
 RETRY_MS = 1000
 STANDALONE = "standalone"
-
-
-class Conversation(Protocol):
-    """A session of the runner's, as far as a transport needs to know it."""
-
-    @property
-    def in_flight(self) -> Mapping[Id, object]: ...
-    def receive(self, data: bytes | None, envelope: object | None = None) -> bool: ...
-    def take(self, message: Message | list[Message], envelope: object | None = None) -> bool: ...
-    def begin(self, request: Request, envelope: object | None = None) -> Coroutine[Any, Any, None] | None: ...
-    def cancel(self, id: Id) -> None: ...
-    def close(self) -> None: ...
 
 
 class WebSession:
@@ -103,6 +91,8 @@ class Stream:
 
     __slots__ = ("web", "name", "exchange", "answered", "_first")
 
+    # Errors of this era are told in the body alone.
+    statuses: Mapping[int, int] = {}
     exchange: Exchange | None
 
     def __init__(self, web: WebSession, exchange: Exchange | None) -> None:
@@ -112,13 +102,14 @@ class Stream:
         self._first = b""
 
     def push(self, message: Sent) -> None:
-        self.answered = self.answered or message.answers
+        if message.answers:
+            self.answered = True
         id = self._kept(message) if self.name and message.data else None
-        if self.is_read:
-            assert self.exchange is not None
-            self.exchange.push(message, id)
-        else:
+        exchange = self.exchange
+        if exchange is None or exchange.gone or exchange.finished:
             self._left_unread(message, id)
+        else:
+            exchange.push(message, id)
 
     @property
     def is_read(self) -> bool:
@@ -162,6 +153,14 @@ class Stream:
         for item in self.exchange.unread:
             item.id = self._kept(item.message)
 
+    def wants_events(self, exchange: Exchange) -> bool:
+        """Whether its client is sent away to come back for the answer, or asked for events."""
+        return bool(self.name or exchange.prefers_events)
+
+    def attached(self) -> None:
+        """A response is under way that its client may leave."""
+        self.web.readers += 1
+
     def hang_up(self) -> None:
         """End the response under way: the client comes back for the rest, if its version knows how."""
         if not self.web.primed or self.answered or not self.is_read:
@@ -185,6 +184,8 @@ class Stream:
 
     def detach(self, exchange: Exchange) -> None:
         """The response has ended."""
+        self.web.readers -= 1
+        self.web.used = time.monotonic()
         is_last = self.exchange is exchange
         exchange.take()  # what its client did not stay for
         if is_last:
@@ -194,6 +195,9 @@ class Stream:
                 self.web.answered_unread(self.name)
             else:
                 self.web.answered_read(self.name)
+
+    def over(self) -> None:
+        """A stream outlives its request: there is nothing to end."""
 
 
 class Standalone(Stream):

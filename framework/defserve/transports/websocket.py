@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
+from defserve.transports.desk import Conversation, Desk
 from defserve.transports.exchange import Receive, Scope, Send
 from defserve.transports.outbox import STALL, Outbox, Sent
-from defserve.transports.streamable import Desk
-from defserve.transports.web_session import Conversation
 
 SUBPROTOCOL = "mcp"
 FAREWELL = 5.0

@@ -26,37 +26,43 @@ def decode(data: bytes, *, depth: int = 64, keys: int = 10_000) -> Message | lis
         problem = excess(value, depth, keys)
         if problem is not None:
             return Malformed(INVALID_REQUEST, f"Invalid request: {problem}", _readable_id(value))
-    if is_array(value):
-        return _batch(value)
-    return message(value)
+    return _batch(value) if is_array(value) else message(value)
 
 
 def message(raw: Any) -> Message:
     """One decoded JSON value as a message."""
     if not is_object(raw):
         return Malformed(INVALID_REQUEST, "Invalid request: a message is a JSON object")
+    id: Any = raw.get("id")
+    method: Any = raw.get("method")
+    params: Any = raw.get("params")
+    # What nearly every message is, before what else it could be.
+    if raw.get("jsonrpc") == "2.0" and type(method) is str and 0 < len(method) <= METHOD_BYTES and _usable_id(id):
+        if params is None:
+            return Request(id, method, {}, raw)
+        if is_object(params):
+            return Request(id, method, params, raw)
+    return _other_message(raw, id, method, params)
+
+
+def _other_message(raw: dict[str, Any], id: Any, method: Any, params: Any) -> Message:
     if raw.get("jsonrpc") != "2.0":
         is_reply = "method" not in raw and ("result" in raw or "error" in raw)
         text = 'Invalid request: "jsonrpc" must be "2.0"'
         return Malformed(INVALID_REQUEST, text, _readable_id(raw), is_reply=is_reply)
     if "method" not in raw:
         return _reply(raw)
-    method = raw["method"]
     if not isinstance(method, str) or not 0 < len(method) <= METHOD_BYTES:
         text = f'Invalid request: "method" must be a string of 1 to {METHOD_BYTES} characters'
         return Malformed(INVALID_REQUEST, text, _readable_id(raw))
-    params: Any = raw.get("params")
     if params is None:
         params = {}
     if "id" not in raw:
         return Notification(method, params if is_object(params) else {}, raw)
-    id = raw["id"]
     if not _usable_id(id):
         text = f'Invalid request: "id" must be an integer or a string of at most {ID_BYTES} characters'
         return Malformed(INVALID_REQUEST, text, notification=_null_id_notification(id, method, params, raw))
-    if not is_object(params):
-        return Malformed(INVALID_PARAMS, 'Invalid params: "params" must be an object', id)
-    return Request(id, method, params, raw)
+    return Malformed(INVALID_PARAMS, 'Invalid params: "params" must be an object', id)
 
 
 def encode(value: Any) -> bytes:
@@ -77,7 +83,11 @@ def encode_result(id: Id, result: Any) -> bytes:
     """A successful reply. An `Encoded` result is copied as it stands."""
     if type(result) is Encoded:
         return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (to_json(id), result)
-    return encode({"jsonrpc": "2.0", "id": id, "result": result})
+    reply = {"jsonrpc": "2.0", "id": id, "result": result}
+    try:
+        return to_json(reply, inf_nan_mode="null")
+    except PydanticSerializationError:
+        return encode(reply)
 
 
 def notification(method: str, params: Any) -> bytes:

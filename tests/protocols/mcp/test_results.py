@@ -199,7 +199,7 @@ async def test_a_result_past_the_limit_is_refused_before_it_is_encoded(
     def many() -> Any:
         return parts
 
-    monkeypatch.setattr(content, "blocks", lambda parts, dialect: pytest.fail("encoded"))
+    monkeypatch.setattr(content, "block", lambda part, dialect: pytest.fail("encoded"))
     async with raw(server, STATELESS) as peer:
         result = await peer.call("many")
     assert result["isError"] is True and text_of(result) == "the result is larger than 1000 bytes"

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from defserve.binding.content import Audio, Embedded, Image, Link, Part, Text
+from defserve.errors import LimitExceeded
 from defserve.protocols.mcp.lifecycle import Dialect
 from defserve.wire.messages import Params
 
 
-def blocks(parts: Sequence[Part], dialect: Dialect) -> list[Params]:
-    """Parts as content blocks. A kind the version does not know becomes text that says what it was."""
-    return [block(part, dialect) for part in parts]
+def blocks(said: Sequence[Part] | str, dialect: Dialect, limit: int = sys.maxsize) -> list[Params]:
+    """Parts, or a bare text, as content blocks. A kind the version does not know becomes text that says what it was.
+
+    Raises LimitExceeded where they can only be longer than `limit`: encoding would copy them, to be refused after all.
+    """
+    size = len(said) if isinstance(said, str) else sum(_least_size(part, dialect) for part in said)
+    if size > limit:
+        raise LimitExceeded(f"the result is larger than {limit} bytes", data={"limit": "response"})
+    if isinstance(said, str):
+        return [{"type": "text", "text": said}]
+    return [block(part, dialect) for part in said]
 
 
 def block(part: Part, dialect: Dialect) -> Params:
-    if type(part) is Text and part.annotations is None and part.meta is None:
-        return {"type": "text", "text": part.text}
     encoded = _ENCODERS[_kind(part)](part, dialect)
     if part.annotations:
         encoded["annotations"] = annotations_wire(part.annotations, dialect)
@@ -27,19 +35,13 @@ def block(part: Part, dialect: Dialect) -> Params:
     return encoded
 
 
-def least_size(parts: Sequence[Part], dialect: Dialect) -> int:
-    """Bytes that blocks of the parts take at the least, found without encoding any of them."""
-    size = 0
-    for part in parts:
-        if type(part) is Text:
-            size += len(part.text)
-            continue
-        if isinstance(part, Audio) and "audio" not in dialect.has:
-            continue
-        text: str | None = getattr(part, "text", None)
-        data: bytes | None = getattr(part, "data", None)
-        size += len(text) if text is not None else 4 * len(data or b"") // 3
-    return size
+def _least_size(part: Part, dialect: Dialect) -> int:
+    """Bytes that a block of the part takes at the least, found without encoding it."""
+    if isinstance(part, Audio) and "audio" not in dialect.has:
+        return 0
+    text: str | None = getattr(part, "text", None)
+    data: bytes | None = getattr(part, "data", None)
+    return len(text) if text is not None else 4 * len(data or b"") // 3
 
 
 def contents(uri: str, part: Part, mime_type: str | None, dialect: Dialect) -> Params:

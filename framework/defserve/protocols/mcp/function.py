@@ -92,14 +92,14 @@ class Function:
 
     def run(self, call: Call, kwargs: dict[str, Any], seconds: float) -> Awaitable[Any]:
         """Call the function with its arguments; raises TimedOut after `seconds`, whatever the function does."""
-        injection = self.injection
+        injection, within = self.injection, call.session.engine.within
         if injection is None:
-            return call.engine.within(call, seconds, self._begin(call, self.signature.function, kwargs))
+            return within(call, seconds, self._begin(call, self.signature.function, kwargs))
         for name, provider in injection.direct:
             kwargs[name] = provider(call)
         if not injection.has_dependencies:
-            return call.engine.within(call, seconds, self._begin(call, self.signature.function, kwargs))
-        return call.engine.within(call, seconds, self._with_dependencies(call, kwargs))
+            return within(call, seconds, self._begin(call, self.signature.function, kwargs))
+        return within(call, seconds, self._with_dependencies(call, kwargs))
 
     async def _with_dependencies(self, call: Call, kwargs: dict[str, Any]) -> Any:
         from contextlib import AsyncExitStack

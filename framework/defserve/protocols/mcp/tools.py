@@ -11,7 +11,7 @@ from defserve.binding.results import Returns
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.core.stages import Pipeline, surround
-from defserve.errors import InvalidParams, LimitExceeded, ProtocolError, UsageError
+from defserve.errors import InvalidParams, ProtocolError, UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import VENDOR, is_missing_capability, lone, tool_failure
@@ -135,14 +135,14 @@ class Tools:
 
     async def call(self, call: Call, params: Params) -> Params:
         """Admit, bind, judge, hold, run. Whatever the tool does wrong becomes a result the model reads."""
-        name, arguments = text(params, "name"), optional_fields(params, "arguments")
-        tool = find(call, self.registry, name)
-        seconds = tool.begin(call)
+        tool = find(call, self.registry, text(params, "name"))
+        arguments, seconds = optional_fields(params, "arguments"), tool.begin(call)
         try:
             pipeline = call.terms.table.pipeline(tool)
-            if pipeline.empty:
-                return await self._run(call, tool, tool.function.arguments.validate(arguments), seconds)
-            return await self._run_staged(call, tool, arguments, seconds, pipeline)
+            if not pipeline.empty:
+                return await self._run_staged(call, tool, arguments, seconds, pipeline)
+            function = tool.function
+            return _result(call, tool, await function.run(call, function.arguments.validate(arguments), seconds))
         except ProtocolError:
             raise
         except Exception as raised:
@@ -159,14 +159,6 @@ class Tools:
                 raise error from None  # only the session can answer with an error; it asks for the words again
             return worded["result"]
 
-    async def _run(self, call: Call, tool: Tool, kwargs: dict[str, Any], seconds: float) -> Params:
-        outcome = _outcome(tool, await tool.function.run(call, kwargs, seconds), call.peek(Emitted))
-        dialect, limit = dialect_of(call), call.session.composition.limits.response
-        if content.least_size(outcome.parts, dialect) > limit:
-            # Encoding would copy it, only for the session to refuse it.
-            raise LimitExceeded(f"the result is larger than {limit} bytes", data={"limit": "response"})
-        return result(outcome, dialect)
-
     async def _run_staged(
         self, call: Call, tool: Tool, arguments: Params | None, seconds: float, pipeline: Pipeline
     ) -> Params:
@@ -179,7 +171,7 @@ class Tools:
             await pipeline.judge(call, tool, kwargs)
             async with AsyncExitStack() as holds:
                 await surround(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
-                return await self._run(call, tool, kwargs, seconds)
+                return _result(call, tool, await tool.function.run(call, kwargs, seconds))
 
 
 def is_unknown_tool(error: BaseException, call: Call) -> TypeGuard[InvalidParams]:
@@ -191,14 +183,25 @@ def is_unknown_tool(error: BaseException, call: Call) -> TypeGuard[InvalidParams
     )
 
 
-def _outcome(tool: Tool, value: Any, emitted: Emitted | None) -> Outcome:
-    """What was returned, after what was emitted on the way."""
-    if emitted is None:
-        return tool.returns.pack(value)
+def _result(call: Call, tool: Tool, value: Any) -> Params:
+    """What was returned, after what was emitted on the way, as `CallToolResult`."""
+    emitted, dialect = call.peek(Emitted), dialect_of(call)
+    outcome = tool.returns.pack(value) if emitted is None else _joined(tool, value, emitted)
+    limit = call.session.composition.limits.response
+    found: Params = {"content": content.blocks(outcome.said, dialect, limit)}
+    structured = outcome.structured
+    if structured is not NOTHING and "structured" in dialect.has:
+        if isinstance(structured, dict) or "any_structured" in dialect.has:
+            found["structuredContent"] = structured
+    return found
+
+
+def _joined(tool: Tool, value: Any, emitted: Emitted) -> Outcome:
+    given = tool.returns.join(emitted.parts)
     if tool.function.streams:
-        return tool.returns.join(emitted.parts)
+        return given
     outcome = tool.returns.pack(value)
-    return Outcome(tool.returns.join(emitted.parts).parts + outcome.parts, outcome.structured)
+    return Outcome(given.parts + outcome.parts, outcome.structured)
 
 
 def pieces(call: Call, part: Any) -> list[Params]:
@@ -217,13 +220,3 @@ def so_far(call: Call) -> list[Params]:
         return content.blocks(call.subject.returns.join(list(emitted.parts)).parts, dialect_of(call))
     except Misfit:
         return []
-
-
-def result(outcome: Outcome, dialect: Dialect) -> Params:
-    """A tool's outcome as `CallToolResult`."""
-    found: Params = {"content": content.blocks(outcome.parts, dialect)}
-    structured = outcome.structured
-    if structured is not NOTHING and "structured" in dialect.has:
-        if isinstance(structured, dict) or "any_structured" in dialect.has:
-            found["structuredContent"] = structured
-    return found

@@ -1,0 +1,79 @@
+"""Many changes at once: as if they came one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.stores.memory import MemoryStore
+from defserve.stores.sqlite import MIGRATIONS
+from defserve.stores.sqlite_entries import Wanted, find, make
+from defserve.stores.store import Change
+
+NOW = 1_000.0
+
+spaces, names = st.sampled_from(["s", "t"]), st.sampled_from(["a", "b", "c"])
+data = st.sampled_from([b"", b"1", b"2"])
+changes = st.builds(
+    Change,
+    spaces,
+    put=st.dictionaries(names, data, max_size=2),
+    drop=st.lists(names, max_size=1),
+    expect=st.dictionaries(names, st.none() | data, max_size=1),
+)
+
+
+@pytest.fixture
+def connection() -> Iterator[sqlite3.Connection]:
+    made = empty()
+    yield made
+    made.close()
+
+
+def empty() -> sqlite3.Connection:
+    made = sqlite3.connect(":memory:", isolation_level=None)
+    made.executescript(";".join(MIGRATIONS))
+    return made
+
+
+def rows(connection: sqlite3.Connection) -> set[tuple[str, str, bytes]]:
+    return set(connection.execute("SELECT space, name, value FROM entries"))
+
+
+@given(st.lists(st.lists(changes, max_size=8), max_size=3))
+def test_changes_made_together_are_those_made_one_by_one(batches: list[list[Change]]):
+    connection, memory = empty(), MemoryStore()
+
+    async def one_by_one(batch: list[Change]) -> list[bool]:
+        return [await memory.change(change) for change in batch]
+
+    async def everything() -> set[tuple[str, str, bytes]]:
+        return {(space, name, value) for space in "st" async for name, value in memory.scan(space)}
+
+    for batch in batches:
+        assert make(connection, batch, NOW) == asyncio.run(one_by_one(batch))
+    assert rows(connection) == asyncio.run(everything())
+    connection.close()
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 127, 128, 300])
+def test_any_number_is_made_and_found(connection: sqlite3.Connection, count: int):
+    assert make(connection, [Change(f"s{n}", put={"a": b"%d" % n}) for n in range(count)], NOW) == [True] * count
+    places = [(f"s{n}", "a") for n in range(count)]
+    assert find(connection, places, NOW) == {place: b"%d" % n for n, place in enumerate(places)}
+
+
+def test_each_is_told_of_what_it_wanted():
+    found = {("s", "a"): b"1", ("t", "a"): b"2", ("t", "b"): b"3"}
+    assert Wanted("t", ["b", "a", "z"]).among(found) == {"a": b"2", "b": b"3"}
+
+
+def test_what_was_forgotten_does_not_come_back_with_the_next_of_its_space(connection: sqlite3.Connection):
+    make(connection, [Change("s", put={"old": b"1"}, ttl=10)], NOW)
+    make(connection, [Change("s", put={"new": b"2"}, expect={"old": None}, ttl=10)], NOW + 11)
+    assert find(connection, [("s", "old"), ("s", "new")], NOW + 12) == {("s", "new"): b"2"}
