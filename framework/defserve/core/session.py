@@ -116,8 +116,7 @@ class Session(Locals):
         call = self._call(request, envelope)
         call.held = True
         work = self._begun(call, request)
-        left = self.engine.begin(call, work) if not isinstance(work, bool) else None
-        if left is None:
+        if isinstance(work, bool) or (left := self.engine.begin(call, work)) is None:
             return call.reply or NO_REPLY
         call.held = False
         return left

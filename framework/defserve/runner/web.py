@@ -147,11 +147,12 @@ class WebDesk:
 
     def end(self, conversation: Session) -> None:
         """A short conversation is over. The next request of the same caller may have it, if nothing is left in it."""
-        if conversation.is_untouched and conversation.engine is self._engine and len(self._spare) < SPARE:
-            self.composition.short_sessions.discard(conversation)
-            self._spare.append(conversation)
-        else:
+        spare = self._spare
+        if len(spare) >= SPARE or not conversation.is_untouched or conversation.engine is not self._engine:
             conversation.close()
+            return
+        self.composition.short_sessions.discard(conversation)
+        spare.append(conversation)
 
 
 def _nothing() -> None:

@@ -31,7 +31,7 @@ class Whole(asyncio.Protocol):
 
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
-    scope: MutableMapping[str, Any]
+    app_state: dict[str, Any]
     cycle: Any
     flow: Any
     pipeline: Any
@@ -41,9 +41,9 @@ class Whole(asyncio.Protocol):
     _head_bytes: int
     _idle_since = 0.0
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()  # pyright: ignore
-        self.scope["extensions"] = {DIRECT: self}
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, DIRECT: self}
 
     def body_of(self, scope: MutableMapping[str, Any], limit: int) -> bytes | None:
         """The body of a request, if all of it is there and within `limit`."""
@@ -86,6 +86,7 @@ class Whole(asyncio.Protocol):
             self.timeout_keep_alive_task = self.loop.call_later(max(left, 1), self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.app_state.pop(DIRECT, None)
         super()._unset_keepalive_if_required()  # pyright: ignore
         super().connection_lost(exc)
 

@@ -20,7 +20,7 @@ HeaderList: TypeAlias = Iterable[tuple[bytes, bytes]]
 Refusal: TypeAlias = Callable[[int, str], dict[str, Any] | None]
 """A code and a text to the `data` of the error that says both, if it has any."""
 
-# Where a scope names a server that is `Direct`.
+# Where the state of a scope names a server that is `Direct`.
 DIRECT = "defserve_direct"
 
 JSON = (b"content-type", b"application/json")
@@ -67,8 +67,8 @@ class Exchange(Outbox):
         self.version: str | None = None
         self.routing: tuple[str, str, str | None] | None = None
         self._scope, self._receive, self._send = scope, receive, send
-        extensions = scope.get("extensions")
-        self._direct: Direct | None = extensions.get(DIRECT) if extensions else None
+        state = scope.get("state")
+        self._direct: Direct | None = state.get(DIRECT) if state else None
 
     # -- what the runner says ----------------------------------------------------------------------------
 

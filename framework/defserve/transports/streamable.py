@@ -40,7 +40,7 @@ class Rules:
     primed_versions: frozenset[str] = frozenset()
     batch_versions: frozenset[str] = frozenset()
     scopes: Callable[[str], Sequence[str]] = field(default=lambda name: ())
-    param_headers: Callable[[str], Mapping[tuple[str, ...], str]] = field(default=lambda name: {})
+    param_headers: Callable[[Any], Mapping[tuple[str, ...], str]] = field(default=lambda name: {})
     refusal: Refusal | None = None
 
 
@@ -126,17 +126,14 @@ class Streamable:
         if not is_object(meta.get(rules.capabilities_key)):
             return INVALID_PARAMS, f"Invalid params: _meta[{rules.capabilities_key!r}] is required"
         name = params.get(NAMED_BY.get(method, ""))
+        text = None
         if exchange.routing != (version, method, name):
             text = routing_mismatch(exchange.headers, method, params, version)
-            if text is not None:
-                return HEADER_MISMATCH, text
-        # What a version we do not speak says of its arguments is not ours to judge.
-        if method == "tools/call" and isinstance(name, str) and version in rules.stateless_versions:
-            annotated = rules.param_headers(name)
-            text = param_mismatch(exchange.headers, params, annotated) if annotated else None
-            if text is not None:
-                return HEADER_MISMATCH, text
-        return None
+        if text is None and method == "tools/call" and (annotated := rules.param_headers(name)):
+            # What a version we do not speak says of its arguments is not ours to judge.
+            known = version in rules.stateless_versions
+            text = param_mismatch(exchange.headers, params, annotated) if known else None
+        return None if text is None else (HEADER_MISMATCH, text)
 
     def _call(self, exchange: Exchange, request: Request) -> Awaitable[None] | None:
         if request.method == self.rules.opening:

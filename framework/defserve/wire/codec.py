@@ -22,7 +22,8 @@ def decode(data: bytes, *, depth: int = 64, keys: int = 10_000) -> Message | lis
     except ValueError as error:
         return Malformed(PARSE_ERROR, f"Parse error: {error}")
     # Only a message that could be too deep or too wide is walked; a short one cannot be either.
-    if len(data) > 2 * depth and (data.count(b"{") + data.count(b"[") > depth or data.count(b":") > keys):
+    size = len(data)
+    if size > 2 * depth and (data.count(b"{") + data.count(b"[") > depth or (size > keys and data.count(b":") > keys)):
         problem = excess(value, depth, keys)
         if problem is not None:
             return Malformed(INVALID_REQUEST, f"Invalid request: {problem}", _readable_id(value))
@@ -37,10 +38,8 @@ def message(raw: Any) -> Message:
     method: Any = raw.get("method")
     params: Any = raw.get("params")
     # What nearly every message is, before what else it could be.
-    if raw.get("jsonrpc") == "2.0" and type(method) is str and 0 < len(method) <= METHOD_BYTES and _usable_id(id):
-        if params is None:
-            return Request(id, method, {}, raw)
-        if is_object(params):
+    if type(method) is str and is_object(params) and raw.get("jsonrpc") == "2.0" and 0 < len(method) <= METHOD_BYTES:
+        if _usable_id(id):
             return Request(id, method, params, raw)
     return _other_message(raw, id, method, params)
 
@@ -59,6 +58,8 @@ def _other_message(raw: dict[str, Any], id: Any, method: Any, params: Any) -> Me
         params = {}
     if "id" not in raw:
         return Notification(method, params if is_object(params) else {}, raw)
+    if _usable_id(id) and is_object(params):
+        return Request(id, method, params, raw)
     if not _usable_id(id):
         text = f'Invalid request: "id" must be an integer or a string of at most {ID_BYTES} characters'
         return Malformed(INVALID_REQUEST, text, notification=_null_id_notification(id, method, params, raw))

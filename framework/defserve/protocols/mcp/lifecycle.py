@@ -54,7 +54,7 @@ SINCE: Mapping[str, str] = {
 class Dialect(Profile):
     """One protocol version: what it knows (`has`) and how its replies look. The base protocol's profile."""
 
-    __slots__ = ("version", "stateless", "has", "sealing", "_identity")
+    __slots__ = ("version", "stateless", "has", "sealing", "_identity", "_info")
 
     def __init__(self, version: str, identity: Identity, sealing: Sealing) -> None:
         self.version = version
@@ -67,16 +67,21 @@ class Dialect(Profile):
             calls_back=not self.stateless,
         )
         self._identity, self.sealing = identity, sealing
+        self._info: Params | None = None
 
     def result(self, call: Call, result: Any) -> Any:
         if not self.stateless or type(result) is Encoded:
             return result
         if "resultType" not in result:
             result["resultType"] = "complete"
-        meta = result.get("_meta")
-        own = {SERVER_KEY: self._identity.info(self)}
-        result["_meta"] = {**meta, **own} if meta else own
+        own = {SERVER_KEY: self._info or self._introduce()}
+        result["_meta"] = {**result["_meta"], **own} if result.get("_meta") else own
         return result
+
+    def _introduce(self) -> Params:
+        # Not when it is made: finding the version of a distribution takes a while.
+        self._info = self._identity.info(self)
+        return self._info
 
     def failure(self, call: Call, error: BaseException) -> Params:
         body = failures.failure(call, error, self)

@@ -26,6 +26,8 @@ from defserve.wire.messages import Params
 RETURNS_KEY = VENDOR + "returns"
 TAGS_KEY = VENDOR + "tags"
 
+NO_HEADERS: Mapping[tuple[str, ...], str] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class ToolOptions(ItemOptions):
@@ -87,9 +89,14 @@ class Tool(Item[ToolOptions]):
                 raise UsageError(f"tool {self.name!r}: {error}", where=self.where) from None
         return self._param_headers
 
+    @property
+    def may_annotate(self) -> bool:
+        """Whether its schema may hold annotations at all; found without making it."""
+        return self.function.arguments.may_annotate
+
     def check(self, limits: Limits) -> None:
         super().check(limits)
-        if self.function.arguments.may_annotate:
+        if self.may_annotate:
             _ = self.param_headers
 
     def describe(self, dialect: Dialect) -> Params:
@@ -119,11 +126,16 @@ class Tools:
     def __init__(self) -> None:
         self.registry: Registry[Tool] = Registry("tool")
         self._listing = Listing("tools", self.registry, Tool.describe)
+        self._annotated: Mapping[str, Mapping[tuple[str, ...], str]] = {}
+        self._annotated_at = -1
 
-    def param_headers(self, name: str) -> Mapping[tuple[str, ...], str]:
+    def param_headers(self, name: Any) -> Mapping[tuple[str, ...], str]:
         """Which arguments of a tool clients repeat as HTTP headers; read from its schema once."""
-        tool = self.registry.get(name)
-        return tool.param_headers if tool is not None else {}
+        if self._annotated_at != self.registry.version:
+            version = self.registry.version
+            annotated = {name: tool.param_headers for name, tool in self.registry.items() if tool.may_annotate}
+            self._annotated, self._annotated_at = annotated, version
+        return self._annotated.get(name, NO_HEADERS) if self._annotated and isinstance(name, str) else NO_HEADERS
 
     def scopes(self, name: str) -> Sequence[str]:
         """What a caller's token must hold to use a tool."""
