@@ -11,6 +11,7 @@ import pytest
 
 from defserve import Server
 from defserve.runner import network
+from defserve.runner.whole import fits
 from tests.listening import Listening, listening, parsers, request
 
 pytestmark = pytest.mark.anyio
@@ -68,6 +69,20 @@ async def warm(where: Listening) -> None:
     writer.write(a_call("warm") + a_call("warm", "ponder"))
     assert [await heard(reader), await heard(reader)] == ["warm", "warm"]
     writer.close()
+
+
+def test_the_uvicorn_that_is_installed_is_the_one_this_knows():
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    assert fits(HttpToolsProtocol)
+    assert not fits(H11Protocol)
+
+
+def test_another_uvicorn_takes_the_steps():
+    class HttpToolsProtocol: ...
+
+    assert not fits(HttpToolsProtocol)
 
 
 @parsers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,11 @@ def children() -> set[str]:
     tasks = Path("/proc/self/task")
     if not tasks.exists():
         return set()
-    return {pid for task in tasks.iterdir() for pid in task.joinpath("children").read_text().split()}
+    found = set[str]()
+    for task in tasks.iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread may end while we look
+            found.update(task.joinpath("children").read_text().split())
+    return found
 
 
 def _open_descriptors() -> int:

@@ -7,7 +7,7 @@ from collections.abc import MutableMapping
 from typing import Any, cast
 
 from defserve.limits import Limits
-from defserve.runner.whole import HTTPTOOLS, Whole
+from defserve.runner.whole import Whole, fits
 
 HEAD_BYTES = 32 * 1024
 STALL = 30.0
@@ -139,7 +139,7 @@ class Lasting(Paced):
 
 def with_deadlines(protocol: Any, limits: Limits) -> type[asyncio.Protocol]:
     """uvicorn's class for one HTTP parser, made to hurry its peers."""
-    mixed_in = (Timely, Whole) if protocol.__name__ == HTTPTOOLS else (Timely,)
+    mixed_in = (Timely, Whole) if fits(protocol) else (Timely,)
     return type(f"Timely{protocol.__name__}", (*mixed_in, protocol), {"limits": limits})
 
 

@@ -7,14 +7,19 @@ Only for httptools: h11 wants to see every step.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import MutableMapping
 from http import HTTPStatus
 from typing import Any
 
 from defserve.transports.exchange import DIRECT
 
-# uvicorn's protocol whose cycle this knows.
-HTTPTOOLS = "HttpToolsProtocol"
+# What of uvicorn is used that it does not document.
+_OF_PROTOCOL = ("on_response_complete", "timeout_keep_alive_handler", "_unset_keepalive_if_required")
+_OF_CYCLE = frozenset(
+    ("scope", "body", "more_body", "response_started", "response_complete", "disconnected", "keep_alive")
+    + ("message_event", "on_response")
+)
 
 # Past this uvicorn pauses reading, and copying costs more than steps.
 MOST = 65_536
@@ -24,6 +29,14 @@ _HEADS = {
     % (status, status.phrase.encode())
     for status in HTTPStatus
 }
+
+
+def fits(protocol: type[Any]) -> bool:
+    """Whether a protocol of uvicorn is that for httptools, and still what `Whole` takes it for; else steps are taken."""
+    cycle = getattr(sys.modules[protocol.__module__], "RequestResponseCycle", None)
+    sets = frozenset(cycle.__init__.__code__.co_names) if cycle is not None else frozenset[str]()
+    is_httptools = protocol.__name__ == "HttpToolsProtocol"
+    return is_httptools and sets >= _OF_CYCLE and all(hasattr(protocol, name) for name in _OF_PROTOCOL)
 
 
 class Whole(asyncio.Protocol):
