@@ -5,9 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
-from functools import cache
-from importlib import metadata
 
 import pytest
 from hypothesis import settings
@@ -29,14 +26,6 @@ settings.load_profile("default")
 def pytest_collection_finish() -> None:
     """Thousands of tests are in memory for good: the garbage collector need not look through them again and again."""
     gc.freeze()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def installed_once() -> Iterator[None]:
-    """What is installed is looked up once: every server without a version asks, and it reads hundreds of files."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metadata, "packages_distributions", cache(metadata.packages_distributions))
-        yield
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ _HEADS = {
 
 
 def fits(protocol: type[Any]) -> bool:
-    """Whether a protocol of uvicorn is that for httptools, and still what `Whole` takes it for; else steps are taken."""
+    """Whether a protocol of uvicorn is that for httptools, and still what `Whole` takes it for."""
     cycle = getattr(sys.modules[protocol.__module__], "RequestResponseCycle", None)
     sets = frozenset(cycle.__init__.__code__.co_names) if cycle is not None else frozenset[str]()
     is_httptools = protocol.__name__ == "HttpToolsProtocol"

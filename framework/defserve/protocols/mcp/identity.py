@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -83,8 +84,11 @@ def _distribution_version(module: str | None) -> str | None:
     from importlib import metadata
 
     package = module.partition(".")[0]
-    names = metadata.packages_distributions().get(package) or [package]
     try:
-        return metadata.version(names[0])
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return None
+        pass
+    # Finding one that is called something else reads the files of all, 40 to 170 ms: not for a file of the author's.
+    origin = getattr(sys.modules.get(package), "__file__", None) or ""
+    names = metadata.packages_distributions().get(package) if "-packages" in origin else None
+    return metadata.version(names[0]) if names else None
