@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from defserve.cli.call import fit
+from defserve.cli.questions import terminal_answers
 from tests.cli.conftest import Outcome
 
 Run = Callable[..., Outcome]
@@ -47,7 +48,7 @@ def test_what_a_server_prints_is_kept_out_of_the_result(defserve: Run, tmp_path:
 def test_a_tool_that_asks_where_nobody_is_says_what_to_do(defserve: Run):
     code, _, err = defserve("call", CALCULATOR, "greet")
     assert code == 1
-    assert "offers elicitation" in err and "fix: run it at a terminal" in err
+    assert "offers elicitation" in err and "fix: run it at a terminal" in err and "--answer" in err
 
 
 def test_a_failed_tool_has_an_exit_code_of_its_own(defserve: Run):
@@ -88,3 +89,100 @@ def test_arguments_can_be_validated_without_a_call(defserve: Run):
 def test_a_server_that_validates_nothing_is_judged_by_its_list(defserve: Run):
     code, _, err = defserve("call", "tests.testing.toy", "greet", "nme=x", "--validate")
     assert (code, "nme" in err) == (5, True)
+
+
+TODO = """from typing import Annotated
+from defserve import Context, Server, dangerous, moderate
+server = Server("todo", "1", confirm={confirm!r})
+
+@server.tool(title="Clear it all")
+@dangerous("filesystem.write")
+def clear(folder: str = "here") -> str:
+    return "cleared"
+
+@server.tool
+@moderate("filesystem.write", confirm=True)
+def tidy() -> str:
+    return "tidied"
+
+@server.tool
+@dangerous("filesystem.write")
+async def rename(ctx: Context) -> str:
+    name = await ctx.ask("The new name?", str)
+    return f"{{name}} {{await ctx.confirm('Really?')}}"
+"""
+
+
+@pytest.fixture(params=["auto", "always"])
+def todo(folder: Path, request: pytest.FixtureRequest) -> str:
+    """A server that trusts a client that cannot be asked, and one that does not."""
+    (folder / "todo.py").write_text(TODO.format(confirm=request.param))
+    return "todo.py"
+
+
+@pytest.fixture
+def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Somebody at the terminal, who types these lines."""
+
+    def types(*lines: str) -> None:
+        left = iter(lines)
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+        monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+        answers = terminal_answers(lambda: next(left, ""))
+        monkeypatch.setattr("defserve.cli.answering.terminal_answers", lambda: answers)
+
+    return types
+
+
+def test_what_is_dangerous_is_not_run_where_nobody_says_yes(defserve: Run, todo: str):
+    told = "error: clear is dangerous and needs a yes\n  fix: run it at a terminal, or give --yes\n"
+    assert defserve("call", todo, "clear") == (1, "", told)
+    assert defserve("call", todo, "tidy").err.startswith("error: tidy needs a yes\n")
+
+
+@pytest.mark.parametrize("era", ["stateless", "handshake"])
+@pytest.mark.parametrize("consent", [["--yes"], ["--answer", '{"value": true}']])
+def test_a_yes_can_be_given_beforehand(defserve: Run, todo: str, consent: list[str], era: str):
+    assert defserve("call", todo, "clear", *consent, "--era", era) == (0, "cleared\n", "")
+
+
+def test_a_person_is_asked_once_and_sees_the_arguments(defserve: Run, todo: str, person: Callable[..., None]):
+    person("what?\n", "y\n")
+    code, out, err = defserve("call", todo, "clear", "folder=attic")
+    assert (code, out) == (0, "cleared\n")
+    assert err == "\nRun Clear it all?\n  folder: attic [y/N]   type y or n\n [y/N] "
+
+
+@pytest.mark.parametrize("line", ["n\n", "\n", ""])
+def test_a_persons_no_is_told_in_words_for_a_person(defserve: Run, todo: str, person: Callable[..., None], line: str):
+    person(line)
+    code, out, err = defserve("call", todo, "clear")
+    assert (code, out) == (5, "")
+    assert err.endswith("error: clear was not run: you did not say yes\n")
+
+
+@pytest.mark.parametrize("era", ["stateless", "handshake"])
+def test_answers_are_taken_in_their_order(defserve: Run, todo: str, era: str):
+    given = ["--answer", '{"value": true}', "--answer", '{"value": "Bob"}', "--answer", '{"value": false}']
+    assert defserve("call", todo, "rename", *given, "--era", era).out == "Bob False\n"
+    assert defserve("call", todo, "rename", "--yes", "--answer", '{"value": "Bob"}', "--era", era).out == "Bob True\n"
+
+
+@pytest.mark.parametrize("era", ["stateless", "handshake"])
+def test_a_question_without_an_answer_names_what_to_give(defserve: Run, todo: str, era: str):
+    code, _, err = defserve("call", todo, "rename", "--yes", "--era", era)
+    assert code == 1
+    assert err.endswith(
+        "error: there is no answer to 'The new name?'\n  fix: run it at a terminal, or add --answer '{\"value\": …}'\n"
+    )
+
+
+def test_an_answer_has_to_be_an_object(defserve: Run):
+    code, _, err = defserve("call", CALCULATOR, "greet", "--answer", "yes")
+    assert (code, "'yes' is no JSON object" in err) == (1, True)
+
+
+def test_what_a_person_declined_is_said_to_them(defserve: Run, folder: Path, person: Callable[..., None]):
+    (folder / "todo.py").write_text(TODO.format(confirm="auto"))
+    person("y\n", "\n")
+    assert defserve("call", "todo.py", "rename").err.endswith("error: you declined: The new name?\n")

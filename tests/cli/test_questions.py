@@ -30,7 +30,7 @@ def test_every_field_is_asked_for_and_read_as_its_type(capsys: pytest.CaptureFix
     assert answer == {"name": "Ann", "age": 7, "keep": True, "size": "m"}
     out, err = capsys.readouterr()
     assert out == ""
-    assert "Who are you?" in err and "Your name (string)" in err and "empty for true" in err and "s | m" in err
+    assert "Who are you?" in err and "Your name (string)" in err and "keep [Y/n]" in err and "s | m" in err
 
 
 def test_empty_optional_fields_are_left_out():
@@ -49,3 +49,36 @@ def test_the_end_of_input_dismisses():
 def test_a_question_without_fields_is_a_yes_or_no(line: str, decision: object):
     assert agree("Sure?", typing(line)) is decision
     assert fill_in("Sure?", {"type": "object", "properties": {}}, typing(line)) is decision
+
+
+@pytest.mark.parametrize(("line", "answer"), [("y\n", True), ("No\n", False), ("\n", False)])
+def test_a_lone_yes_or_no_is_asked_on_one_line_and_empty_is_no(
+    line: str, answer: bool, capsys: pytest.CaptureFixture[str]
+):
+    form = {"properties": {"value": {"type": "boolean", "title": "Confirm"}}, "required": ["value"]}
+    assert fill_in("Sure?", form, typing(line)) == {"value": answer}
+    assert capsys.readouterr().err == "\nSure? [y/N] "
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "right", "value", "told"),
+    [
+        ({"type": "boolean"}, "perhaps\n", "y\n", True, "type y or n"),
+        ({"type": "integer"}, "1.5\n", "2\n", 2, "type a whole number"),
+        ({"type": "number"}, "true\n", "2.5\n", 2.5, "type a number"),
+        ({"type": "array"}, "one\n", '["one"]\n', ["one"], "type a list"),
+        ({"enum": ["s", "m"]}, "xl\n", "m\n", "m", "type one of s, m"),
+        ({"oneOf": [{"const": "s"}]}, "xl\n", "s\n", "s", "type one of s"),
+    ],
+)
+def test_what_is_not_understood_is_asked_again(
+    field: dict[str, object], wrong: str, right: str, value: object, told: str, capsys: pytest.CaptureFixture[str]
+):
+    form = {"properties": {"it": field, "note": {"type": "string"}}, "required": ["it"]}
+    assert fill_in("?", form, typing(wrong, wrong, right, "\n")) == {"it": value}
+    assert capsys.readouterr().err.count(told) == 2
+
+
+def test_a_question_that_is_never_understood_is_dismissed():
+    form = {"properties": {"value": {"type": "boolean"}}}
+    assert fill_in("?", form, typing("a\n", "b\n", "c\n", "y\n")) is Cancel

@@ -165,7 +165,7 @@ def test_a_whole_store_is_whole(defserve: Run, kept: Kept):
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
-        ("DELETE FROM entries WHERE name = :a", "cannot be found"),
+        ("DELETE FROM entries WHERE name = :a", "should be kept"),
         ("DELETE FROM entries WHERE name = :d", "the head"),
         ("UPDATE entries SET value = CAST('x' AS BLOB) WHERE name = :b", "cannot be read"),
         (

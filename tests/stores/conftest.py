@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from defserve.stores import checkpoints
 from defserve.stores.open import open_store
 from defserve.stores.store import Store
 from tests.stores.redis_server import RedisServer
@@ -42,3 +43,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, run: Run) -> Iterator[
     made = open_store(addresses[request.param]())
     yield made
     run(made.close())
+
+
+@pytest.fixture
+def patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small contents are kept as patches, too."""
+    monkeypatch.setattr(checkpoints, "WHOLE", 0)

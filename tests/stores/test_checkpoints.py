@@ -24,6 +24,8 @@ from defserve.stores.patches import apply
 from defserve.stores.store import Change, Store, StoreCorrupt, StoreUnavailable
 from tests.stores.conftest import Run
 
+pytestmark = pytest.mark.usefixtures("patched")
+
 SECRET = b"s" * 32
 KEY = TreeKey("notes.edit", "alice")
 PAD = "x" * 300
@@ -138,6 +140,24 @@ def test_a_commit_offers_its_patch_unless_the_content_is_no_longer(store: Store,
             assert apply(before, patch) == made.content
         small = await commit(trees, {})
         assert small.patch() is None
+
+    run(story())
+
+
+@pytest.mark.parametrize(("whole", "form"), [(4_096, "snapshot"), (0, "patch")])
+def test_a_small_content_is_kept_whole_and_its_patch_is_offered_all_the_same(
+    run: Run, monkeypatch: pytest.MonkeyPatch, whole: int, form: str
+):
+    monkeypatch.setattr(checkpoints, "WHOLE", whole)
+    store = MemoryStore()
+
+    async def story() -> None:
+        trees = trees_in(store)
+        await commit(trees, {"pad": PAD, "n": 1})
+        made = await commit(trees, {"pad": PAD, "n": 2})
+        kept = Record.decode(made.checkpoint.id, (await store.get(KEY.space, [made.checkpoint.id]))[made.checkpoint.id])
+        assert (kept.form, made.patch()) == (form, [{"op": "replace", "path": "/n", "value": 2}])
+        assert (await trees_in(store).content(KEY, made.checkpoint.id))["n"] == 2
 
     run(story())
 

@@ -8,12 +8,14 @@ import re
 from argparse import Namespace
 from typing import Any, Final
 
+from defserve.cli.answering import EXAMPLE, Given, answer_of
 from defserve.cli.connecting import add_connection_options, connect
 from defserve.cli.parser import Parser
 from defserve.cli.targets import TARGET_HELP, Target, quiet, resolve, split_command
-from defserve.errors import PeerError, ToolError, UsageError
+from defserve.errors import DefserveError, PeerError, ToolError, UsageError
 from defserve.host.client import Client
 from defserve.host.conversation import object_of
+from defserve.host.declared import declared
 
 EXAMPLES: Final = """  defserve call server.py add a=1 b=2
   defserve call server.py search query="two words" tags:='["x", "y"]'
@@ -21,6 +23,7 @@ EXAMPLES: Final = """  defserve call server.py add a=1 b=2
   defserve call add a=1 b=2 -- python server.py
   defserve call weather forecast city=Oslo            one in .mcp.json
   defserve call server.py add a=1 --validate
+  defserve call todo.py clear_items --yes             it is dangerous, and nobody is there to ask
 """
 
 ARGUMENT: Final = re.compile(r"([^=:\s]+)(:?=)(.*)", re.DOTALL)
@@ -35,6 +38,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("words", nargs="*", metavar="[TARGET] TOOL key=value key:=json", help=TARGET_HELP)
     parser.add_argument("--json", metavar="OBJECT", help="the arguments as one JSON object")
     parser.add_argument("--validate", action="store_true", help="only say whether the tool would take the arguments")
+    parser.add_argument("--yes", "-y", action="store_true", help="say yes to what has to be confirmed")
+    parser.add_argument(
+        "--answer",
+        action="append",
+        default=[],
+        type=answer_of,
+        metavar="OBJECT",
+        help="the answer to a question of the tool's, as JSON; repeatable, in the order of the questions",
+    )
     parser.add_argument("--raw", action="store_true", help="print the whole result as it came")
     add_connection_options(parser)
     options = parser.parse_intermixed_args(before)
@@ -80,29 +92,39 @@ def read_json(text: str, name: str) -> Any:
 
 async def call(target: Target, tool: str, texts: dict[str, str], values: dict[str, Any], options: Namespace) -> Any:
     """The tool's value, or its raw result. Raises ToolError when it fails or does not exist."""
-    async with connect(target, options) as client:
+    given = Given(options.answer, yes=options.yes)
+    async with connect(target, options, answers=given.answers()) as client:
         tools = {item["name"]: item for item in await client.tools()}
-        schema = object_of(tools.get(tool, {}).get("inputSchema"))
-        arguments = {**fit(texts, object_of(schema.get("properties"))), **values}
+        listed = tools.get(tool, {})
+        arguments = {**fit(texts, object_of(object_of(listed.get("inputSchema")).get("properties"))), **values}
         if options.validate:
-            return await validated(client, tool, arguments, tools)
+            return await validated(client, tool, arguments, tools, options)
+        await given.confirm(declared(tool, listed), str(listed.get("title") or tool), arguments)
         try:
             return await (client.call_raw(tool, arguments) if options.raw else client.call(tool, **arguments))
-        except PeerError as error:
-            if error.code == MISSING_CAPABILITY and "elicitation" in str(error.data) and client.answers.ask is None:
-                raise UsageError(error.message, fix="run it at a terminal, where somebody can answer") from None
-            if tool in tools or error.code != UNKNOWN_TOOL:
-                raise
-        except ToolError:
-            if tool in tools:
-                raise
-        raise unknown_tool(client, tool, list(tools))
+        except (PeerError, ToolError) as error:
+            if tool in tools or (isinstance(error, PeerError) and error.code != UNKNOWN_TOOL):
+                raise explained(error, given) from None
+            raise unknown_tool(client, tool, list(tools), options) from None
 
 
-async def validated(client: Client, tool: str, arguments: dict[str, Any], tools: dict[str, dict[str, Any]]) -> str:
+def explained(error: PeerError | ToolError, given: Given) -> DefserveError:
+    """What went wrong, for the person who called: a server words it for a model."""
+    if given.unanswered is not None:
+        return given.unanswered
+    if isinstance(error, ToolError):
+        return ToolError(re.sub(r"^the user (declined|dismissed)", r"you \1", error.message), data=error.data)
+    if error.code == MISSING_CAPABILITY and "elicitation" in str(error.data) and not given.can_answer:
+        return UsageError(error.message, fix=f"run it at a terminal, where somebody can answer, or give {EXAMPLE}")
+    return error
+
+
+async def validated(
+    client: Client, tool: str, arguments: dict[str, Any], tools: dict[str, dict[str, Any]], options: Namespace
+) -> str:
     """That the arguments would be taken. Raises ToolError; a server that is never asked that is judged by its list."""
     if tool not in tools:
-        raise unknown_tool(client, tool, list(tools))
+        raise unknown_tool(client, tool, list(tools), options)
     try:
         answer = await client.request("tools/validate", {"name": tool, "arguments": arguments})
         found = [f"{p['field']}: {p['reason']}" if p.get("field") else p["reason"] for p in answer["problems"]]
@@ -130,9 +152,12 @@ def fit(texts: dict[str, str], properties: dict[str, Any]) -> dict[str, Any]:
     return fitted
 
 
-def unknown_tool(client: Client, tool: str, known: list[str]) -> ToolError:
+def unknown_tool(client: Client, tool: str, known: list[str], options: Namespace) -> ToolError:
     from difflib import get_close_matches
 
+    name = client.server_info.get("name", "the server")
+    if not known and (options.token or options.header):
+        return ToolError(f"{name} shows you no tools; this token may be allowed none")
     close = get_close_matches(tool, known, 1)
     fix = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
-    return ToolError(f"{client.server_info.get('name', 'the server')} has no tool {tool!r}\n  fix: {fix}")
+    return ToolError(f"{name} has no tool {tool!r}\n  fix: {fix}")

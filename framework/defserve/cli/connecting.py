@@ -39,16 +39,17 @@ def add_connection_options(parser: ArgumentParser) -> None:
 
 @asynccontextmanager
 async def connect(
-    target: Target, options: Namespace, *, offer: Mapping[str, Any] | None = None
+    target: Target, options: Namespace, *, offer: Mapping[str, Any] | None = None, answers: Answers | None = None
 ) -> AsyncGenerator[Client, None]:
     """A client of `target` for as long as the block runs, with the capabilities of `offer` beside its own.
 
+    Without `answers` the person at the terminal is asked, if there is one.
     Raises PeerGone when there is nobody, PeerTimeout and UsageError with the option that helps.
     """
     chosen: dict[str, Any] = {
         "version": ERAS.get(options.era, options.era),
         "timeout": options.timeout,
-        "answers": _answers(),
+        "answers": answers or _answers(),
         **({"capabilities": offer} if offer else {}),
     }
     try:

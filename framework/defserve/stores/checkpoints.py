@@ -1,8 +1,8 @@
 """A tree of checkpoints: what is kept of each, how its content is found again, what may go. No I/O, no clock.
 
-A checkpoint is kept as its whole content (a snapshot), as a patch on its parent, or as nothing but a name (opaque). A
-patch names the chain it stands on, from a snapshot to its parent, never more than SNAPSHOT_EVERY of them: so finding a
-content costs the same at any depth.
+A checkpoint is kept as its whole content (a snapshot), if that is large as a patch on its parent, or as nothing but a
+name (opaque). A patch names the chain it stands on, from a snapshot to its parent, never more than SNAPSHOT_EVERY of
+them: so finding a content costs the same at any depth.
 
     a ── b ── c ── d          a: snapshot   b: patch on (a)   c: patch on (a, b)   d: patch on (a, b, c)
          └─── e               e: patch on (a, b); made after a rollback to b, and the head since
@@ -24,6 +24,8 @@ from defserve.stores.patches import MAX_OPS, BadPatch, replay
 from defserve.stores.store import StoreCorrupt
 
 SNAPSHOT_EVERY: Final = 16
+WHOLE: Final = 4_096
+"""Up to so many bytes, a page of most databases, a content is kept whole: to find it again is one step."""
 
 Form = Literal["snapshot", "patch", "opaque"]
 
@@ -141,7 +143,14 @@ def successor(at: Checkpoint, made: Draft | None, parent: Record | None) -> Reco
     if made is None:
         return Record(at, "opaque")
     after, ops = made
-    if parent is not None and ops is not None and len(parent.chain) < SNAPSHOT_EVERY and len(ops) <= MAX_OPS:
+    is_large = len(after.encoded) > WHOLE
+    if (
+        is_large
+        and parent is not None
+        and len(parent.chain) < SNAPSHOT_EVERY
+        and ops is not None
+        and len(ops) <= MAX_OPS
+    ):
         body = to_json(ops)
         if len(body) < len(after.encoded):
             return Record(at, "patch", (*parent.chain, parent.id), body)

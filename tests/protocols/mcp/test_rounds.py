@@ -320,7 +320,7 @@ async def test_two_processes_with_one_secret_take_up_each_others_answers():
         assert text_of(await second.request("tools/call", again, follow=False)) == "hello Ann"
 
 
-def test_a_key_that_ends_with_the_process_is_warned_of_once():
+def test_on_stdio_a_key_that_ends_with_the_process_is_no_matter():
     envelope = {PREFIX + "protocolVersion": STATELESS, PREFIX + "clientCapabilities": OFFER}
     params = {"name": "greet", "arguments": {}, "_meta": envelope}
     lines = [json.dumps({"jsonrpc": "2.0", "id": i, "method": "tools/call", "params": params}) for i in (1, 2)]
@@ -340,8 +340,7 @@ def test_a_key_that_ends_with_the_process_is_warned_of_once():
             assert json.loads(server.stdout.readline())["result"]["resultType"] == "input_required"
         server.stdin.close()
         warnings = server.stderr.read()
-    assert warnings.count("sealed with a key that ends with this process") == 1
-    assert "DEFSERVE_SECRET" in warnings
+    assert "DEFSERVE_SECRET" not in warnings
 
 
 # -- where nothing can be asked -------------------------------------------------------------------------

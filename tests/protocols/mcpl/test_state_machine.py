@@ -10,11 +10,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, precondition, rule
 
 from defserve import Server
+from defserve.stores import checkpoints
 from defserve.stores.memory import MemoryStore
 from defserve.stores.open import open_store
 from defserve.stores.store import Store
@@ -219,6 +221,12 @@ class RedisMachine(StateMachine):
 
     def new_store(self) -> Store:
         return open_store(f"{self.server.address}?prefix={secrets.token_hex(8)}:")
+
+
+@pytest.fixture(autouse=True)
+def small_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small contents are kept as patches, too: theirs is the longer way."""
+    monkeypatch.setattr(checkpoints, "WHOLE", 0)
 
 
 def _test_of(machine: type[StateMachine], examples: int) -> Any:

@@ -17,7 +17,7 @@ from defserve.errors import Suspended
 from defserve.protocols.mcp.effects import Effects
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.params import optional_fields, text
-from defserve.protocols.mcp.request_state import binding
+from defserve.protocols.mcp.request_state import Sealer, binding
 from defserve.wire.messages import Params
 
 METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
@@ -49,7 +49,7 @@ class Rounds:
         if params.get("requestState") is None:
             self.unproven = given
             return
-        payload = dialect_of(call).sealing.sealer.open(text(params, "requestState"), binding=_binding(call))
+        payload = _sealer(call).open(text(params, "requestState"), binding=_binding(call))
         self.effects.done = payload["once"]
         self.answers = {key: (digest, answer) for key, (digest, answer) in payload["answers"].items()}
         # All of them, since this run may stop at another question before it comes to theirs.
@@ -113,7 +113,7 @@ class Rounds:
         return {
             "resultType": "input_required",
             "inputRequests": {key: request for key, (_, request) in self.open.items()},
-            "requestState": dialect_of(call).sealing.sealer.seal(payload, binding=_binding(call)),
+            "requestState": _sealer(call).seal(payload, binding=_binding(call)),
         }
 
 
@@ -121,6 +121,10 @@ def take_up(call: Call) -> None:
     """Take up the answers a request brings, before its function runs; once, also if it reads another resource."""
     if call.peek(Rounds) is None and dialect_of(call).stateless:
         call.local(Rounds).take(call, call.params)
+
+
+def _sealer(call: Call) -> Sealer:
+    return dialect_of(call).sealing.sealer(is_local=call.session.is_local)
 
 
 def _binding(call: Call) -> bytes:

@@ -22,13 +22,18 @@ class Sealing:
         self._secret = _checked(secret, "Server(secret=…)") if secret else None
         self._clock = clock
         self._sealer: Sealer | None = None
+        self._is_ephemeral = False
 
-    @property
-    def sealer(self) -> Sealer:
+    def sealer(self, *, is_local: bool) -> Sealer:
+        """What seals. If its key ends with this process, that is logged once a peer of the network needs it.
+
+        A local peer ends with this process too.
+        """
         if self._sealer is None:
-            from defserve.protocols.mcp.request_state import Sealer
-
-            self._sealer = Sealer(self.known() or self._ephemeral(), clock=self._clock)
+            self._sealer = self._made()
+        if self._is_ephemeral and not is_local:
+            self._is_ephemeral = False
+            _warn()
         return self._sealer
 
     def known(self) -> bytes | None:
@@ -36,16 +41,24 @@ class Sealing:
         secret = os.environ.get(VARIABLE) if self._secret is None else None
         return _checked(secret, VARIABLE) if secret else self._secret
 
-    def _ephemeral(self) -> bytes:
-        import logging
+    def _made(self) -> Sealer:
         import secrets
 
-        logging.getLogger("defserve").warning(
-            "questions are sealed with a key that ends with this process; set %s (or Server(secret=…)) so that "
-            "another process can take up their answers",
-            VARIABLE,
-        )
-        return secrets.token_bytes(32)
+        from defserve.protocols.mcp.request_state import Sealer
+
+        known = self.known()
+        self._is_ephemeral = known is None
+        return Sealer(known or secrets.token_bytes(32), clock=self._clock)
+
+
+def _warn() -> None:
+    import logging
+
+    logging.getLogger("defserve").warning(
+        "questions are sealed with a key that ends with this process; set %s (or Server(secret=…)) so that "
+        "another process can take up their answers",
+        VARIABLE,
+    )
 
 
 def _checked(secret: str | bytes, source: str) -> bytes:
