@@ -1,0 +1,20 @@
+"""The programs of FastMCP on the page for those who come from there, run with FastMCP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import migration
+from tests.scaffold.packages import ROOT, Environment
+
+pytestmark = pytest.mark.e2e
+
+
+def test_the_programs_of_fastmcp_do_what_the_page_says(tmp_path: Path):
+    environment = Environment(tmp_path / "fastmcp")
+    environment.install("fastmcp>=4.1,<5")
+    said = environment.run("python", "-m", "tests.migration", "fastmcp", cwd=ROOT).splitlines()
+    assert [line for line in said if not line.startswith("ok ")] == []
+    assert len(said) == sum(snippet.package == "fastmcp" for snippet in migration.snippets())
