@@ -1,4 +1,4 @@
-"""MGP §4.4: who confirms a dangerous call. The client where it speaks MGP, else a person behind it, else nobody may.
+"""MGP §4.4: who confirms a dangerous call. The client where it speaks MGP, else a person behind it, else its standing decides:
 
 | peer | `auto` | `always` | `never` |
 |---|---|---|---|
