@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Image, Limits, Server, Text, ToolError
+from defserve.host import Answers
 from tests.raw import ERAS, HANDSHAKE, PREFIX, STATELESS, Json, raw, text_of, turns, until
 
 pytestmark = pytest.mark.anyio
@@ -418,3 +419,31 @@ async def test_a_confirmation_that_is_not_awaited_is_neither_yes_nor_no(caplog: 
             await client.call("erase")
     assert erased == []
     assert "if await ctx.confirm" in caplog.text
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("verb", ["ask", "confirm"])
+async def test_a_question_that_a_plain_def_returns_says_what_to_write(verb: str, caplog: pytest.LogCaptureFixture):
+    server = Server("s", "1")
+
+    @server.tool
+    def erase(ctx: Context) -> str:
+        return ctx.ask("Who?", str) if verb == "ask" else ctx.confirm("Sure?")  # type: ignore[return-value]
+
+    async with server.connect(answers=Answers(ask=lambda message, schema: {"value": True})) as client:
+        with pytest.raises(ToolError, match="internal error"):
+            await client.call("erase")
+    assert f"erase is a plain def: write ctx.wait(ctx.{verb}(…)), or make it async def\nerase is at " in caplog.text
+
+
+async def test_a_question_that_an_async_def_returns_lacks_its_await(caplog: pytest.LogCaptureFixture):
+    server = Server("s", "1")
+
+    @server.tool
+    async def erase(ctx: Context) -> str:
+        return ctx.ask("Who?", str)  # type: ignore[return-value]
+
+    async with server.connect() as client:
+        with pytest.raises(ToolError, match="internal error"):
+            await client.call("erase")
+    assert "`await` is missing before ctx.ask(…)\nerase is at " in caplog.text

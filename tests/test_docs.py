@@ -72,6 +72,16 @@ def test_each_python_block_runs(page: Path, pytester: pytest.Pytester, monkeypat
     assert result.parseoutcomes().get("passed", 0) >= shown
 
 
+def test_the_first_call_of_the_readme_prints_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    readme = text_of("README.md")
+    server = tmp_path / "calc.py"
+    server.write_text(blocks(readme)[0], encoding="utf-8")
+    (line,) = re.findall(r"^defserve (call calc\.py .*?) +# (.*)$", readme, re.MULTILINE)
+    command, said = line[0].replace("calc.py", str(server)), line[1]
+    assert main(command.split()) == 0
+    assert capsys.readouterr().out == f"{said}\n"
+
+
 def test_every_limit_is_in_the_table():
     rows = re.findall(r"^\| `(\w+)` \| ([\d.]+) \| \S", text_of("docs/limits-and-errors.md"), re.MULTILINE)
     assert rows == [(field.name, str(field.default)) for field in dataclasses.fields(Limits)]

@@ -19,6 +19,7 @@ from tests.troubleshooting import (
     ADD,
     COUNT,
     HEAD,
+    NAME,
     TOKEN,
     Desk,
     a_question_without_an_answer,
@@ -176,6 +177,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "this needs a client that offers <capability>, and this one does not": lambda _: called(
         one_tool(ask), "ask", offers=()
     ),
+    "there is no answer to '<question>'": lambda desk: desk.calls("name", "--yes", text=NAME),
     "the user declined: <question>": lambda _: called(one_tool(ask), "ask", Decline),
     "<server> has no tool '<name>'": lambda desk: desk.calls("ad", "a=1"),
     "'<word>' is not an argument": lambda desk: desk.calls("add", "1", "2"),
@@ -193,6 +195,9 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     ),
     "<tool> has to be confirmed, and this client cannot be asked: <fix>": lambda _: called(
         one_tool(wipe, confirm="always"), "wipe", offers=()
+    ),
+    "<tool> is dangerous and needs a yes": lambda desk: desk.calls(
+        "wipe", text="@server.tool\n@dangerous('filesystem.write')\ndef wipe() -> str: ...\n"
     ),
     "<tool> was not confirmed: the user said no; do not call it again unasked": lambda _: called(
         one_tool(wipe), "wipe", {"value": False}
@@ -233,6 +238,10 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
         desk.types("new", "weather-mcp", "--yes"),
     )[1],
     "problem: README: it has no marker; add: <!-- mcp-name: io.github.USER/NAME -->": packaged_without_a_marker,
+    "still as 'new' made it: <answers>": lambda desk: (
+        desk.types("new", "weather-mcp", "--yes"),
+        desk.types("publish", "weather-mcp"),
+    )[1],
     "<uploader> is not here, and nothing was uploaded": published_without_an_uploader,
     "<file>:<line>: this file is broken and was left alone: <problem>": lambda desk: (
         desk.has(".mcp.json", '{"mcpServers": {').has("server.py", HEAD + ADD).types("install", "server.py")

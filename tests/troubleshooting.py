@@ -40,6 +40,7 @@ FRAMEWORK = Path(__file__).parents[1] / "framework"
 HEAD = "from defserve import *\nserver = Server('calc', '1')\n"
 TOKEN = "k-long-random-text"
 ADD = "@server.tool\ndef add(a: int, b: int) -> int:\n    'Add.'\n    return a + b\n"
+NAME = "@server.tool\nasync def name(ctx: Context) -> str:\n    return await ctx.ask('Who?', str)\n"
 COUNT = """
 from pydantic import BaseModel
 class Counter(BaseModel):

@@ -92,13 +92,17 @@ class Confirmation(Coroutine[Any, Any, bool]):
     """The answer to `ctx.confirm`, once awaited. Without `await` it would be as true as any object, so it says so."""
 
     __slots__ = ("_asking",)
+    __name__ = "Context.confirm"
 
     def __init__(self, asking: Coroutine[Any, Any, bool]) -> None:
         self._asking = asking
 
     def __bool__(self) -> bool:
         self._asking.close()
-        raise UsageError("ctx.confirm(…) is a question, not its answer", fix="if await ctx.confirm(…):")
+        raise UsageError(
+            "ctx.confirm(…) is a question, not its answer",
+            fix="if await ctx.confirm(…): – or, in a plain def, if ctx.wait(ctx.confirm(…)):",
+        )
 
     def __await__(self) -> Generator[Any, Any, bool]:
         return self._asking.__await__()

@@ -58,7 +58,7 @@ def _on_network(server: Served, on: str, options: WebFields) -> int:
     from defserve import web
     from defserve.runner.address import Address
 
-    return web.run(server.composition, server.mcp, server.auth, Address.parse(on), options)
+    return web.run(server.composition, server.mcp, server.auth, Address.parse(on, "/mcp"), options)
 
 
 def _in_topic(server: Served, on: str, token: str | None, token_file: str | None) -> int:

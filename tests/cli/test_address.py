@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -71,6 +72,7 @@ def test_nobody_at_an_address_is_unreachable(defserve: Run, scheme: str):
     code, out, err = defserve("list", url)
     assert (code, out) == (4, "")
     assert f"{url} cannot be reached" in err
+    assert f"fix: nothing listens there: start it with defserve run FILE --on {url}\n" in err
 
 
 @pytest.mark.parametrize(
@@ -100,3 +102,17 @@ async def _never(exchange: Exchange) -> None:
 
 async def _serve(handle: Callable[[ServerConnection], object]) -> serve:
     return serve(handle, "127.0.0.1", 0, subprotocols=["mcp"])  # pyright: ignore
+
+
+@pytest.mark.parametrize(("argv", "name"), [([], "pretend"), (["--name", "mine"], "mine")])
+def test_a_server_at_an_address_is_installed_under_its_own_name(
+    defserve: Run, elsewhere: Web, folder: Path, argv: list[str], name: str
+):
+    assert defserve("install", elsewhere.url, "--token", "t0ken", *argv).code == 0
+    entry = {"type": "http", "url": elsewhere.url, "headers": {"Authorization": "Bearer t0ken"}}
+    assert json.loads((folder / ".mcp.json").read_text())["mcpServers"] == {name: entry}
+
+
+def test_a_server_that_is_not_there_yet_is_installed_under_its_hosts_name(defserve: Run, folder: Path):
+    assert defserve("install", "http://127.0.0.1:9/mcp").code == 0
+    assert list(json.loads((folder / ".mcp.json").read_text())["mcpServers"]) == ["127-0-0-1"]

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from defserve.cli.call import fit
+from defserve import Server
+from defserve.cli.call import fit, unknown_tool
 from defserve.cli.questions import terminal_answers
+from defserve.cli.tracebacks import MORE, OURS, PYTHONS, brief
 from tests.cli.conftest import Outcome
 
 Run = Callable[..., Outcome]
@@ -186,3 +190,50 @@ def test_what_a_person_declined_is_said_to_them(defserve: Run, folder: Path, per
     (folder / "todo.py").write_text(TODO.format(confirm="auto"))
     person("y\n", "\n")
     assert defserve("call", "todo.py", "rename").err.endswith("error: you declined: The new name?\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["--name", "Ada"], "write name=Ada;"),
+        (["--name", "Ada L"], "write name='Ada L';"),
+        (["--name=Ada"], "write name=Ada;"),
+        (["--name=Ada L"], "write name='Ada L';"),
+        (["--first-name"], "write first_name=…;"),
+        (["--9"], "see defserve call --help"),
+    ],
+)
+def test_an_argument_written_as_an_option_is_told_how_to_write_it(defserve: Run, words: list[str], fix: str):
+    code, _, err = defserve("call", CALCULATOR, "greet", *words)
+    assert (code, f"fix: {fix}" in err) == (1, True), err
+
+
+@pytest.mark.anyio
+async def test_who_is_shown_no_tools_is_told_that_the_token_may_be_why():
+    async with Server("shop", "1").connect() as client:
+        told = [str(unknown_tool(client, "buy", [], Namespace(token=token, header=[]))) for token in ("t", None)]
+    assert told == [
+        "shop shows you no tools; this token may be allowed none",
+        "shop has no tool 'buy'\n  fix: it has none",
+    ]
+
+
+def test_an_exception_is_shown_by_the_authors_frames_and_whole_with_verbose(
+    defserve: Run, folder: Path, caplog: pytest.LogCaptureFixture
+):
+    (folder / "broken.py").write_text(
+        "import json\nfrom defserve import Server\nserver = Server('broken', '1')\n"
+        "@server.tool\ndef boom() -> str:\n    return json.loads('{')\n"
+    )
+    assert defserve("call", "broken.py", "boom").code == 5
+    defserve("call", "broken.py", "boom", "-v")
+    brief, whole = caplog.messages
+    assert re.findall(r'File ".*?(\w+\.py)"', brief) == ["broken.py"]
+    assert "return json.loads('{')" in brief and "JSONDecodeError: Expecting" in brief and brief.endswith(MORE)
+    assert "tools.py" in whole and "decoder.py" in whole and MORE not in whole
+
+
+def test_a_traceback_of_packages_alone_only_loses_our_frames():
+    text = f'Traceback:\n  File "{OURS}/x.py", line 1, in a\n    a()\n  File "{PYTHONS[0]}/y.py", line 2, in b\nE: e\n'
+    assert brief(text) == f'Traceback:\n  File "{PYTHONS[0]}/y.py", line 2, in b\nE: e\n{MORE}'
+    assert brief("no traceback\n") == "no traceback\n"

@@ -15,6 +15,7 @@ from tests.cli.conftest import Outcome
 
 Run = Callable[..., Outcome]
 
+HEADERS = {"A": "b", "Authorization": "Bearer t0ken"}
 CALC = '''
 from defserve import Server
 
@@ -75,8 +76,30 @@ def test_every_client_is_told_and_can_be_made_to_forget(defserve: Run, home: Pat
     read = tomllib.loads if known.format == "toml" else json.loads
     entry = read(path.read_text())[known.key]["mine"]
     assert entry["env"] == {"K": "v"} and entry["args"][-1].endswith("calc.py:other")
+    assert defserve("install", "calc.py", "--client", client, "--name", "ours").code == 0
     assert defserve("uninstall", "mine", "--client", client).code == 0
-    assert not read(path.read_text()).get(known.key)
+    assert list(read(path.read_text())[known.key]) == ["ours"]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_file_that_was_made_for_a_server_goes_with_it(defserve: Run, home: Path, client: str):
+    path = CLIENTS[client].path(None, Path.cwd())
+    defserve("install", "calc.py", "--client", client)
+    defserve("install", "calc.py", "--client", client, "--env", "K=v")
+    assert path.with_name(path.name + ".bak").exists()
+    code, out, _ = defserve("uninstall", "my-calc", "--client", client, "--dry-run")
+    assert (code, path.exists()) == (0, True) and "my-calc" in out
+    code, out, _ = defserve("uninstall", "my-calc", "--client", client)
+    assert (code, out) == (0, f"my-calc was all that {path} held: it is removed\n")
+    assert not path.exists() and not path.with_name(path.name + ".bak").exists()
+
+
+@pytest.mark.parametrize("before", ['{ "mcpServers": {} }', '{"mcpServers": {}, "theme": "x"}', "// mine\n{}\n"])
+def test_a_file_that_somebody_else_made_stays(defserve: Run, home: Path, before: str):
+    Path(".mcp.json").write_text(before)
+    defserve("install", "calc.py")
+    assert defserve("uninstall", "my-calc").code == 0
+    assert "my-calc" not in Path(".mcp.json").read_text()
 
 
 def test_a_dry_run_shows_the_change_and_makes_none(defserve: Run, home: Path):
@@ -116,10 +139,11 @@ def test_the_same_again_changes_nothing(defserve: Run, home: Path):
 
 
 def test_an_address_and_a_command_can_be_installed(defserve: Run, home: Path):
-    assert defserve("install", "https://example.com:8443/mcp", "-H", "A: b").code == 0
+    address = ("https://example.com:8443/mcp", "--name", "example-com")
+    assert defserve("install", *address, "-H", "A: b", "--token", "t0ken").code == 0
     assert defserve("install", "--name", "py", "--", sys.executable, "x.py", "--flag").code == 0
     servers = json.loads(Path(".mcp.json").read_text())["mcpServers"]
-    assert servers["example-com"] == {"type": "http", "url": "https://example.com:8443/mcp", "headers": {"A": "b"}}
+    assert servers["example-com"] == {"type": "http", "url": "https://example.com:8443/mcp", "headers": HEADERS}
     assert servers["py"] == {"type": "stdio", "command": sys.executable, "args": ["x.py", "--flag"]}
 
 
@@ -133,9 +157,12 @@ def test_an_address_and_a_command_can_be_installed(defserve: Run, home: Path):
         (["install", "calc.py", "--client", "codex", "--scope", "project"], "has no settings for a project"),
         (["install", "calc.py", "--env", "K"], "'K' is no variable"),
         (["install", "calc.py", "--name", "a b"], "cannot be the name of a server"),
+        (["install", "calc.py", "--token", "t"], "tokens and headers are for a server at an address"),
+        (["install", "calc.py", "-H", "A: b"], "tokens and headers are for a server at an address"),
         (["install", "--", "no-such-command-here"], "there is no command"),
         (["install", "https://example.com/mcp", "--client", "claude-desktop"], "starts commands only"),
         (["uninstall", "nothing"], "there is no server 'nothing'"),
+        (["uninstall", "nothing"], "fix: it names none"),
     ],
 )
 def test_wrong_usage_is_explained_and_nothing_is_written(defserve: Run, home: Path, argv: list[str], complaint: str):

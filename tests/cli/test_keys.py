@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,3 +83,28 @@ def test_wrong_usage_is_explained(defserve: Run, argv: list[str], complaint: str
     code, out, err = defserve("keys", *argv)
     assert (code, out) == (1, "")
     assert complaint in err and "fix: " in err
+
+
+def test_a_key_can_be_put_into_a_file_that_only_its_owner_reads(defserve: Run, folder: Path):
+    old = os.umask(0)
+    try:
+        code, out, err = defserve("keys", "create", "alice", "--allow", "ToolInvoke(add)", "--out", "alice.key")
+    finally:
+        os.umask(old)
+    assert (code, out) == (0, "") and "The key of alice is in alice.key" in err
+    assert stat.S_IMODE((folder / "alice.key").stat().st_mode) == 0o600
+    holder = asyncio.run(ApiKeys("keys.json").verify((folder / "alice.key").read_text().strip()))
+    assert isinstance(holder, KeyHolder) and holder.id == "alice"
+
+
+def test_a_file_that_is_there_is_no_place_for_a_key(defserve: Run, folder: Path):
+    (folder / "alice.key").write_text("mine")
+    code, _, err = defserve("keys", "create", "alice", "--out", "alice.key")
+    assert (code, "alice.key cannot be made: File exists" in err) == (1, True)
+    assert (folder / "alice.key").read_text() == "mine"
+    assert defserve("keys", "list").out == "There are no keys.\n"
+
+
+def test_where_no_key_is_made_no_file_stays(defserve: Run, folder: Path):
+    assert defserve("keys", "create", "alice", "--allow", "Everything", "--out", "alice.key").code == 1
+    assert not (folder / "alice.key").exists()

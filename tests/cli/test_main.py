@@ -39,9 +39,13 @@ def test_the_version_is_ours(defserve: Run):
 
 
 def test_an_unknown_command_is_wrong_usage(defserve: Run):
-    code, _, err = defserve("lst")
+    code, _, err = defserve("xyzzy")
     assert code == 1
-    assert "no command 'lst'" in err and "run, dev, list, call" in err
+    assert "no command 'xyzzy'" in err and "run, dev, list, call" in err
+
+
+def test_a_command_that_is_misspelt_is_met_with_a_suggestion(defserve: Run):
+    assert defserve("lsit") == (1, "", "error: there is no command 'lsit'\n  fix: did you mean 'list'?\n")
 
 
 @pytest.mark.parametrize(

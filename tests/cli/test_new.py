@@ -58,8 +58,10 @@ def test_flags_answer_the_questions(defserve: Run, folder: Path):
         (["x", "--template", "no"], "invalid choice: 'no'"),
         (["x", "--licence", "GPL"], "invalid choice: 'GPL'"),
         (["x", "--name", "y"], "two names"),
-        (["json", "--yes"], "package_name: 'json' is the name of something else"),
-        (["9x", "--yes"], "project_slug: '9x' will not do"),
+        (["json", "--yes"], "the name 'json' cannot be used: 'json' is the name of something else"),
+        (["9x", "--yes"], "the name '9x' cannot be used: '9x' will not do"),
+        (["Bad Name!", "--yes"], "the name 'Bad Name!' cannot be used: 'bad-name!' will not do"),
+        (["x", "--package", "9x", "--yes"], "package_name: '9x' will not do"),
         (["x", "--author", 'a"b', "--yes"], "author: 'a\"b' will not do"),
         (["taken", "--yes"], "there is a taken already"),
         ([], "no name is given"),
@@ -117,3 +119,10 @@ def test_a_project_costs_less_than_a_second_of_a_process(tmp_path: Path):
         "assert not {'pydantic', 'jinja2', 'cookiecutter', 'anyio'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
+
+
+def test_what_was_made_up_is_named(defserve: Run, folder: Path):
+    out = defserve("new", "one", "--author", "Ada", "--yes").out
+    assert "made up" in out and "--github-user your-name" in out and "--licence MIT" in out and "--author" not in out
+    all_said = ("--author", "Ada", "--github-user", "ada", "--description", "Greets", "--licence", "MIT")
+    assert "made up" not in defserve("new", "two", *all_said, "--yes").out

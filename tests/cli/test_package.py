@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from defserve.packaging import uploading
+from defserve.scaffold.placeholders import placeholders
+from defserve.scaffold.project import questions
 from tests.cli.conftest import Outcome
 from tests.packaging.conftest import change, write_project
 
@@ -140,3 +142,32 @@ def test_what_has_problems_is_not_uploaded(
     (project / "README.md").write_text("# Weather")
     code, _, err = defserve("publish", str(project), "--yes")
     assert (code, uploads) == (6, []) and "it has no marker" in err and "nothing was uploaded" in err
+
+
+# -- what nobody has made their own ------------------------------------------------------------------------
+
+STILL = (
+    "still as 'new' made it: author (Your Name), GitHub account (your-name), registry name (io.github.your-name/…), "
+    "description (A server of one tool)\n  fix: edit pyproject.toml, LICENSE, manifest.json, server.json, README.md, "
+    "Dockerfile\n"
+)
+
+
+def test_a_project_as_new_made_it_is_packaged_with_a_warning_and_not_published(
+    defserve: Run, folder: Path, uploads: list[list[str]], monkeypatch: pytest.MonkeyPatch
+):
+    there(monkeypatch, "uv", "mcp-publisher")
+    defserve("new", "fresh", "--yes")
+    assert defserve("package", "fresh").err.endswith(f"warning: {STILL}")
+    code, out, err = defserve("publish", "fresh", "--yes")
+    assert (code, out, err, uploads) == (1, "", f"error: {STILL}", [])
+
+
+def test_what_is_somebodys_own_is_no_placeholder(defserve: Run, folder: Path):
+    said = ("--author", "Ada", "--github-user", "ada", "--description", "A server of one tool, and more")
+    defserve("new", "own", *said, "--yes")
+    assert placeholders(folder / "own", questions()) == []
+    readme = folder / "own" / "README.md"
+    readme.write_text(readme.read_text().replace("io.github.ada", "io.github.your-name"))
+    (left,) = placeholders(folder / "own", questions())
+    assert (str(left), left.files) == ("registry name (io.github.your-name/…)", ("README.md",))

@@ -90,6 +90,9 @@ def test_a_complaint_of_the_servers_own_is_passed_on():
     [
         ("no_such_module:server", "no module 'no_such_module'"),
         ("no_such_file.py", "no file"),
+        ("no_such_file.py", "fix: check the path"),
+        ("calc_fiev.py", "fix: did you mean calc_five.py?"),
+        ("no/such/folder.py", "fix: check the path"),
         ("calc_five:nothing", "calc_five has no 'nothing'\n  fix: it has one, two"),
         ("calc_five", "several servers: one, two\n  fix: name one: calc_five:one"),
         ("calc_five:number", "is 'int', not a server"),

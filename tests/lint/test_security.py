@@ -176,3 +176,8 @@ def test_a_feature_set_on_which_nothing_is_declared_is_unused():
         return 0
 
     assert [found.finding.subject for found in only(read(server), "unused-feature-set")] == ["feature set 'idle.one'"]
+
+
+def test_a_tool_that_asks_by_itself_is_told_how_to_be_marked():
+    (complaint,) = only(wire({"name": "delete_order"}), "unmarked-danger")
+    assert complaint.finding.fix.endswith("or, if it asks by itself, @dangerous(…, confirm=False)")

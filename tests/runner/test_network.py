@@ -86,6 +86,19 @@ def test_an_address_that_is_none_is_refused_with_those_there_are(text: str):
         Address.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("8000", "http://127.0.0.1:8000/mcp"),
+        (":8000", "http://127.0.0.1:8000/mcp"),
+        ("localhost:8000", "http://localhost:8000/mcp"),
+    ],
+)
+def test_a_port_alone_is_told_how_to_be_written(text: str, whole: str):
+    with pytest.raises(UsageError, match=f"fix: write --on {whole}$"):
+        Address.parse(text, "/mcp")
+
+
 def test_a_name_with_several_addresses_has_one_port():
     with bound(Address.parse("http://localhost:0/mcp")) as sockets:
         assert len({one.getsockname()[1] for one in sockets}) == 1

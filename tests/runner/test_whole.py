@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from defserve import Server
+from defserve import Context, Limits, Server
 from defserve.runner import network
 from defserve.runner.whole import fits
 from tests.listening import Listening, listening, parsers, request
@@ -19,8 +21,12 @@ pytestmark = pytest.mark.anyio
 VERSION = "2026-07-28"
 
 
-def parrot() -> Server:
-    server = Server("parrot", "1")
+class Answer(BaseModel):
+    value: bool
+
+
+def parrot(limits: Limits | None = None) -> Server:
+    server = Server("parrot", "1", limits=limits)
 
     @server.tool
     async def echo(text: str) -> str:
@@ -31,6 +37,12 @@ def parrot() -> Server:
     async def ponder(text: str) -> str:
         """Say it again, later."""
         await asyncio.sleep(0.01)
+        return text
+
+    @server.tool
+    async def wait(text: str) -> str:
+        """Say nothing."""
+        await asyncio.sleep(60)
         return text
 
     return server
@@ -45,12 +57,13 @@ def a_call(text: str, tool: str = "echo", *more: str) -> bytes:
     return request(*about, "accept: application/json, text/event-stream", *more, body=body)
 
 
-async def response(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Any]:
+async def response_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Any]:
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     status, lines = head.partition("\r\n")[::2]
     headers = dict(line.lower().split(": ", 1) for line in lines.strip().split("\r\n") if line)
     body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return int(status.split()[1]), headers, json.loads(body) if body else None
+    is_json = headers.get("content-type") == "application/json"
+    return int(status.split()[1]), headers, json.loads(body) if is_json else body
 
 
 def said(reply: Any) -> str:
@@ -58,7 +71,7 @@ def said(reply: Any) -> str:
 
 
 async def heard(reader: asyncio.StreamReader) -> str:
-    status, headers, reply = await response(reader)
+    status, headers, reply = await response_of(reader)
     assert (status, headers["content-type"]) == (200, "application/json")
     return said(reply)
 
@@ -129,7 +142,7 @@ async def test_who_wants_the_connection_closed_has_it_closed(parser: str):
         await warm(where)
         reader, writer = await where.connect()
         writer.write(a_call("last", "echo", "connection: close"))
-        status, headers, reply = await response(reader)
+        status, headers, reply = await response_of(reader)
         assert (status, headers["connection"], said(reply)) == (200, "close", "last")
         assert await reader.read() == b""
         writer.close()
@@ -164,7 +177,7 @@ async def test_a_refusal_looks_the_same_as_ever(parser: str):
         await warm(where)
         reader, writer = await where.connect()
         writer.write(re.sub(rb"mcp-name: echo", b"mcp-name: other", a_call("no")))
-        status, _, reply = await response(reader)
+        status, _, reply = await response_of(reader)
         assert (status, reply["error"]["code"]) == (400, -32020)
         writer.write(a_call("yes"))
         assert await heard(reader) == "yes"
@@ -190,3 +203,149 @@ async def test_an_idle_connection_is_let_go_and_a_busy_one_is_not(parser: str, m
         assert await heard(busy) == "still"
         busy_writer.close()
         idle_writer.close()
+
+
+UPGRADE = (
+    *("connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13", "sec-websocket-protocol: mcp"),
+    "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==",
+)
+HEAD = "POST /nope HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
+
+
+@parsers
+async def test_a_refusal_reaches_one_who_is_still_sending(parser: str):
+    async with listening(parrot(), parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(HEAD.format(200_000).encode())
+        assert (await response_of(reader))[0] == 404
+        for _ in range(20):
+            writer.write(b"x" * 10_000)
+            await writer.drain()
+        writer.write(a_call("after all"))
+        assert await heard(reader) == "after all"
+        writer.close()
+
+
+@parsers
+async def test_a_connection_whose_refused_body_came_late_is_only_idle(parser: str):
+    async with listening(parrot(Limits(header=0.2)), parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(HEAD.format(10).encode())
+        assert (await response_of(reader))[0] == 404
+        writer.write(b"x" * 10)
+        await asyncio.sleep(0.4)  # the time a head may take
+        writer.write(a_call("idle"))
+        assert await heard(reader) == "idle"
+        writer.close()
+
+
+@parsers
+async def test_a_head_that_grows_behind_an_open_stream_is_cut_off(parser: str):
+    async with listening(parrot(), parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(a_call("x", "wait") + b"POST /mcp HTTP/1.1\r\nhost: localhost\r\n")
+
+        async def grow() -> None:
+            for number in range(16_000):
+                writer.write(b"x-%d: " % number + b"y" * 1_000 + b"\r\n")
+                await writer.drain()
+                await asyncio.sleep(0)
+
+        # Cut off or, by h11, no longer read.
+        with pytest.raises((ConnectionError, TimeoutError)):
+            await asyncio.wait_for(grow(), 2)
+
+
+@parsers
+async def test_an_offer_of_http_2_is_ignored(parser: str):
+    async with listening(parrot(), parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(
+            a_call("java", "echo", "connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAEA")
+        )
+        assert await heard(reader) == "java"
+        writer.close()
+
+
+@parsers
+async def test_only_a_get_becomes_a_websocket(parser: str):
+    async with listening(parrot(), parser=parser) as where:
+        reader, writer = await where.connect()
+        key = "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg=="
+        writer.write(
+            a_call("no", "echo", "connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13", key)
+        )
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+
+
+@parsers
+async def test_a_socket_opened_on_a_used_connection_outlives_its_keep_alive(
+    parser: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(network, "KEEP_ALIVE", 1)
+    async with listening(parrot(), parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(a_call("first"))
+        assert await heard(reader) == "first"
+        about = (
+            "connection: upgrade",
+            "upgrade: websocket",
+            "sec-websocket-version: 13",
+            "sec-websocket-protocol: mcp",
+        )
+        writer.write(request(*about, "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==", verb="GET"))
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.6):
+                await reader.read(1)
+        writer.close()
+
+
+@parsers
+async def test_nothing_that_a_call_has_set_is_left_for_the_next_on_its_connection(parser: str):
+    marked: ContextVar[str] = ContextVar("marked", default="nothing")
+    server = Server("s", "1")
+
+    @server.tool
+    async def mark(text: str) -> str:
+        """Set it, and wait."""
+        marked.set(text)
+        await asyncio.sleep(0.05)
+        return text
+
+    @server.tool
+    async def look(text: str) -> str:
+        """What is set."""
+        return marked.get()
+
+    async with listening(server, parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(a_call("alice", "mark"))
+        await asyncio.sleep(0.02)
+        writer.write(a_call("", "look"))
+        assert [await heard(reader), await heard(reader)] == ["alice", "nothing"]
+        writer.write(a_call("", "look"))
+        assert await heard(reader) == "nothing"
+        writer.close()
+
+
+@parsers
+async def test_a_call_that_ends_while_a_question_of_its_own_waits_is_answered(parser: str):
+    server = Server("s", "1")
+
+    @server.tool
+    async def hasty(text: str, ctx: Context) -> str:
+        """Ask, and do not wait."""
+        asking = asyncio.ensure_future(ctx.ask("Really?", Answer))
+        await asyncio.sleep(0)
+        asking.cancel()
+        return text
+
+    async with listening(server, parser=parser) as where:
+        reader, writer = await where.connect()
+        for _ in range(5):
+            writer.write(a_call("done", "hasty"))
+            status, _, reply = await response_of(reader)
+            assert (status, list(reply)) == (200, ["jsonrpc", "id", "result"])
+        writer.close()

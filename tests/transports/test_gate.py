@@ -147,7 +147,7 @@ def test_a_rebound_name_is_refused_though_host_and_origin_agree(local: Gate):
     assert refusal.status == 421
 
 
-@pytest.mark.parametrize("fetch_site", ["cross-site", "Cross-Site"])
+@pytest.mark.parametrize("fetch_site", ["cross-site", "Cross-Site", "same-origin, cross-site"])
 def test_a_page_of_another_site_is_refused_where_it_shows_no_origin(local: Gate, fetch_site: str):
     refusal = local.check("localhost", None, fetch_site)
     assert refusal is not None

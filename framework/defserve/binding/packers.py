@@ -57,7 +57,9 @@ class Outcome:
 
 
 class Misfit(TypeError):
-    """A function returned what it did not promise, or what has no JSON form."""
+    """A function returned what it did not promise, or what has no JSON form. `forgotten`: the call it did not await."""
+
+    forgotten = ""
 
 
 class Aside:
@@ -190,8 +192,7 @@ def _plain_any(value: Any) -> Any:
     try:
         return pydantic_core.to_jsonable_python(value, by_alias=True)
     except (ValueError, RecursionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise Misfit(f"{_named(value)} was returned, which has no JSON form ({_unawaited(value) or reason})") from None
+        raise _misfit(value, "was returned, which has no JSON form", str(error).partition("\n")[0]) from None
 
 
 def _text(plain: Any) -> list[Part] | str:
@@ -205,9 +206,15 @@ def _json(plain: Any) -> str:
 
 
 def _unfit(value: Any, wanted: str, reason: str = "") -> Misfit:
-    said = f"{_named(value)} was returned where {wanted} was promised"
-    reason = _unawaited(value) or reason
-    return Misfit(f"{said}: {reason}" if reason else said)
+    return _misfit(value, f"was returned where {wanted} was promised", reason)
+
+
+def _misfit(value: Any, problem: str, reason: str) -> Misfit:
+    forgotten = _unawaited(value)
+    reason = f"`await` is missing before {forgotten}" if forgotten else reason
+    misfit = Misfit(f"{_named(value)} {problem}: {reason}" if reason else f"{_named(value)} {problem}")
+    misfit.forgotten = forgotten
+    return misfit
 
 
 def _named(value: Any) -> str:
@@ -215,9 +222,12 @@ def _named(value: Any) -> str:
 
 
 def _unawaited(value: Any) -> str:
-    """The usual reason for a coroutine."""
-    name: str = getattr(value, "__qualname__", "it")
-    return f"`await` is missing before {name}(…)" if isinstance(value, Coroutine) else ""
+    """The call that a coroutine comes from, as it is written; it is closed, as nobody will await it any more."""
+    name: str = getattr(value, "__qualname__", None) or getattr(value, "__name__", "it")
+    if not isinstance(value, Coroutine):
+        return ""
+    value.close()
+    return f"{name.replace('Context.', 'ctx.')}(…)"
 
 
 def _first(error: ValidationError) -> str:

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"defserve {VERSION}")
         return OK
     if args[0] not in COMMANDS:
-        return complain(f"there is no command {args[0]!r}\n  fix: use one of {', '.join(COMMANDS)}", WRONG)
+        return complain(f"there is no command {args[0]!r}\n  fix: {_instead(args[0])}", WRONG)
     return _run(args[0], args[1:])
 
 
@@ -75,6 +75,13 @@ def usage() -> str:
         f"usage: defserve COMMAND ...\n\nWrite a def, serve it.\n\ncommands:\n{lines}\n\n{EXAMPLES}\n"
         "`defserve COMMAND --help` says more."
     )
+
+
+def _instead(command: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(command, COMMANDS, 1)
+    return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(COMMANDS)}"
 
 
 def complain(text: str, code: int) -> int:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 from argparse import Namespace
+from contextlib import nullcontext
 from typing import Any, Final
 
 from defserve.cli.answering import EXAMPLE, Given, answer_of
 from defserve.cli.connecting import add_connection_options, connect
 from defserve.cli.parser import Parser
 from defserve.cli.targets import TARGET_HELP, Target, quiet, resolve, split_command
+from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import DefserveError, PeerError, ToolError, UsageError
 from defserve.host.client import Client
 from defserve.host.conversation import object_of
@@ -49,17 +52,30 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--raw", action="store_true", help="print the whole result as it came")
     add_connection_options(parser)
-    options = parser.parse_intermixed_args(before)
+    options, unknown = parser.parse_known_intermixed_args(before)
+    if unknown:
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", fix=instead(unknown[0], before))
     words: list[str] = options.words
     with quiet():
         target = resolve(words, options.module, command)
     if not words or ARGUMENT.fullmatch(words[0]):
         raise UsageError("no tool is named", fix="defserve call server.py TOOL key=value ...")
     tool, texts, values = words[0], *read_arguments(words[1:], options.json)
-    with quiet():
+    with quiet(), nullcontext() if options.verbose else brief_tracebacks():
         result = asyncio.run(call(target, tool, texts, values, options))
     print(result if isinstance(result, str) else json.dumps(result, indent=2, ensure_ascii=False))
     return 0
+
+
+def instead(unknown: str, argv: list[str]) -> str:
+    """What to write for an option that is none of ours: most likely an argument of the tool's is meant."""
+    name, equals, value = unknown.lstrip("-").partition("=")
+    after = argv[argv.index(unknown) + 1 :]
+    if not equals and after and not after[0].startswith("-"):
+        value = after[0]
+    if not name.replace("-", "_").isidentifier():
+        return "see defserve call --help"
+    return f"write {name.replace('-', '_')}={shlex.quote(value) if value else '…'}; or see defserve call --help"
 
 
 def read_arguments(words: list[str], whole: str | None) -> tuple[dict[str, str], dict[str, Any]]:
@@ -76,6 +92,8 @@ def read_arguments(words: list[str], whole: str | None) -> tuple[dict[str, str],
         if parts is None:
             raise UsageError(f"{word!r} is not an argument", fix="write key=text or key:=json")
         name, sign, text = parts.groups()
+        if name.startswith("-"):
+            raise UsageError(f"{word!r} is not an argument", fix=instead(word, [word]))
         if sign == "=":
             texts[name] = text
         else:

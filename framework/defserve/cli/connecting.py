@@ -7,16 +7,18 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from defserve.cli.targets import Target, headers_of
-from defserve.errors import PeerTimeout, UsageError
+from defserve.errors import PeerGone, PeerTimeout, UsageError
 from defserve.host.addresses import connect_url
 from defserve.host.answers import Answers
 from defserve.host.client import Client
 from defserve.host.eras import ERAS
 from defserve.host.links import Link
 from defserve.host.stdio import ProcessLink
-from defserve.transports.refusals import Challenged, HttpRefusal
+from defserve.transports.refusals import Challenged, HttpRefusal, Unreachable
+from defserve.transports.websocket_client import LOOPBACK
 
 # What a challenge says is wrong -> what helps.
 TOKENS: Final[Mapping[str | None, str]] = {
@@ -34,7 +36,8 @@ def add_connection_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="show what a started server writes to stderr")
+    told = "show what a started server writes to stderr, and whole tracebacks"
+    parser.add_argument("-v", "--verbose", action="store_true", help=told)
 
 
 @asynccontextmanager
@@ -62,11 +65,19 @@ async def connect(
     except PeerTimeout as error:
         look = "-v shows what it writes to stderr; " if target.command and not options.verbose else ""
         raise PeerTimeout(f"{error.message}\n  fix: {look}--timeout waits longer") from None
+    except Unreachable as error:
+        raise PeerGone(f"{error.message}\n  fix: {_absent(target.address)}") from None
     except Challenged as error:
         raise UsageError(error.message, fix=TOKENS.get(error.error, "give -H 'Authorization: …'")) from None
     except HttpRefusal as error:
         fix = "check the address; it mostly ends with /mcp" if error.data["status"] in (404, 405) else ""
         raise UsageError(error.message, fix=fix) from None
+
+
+def _absent(address: str) -> str:
+    if urlsplit(address).hostname in LOOPBACK:
+        return f"nothing listens there: start it with defserve run FILE --on {address}"
+    return "check the address, and that the server runs there"
 
 
 async def _link(target: Target, options: Namespace) -> Link:

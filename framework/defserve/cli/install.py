@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shlex
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from defserve.cli.parser import Parser
 from defserve.cli.targets import TARGET_HELP, configured, headers_of, load, load_package, quiet, split_command
 from defserve.clients import files, launch
 from defserve.clients.configured import Configured
 from defserve.clients.table import CLIENTS, SCOPES, Launch, client
-from defserve.errors import UsageError
-from defserve.host.addresses import is_address
+from defserve.errors import DefserveError, UsageError
+from defserve.host.addresses import connect_url, is_address
+from defserve.host.client import Client
 
 INSTALL_ABOUT: Final = """Write a server into the settings of an MCP client.
 
@@ -25,6 +28,7 @@ INSTALL_EXAMPLES: Final = """  defserve install server.py --client claude-deskto
   defserve install --client codex --name files -- npx some-mcp-server --flag
 """
 DEFAULT: Final = "mcp-json"
+PATIENCE: Final = 5.0
 
 
 def main(argv: list[str]) -> int:
@@ -38,6 +42,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
     )
+    parser.add_argument("--token", help="a bearer token for a server at an address; it is written into the settings")
     options = parser.parse_args(before)
     if sum(map(bool, (options.target, options.module, command))) != 1:
         raise UsageError("install needs one server", fix=f"say which: {TARGET_HELP}")
@@ -62,11 +67,13 @@ def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]
     """What it is called and how it is started. A server of ours is loaded first: better it fails here than there."""
     env = launch.environment(options.env)
     target: str = options.target or ""
+    if (options.token or options.header) and not is_address(target):
+        raise UsageError("tokens and headers are for a server at an address", fix="give --env NAME=VALUE instead")
     if command is not None:
         own, how = Path(command[0]).stem, launch.of_command(command, env)
     elif is_address(target):
-        host = target.partition("//")[2].partition("/")[0].partition(":")[0]
-        own, how = host, Launch(url=target, headers=headers_of(options.header))
+        headers = headers_of(options.header) | ({"Authorization": f"Bearer {options.token}"} if options.token else {})
+        own, how = options.name or _told(target, headers), Launch(url=target, headers=headers)
     elif options.module:
         own, how = _own(load_package(options.module)), launch.of_package(options.module, env)
     elif found := configured(target):
@@ -77,6 +84,21 @@ def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]
     else:
         own, how = _own(load(target)), launch.of_target(target, env)
     return launch.server_name(own, options.name), how
+
+
+def _told(address: str, headers: Mapping[str, str]) -> str:
+    """What the server at an address calls itself; its host where it does not say."""
+    import asyncio
+
+    async def ask() -> str:
+        async with Client(await connect_url(address, headers=headers), timeout=PATIENCE) as client:
+            return str(client.server_info.get("name") or "")
+
+    try:
+        told = asyncio.run(ask())
+    except DefserveError:
+        told = ""  # it may not run yet, or not be for us
+    return told or str(urlsplit(address).hostname)
 
 
 def _again(found: Configured, client: str) -> str:

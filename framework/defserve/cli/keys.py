@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TextIO, TypeVar
 
 from defserve.auth.api_keys import ApiKey, ApiKeys
 from defserve.cli.parser import Parser
@@ -18,8 +20,10 @@ from defserve.redaction import printable
 T = TypeVar("T")
 
 STORE: Final = "keys.json"
+PRIVATE: Final = 0o600
 STORE_HELP: Final = f"the file of the keys, or the address of a store: sqlite:///keys.db ({STORE})"
 CREATE_EXAMPLES: Final = """  defserve keys create alice --allow 'ToolInvoke(add)' --allow ToolsListAll
+  defserve keys create bob --allow 'ToolInvoke(*)' --out bob.key
   defserve keys create ci --allow 'ToolInvoke(*)' --expires 30d --per-minute 60 --per-hour 1000
 """
 LIST_EXAMPLES: Final = """  defserve keys list
@@ -53,24 +57,28 @@ def create(argv: list[str]) -> int:
     parser.add_argument("--expires", type=_seconds, metavar="TIME", help="good for so long: 90s, 15m, 12h, 30d, 4w")
     parser.add_argument("--per-minute", type=_count, metavar="N", help="calls a minute, and at once")
     parser.add_argument("--per-hour", type=_count, metavar="N", help="calls an hour")
+    parser.add_argument("--out", metavar="FILE", help="write the key into a new file that only you can read")
     _add_common(parser)
     options = parser.parse_args(argv)
-    made = _on(
-        options.store,
-        lambda keys: keys.create(
-            options.principal,
-            permissions=options.allow,
-            scopes=options.scope,
-            expires_in=options.expires,
-            per_minute=options.per_minute,
-            per_hour=options.per_hour,
-        ),
-    )
+    with _kept(options.out) as place:
+        made = _on(
+            options.store,
+            lambda keys: keys.create(
+                options.principal,
+                permissions=options.allow,
+                scopes=options.scope,
+                expires_in=options.expires,
+                per_minute=options.per_minute,
+                per_hour=options.per_hour,
+            ),
+        )
+        whole = json.dumps({"key": made.token, **_shown(made.key)}, indent=2)
+        print(whole if options.json else made.token, file=place)
     if options.json:
-        print(json.dumps({"key": made.token, **_shown(made.key)}, indent=2))
         return 0
-    print(made.token)
-    print(f"This is the key of {made.key.principal}; it is not shown again.", file=sys.stderr)
+    who = made.key.principal
+    told = f"The key of {who} is in {options.out}" if options.out else f"This is the key of {who}"
+    print(f"{told}; it is not shown again.", file=sys.stderr)
     if not options.allow:
         print("It may not call any tool: revoke it and make one with --allow 'ToolInvoke(*)'.", file=sys.stderr)
     return 0
@@ -139,6 +147,24 @@ def _shown(key: ApiKey) -> dict[str, Any]:
         "per_minute": key.per_minute,
         "per_hour": key.per_hour,
     }
+
+
+@contextmanager
+def _kept(path: str | None) -> Generator[TextIO]:
+    """Where a key is written: stdout, or a file that is new, private, and gone again if no key is made."""
+    if path is None:
+        yield sys.stdout
+        return
+    try:
+        file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be made: {error.strerror}", fix="name a file that is not there yet") from None
+    try:
+        with file:
+            yield file
+    except BaseException:
+        os.unlink(path)
+        raise
 
 
 def _on(store: str, work: Callable[[ApiKeys], Awaitable[T]]) -> T:

@@ -6,13 +6,13 @@ import os
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from defserve.cli.parser import Parser
 from defserve.errors import UsageError
-from defserve.scaffold.answers import Question, Questions
+from defserve.scaffold.answers import DERIVED, Question, Questions
 from defserve.scaffold.project import Project, create, questions
 
 EXAMPLES: Final = """  defserve new
@@ -31,8 +31,8 @@ OPTIONS: Final = {
     "--package": ("package_name", "the name to import it by, if not that of the distribution"),
 }
 
-# What nobody is asked: it follows from the name.
-DERIVED: Final = ("project_slug", "package_name")
+# What has no default that would do for everybody.
+PERSONAL: Final = ("description", "author", "github_user", "licence")
 
 Read = Callable[[], str]
 
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     if not options.yes:
         given = ask(asked, given) if sys.stdin.isatty() else named(given)
     project = create(given, Path(options.output))
-    print("\n".join(report(project)))
+    print("\n".join(report(project, made_up(project.answers, given))))
     return 0
 
 
@@ -110,7 +110,13 @@ def _ask_one(asked: Questions, question: Question, answers: Mapping[str, str], r
             return answer
 
 
-def report(project: Project) -> Iterator[str]:
+def made_up(answers: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
+    """The answers that nobody gave and that say who somebody is or what they want: option and answer."""
+    named = {question: option for option, (question, _) in OPTIONS.items() if question in PERSONAL}
+    return [f"{option} {shlex.quote(answers[name])}" for name, option in named.items() if name not in given]
+
+
+def report(project: Project, guesses: Sequence[str] = ()) -> Iterator[str]:
     """What was made, and what to type next."""
     slug, package = project.answers["project_slug"], project.answers["package_name"]
     posix = os.name == "posix"
@@ -123,6 +129,8 @@ def report(project: Project) -> Iterator[str]:
     yield "  pip install -e '.[dev]'" if posix else '  pip install -e ".[dev]"'
     yield "  pytest"
     yield f"  defserve list -m {package}"
+    if guesses:
+        yield f"\nNobody was asked, so these were made up; edit them before you publish:\n  {', '.join(guesses)}"
     yield f"\n`defserve add tool NAME` adds to it; `{slug}` is the command it installs; README.md has the rest."
 
 

@@ -11,6 +11,8 @@ from typing import Final
 from defserve.cli.parser import Parser
 from defserve.packaging.package import Package, make_package
 from defserve.packaging.project import Project, read_project
+from defserve.scaffold.placeholders import Placeholder, placeholders
+from defserve.scaffold.project import questions
 
 ABOUT: Final = """Build wheel, sdist, server.json, MCPB bundle and tools.json of a project, and check that they agree.
 
@@ -39,6 +41,8 @@ def main(argv: list[str]) -> int:
         print(f"{package.wheel.name} {package.wheel.version}")
         for path in package.files:
             print(f"  {path}")
+    if still := placeholders(Path(options.folder).resolve(), questions()):
+        print(f"warning: {unedited(still)}", file=sys.stderr)
     return report(package)
 
 
@@ -52,6 +56,12 @@ def packaged(options: Namespace) -> tuple[Project, Package, Path]:
     project = read_project(options.folder)
     out = Path(options.out).resolve() if options.out else project.folder / "dist"
     return project, make_package(project, out), out
+
+
+def unedited(found: list[Placeholder]) -> str:
+    """What nobody has made their own yet, and where."""
+    files = dict.fromkeys(name for each in found for name in each.files)
+    return f"still as 'new' made it: {', '.join(map(str, found))}\n  fix: edit {', '.join(files)}"
 
 
 def report(package: Package) -> int:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
 
 from defserve.cli import complain
-from defserve.cli.package import add_package_options, packaged, report
+from defserve.cli.package import add_package_options, packaged, report, unedited
 from defserve.cli.parser import Parser
 from defserve.packaging.uploading import check_ready, uploads
+from defserve.scaffold.placeholders import placeholders
+from defserve.scaffold.project import questions
 
 ABOUT: Final = """Build and check a project as `defserve package` does, then show the commands that upload it.
 
@@ -27,6 +30,8 @@ def main(argv: list[str]) -> int:
     choice.add_argument("--dry-run", action="store_true", help="only show the commands; the default")
     choice.add_argument("--yes", action="store_true", help="run them")
     options = parser.parse_args(argv)
+    if still := placeholders(Path(options.folder).resolve(), questions()):
+        return complain(unedited(still), 1)
     _, package, out = packaged(options)
     if package.problems:
         code = report(package)

@@ -25,6 +25,11 @@ def main(argv: list[str]) -> int:
     path = known.path(options.scope, Path.cwd())
     edit = files.remove(path, known.format, (known.key, options.name))
     if not edit.changes:
-        there = ", ".join(files.holds(path, known.format).get(known.key) or ()) or "none"
-        raise UsageError(f"there is no server {options.name!r} in {path}", fix=f"name one of these: {there}")
+        there = ", ".join(files.holds(path, known.format).get(known.key) or ())
+        fix = f"name one of these: {there}" if there else "it names none; --client and --scope say whose settings"
+        raise UsageError(f"there is no server {options.name!r} in {path}", fix=fix)
+    if not options.dry_run and files.holds_only(path, known.format, (known.key, options.name)):
+        files.discard(path)
+        print(f"{options.name} was all that {path} held: it is removed")
+        return 0
     return finish(edit, options.dry_run, f"{options.name} is no longer in {path}")

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from defserve.clients import jsonc, tomltext
 from defserve.clients.table import Format
 from defserve.errors import UsageError
+from defserve.jsonvalue import is_mapping
 
 BACKUP: Final = ".bak"
 PRIVATE: Final = 0o600
@@ -72,6 +73,23 @@ def remove(path: Path, format: Format, keys: Sequence[str]) -> Edit:
     """The file without what is at `keys`."""
     before = read(path)
     return Edit(path, before, _edited(path, lambda: REMOVE[format](before or "", keys)))
+
+
+def holds_only(path: Path, format: Format, keys: Sequence[str]) -> bool:
+    """Whether the file is, to the byte, what `put` makes of nothing: then it was made for what is at `keys`."""
+    value = holds(path, format)
+    for key in keys:
+        value = value.get(key) if is_mapping(value) else None
+    return value is not None and not path.is_symlink() and read(path) == PUT[format]("", keys, value)
+
+
+def discard(path: Path) -> None:
+    """Remove a file and its backup. Raises UsageError."""
+    try:
+        path.unlink()
+        path.with_name(path.name + BACKUP).unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be removed: {error.strerror}", fix="check the permissions") from None
 
 
 def holds(path: Path, format: Format) -> Any:

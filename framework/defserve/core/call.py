@@ -115,6 +115,8 @@ class Call(Locals):
             self.session.engine.soon(self._unwind)
 
     def _unwind(self) -> None:
+        if self.settled:
+            return  # by itself, meanwhile; its task may have gone on to something else
         # A thread that waits leaves the function by itself, before what it uses is torn down.
         if self._children:
             self._stop_children()

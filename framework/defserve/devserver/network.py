@@ -22,7 +22,7 @@ READY = b"ready\n"
 
 def serve(plan: Plan, files: Files, grace: float) -> int:
     """Keep an address served until a signal ends it; the exit code. Raises UsageError where it cannot be had."""
-    address = Address.parse(plan.options["on"])
+    address = Address.parse(plan.options["on"], "/mcp")
     if os.name != "posix":
         raise UsageError("dev serves on a socket only where children inherit it", fix="use stdio:, or defserve run")
     with bound(address) as sockets, tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder:

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.host.conversation import object_of, peer_error
-from defserve.transports.refusals import Challenged, HttpRefusal
+from defserve.transports.refusals import Challenged, HttpRefusal, Unreachable
 from defserve.version import VERSION
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Endpoint:
         return HttpRefusal(f"{text}: {words}" if words else text, data={"status": status})
 
     def unreachable(self, error: Exception) -> PeerGone:
-        return PeerGone(f"{self} cannot be reached: {str(error) or type(error).__name__}")
+        return Unreachable(f"{self} cannot be reached: {str(error) or type(error).__name__}")
 
     async def aclose(self) -> None:
         await self._http.aclose()

@@ -113,10 +113,24 @@ def _import(name: str) -> ModuleType:
         raise _failed(f"importing {name!r}", error) from error
 
 
+def _instead(given: str) -> str:
+    """What to do about a file that is not there: it may be one beside it that is meant."""
+    from difflib import get_close_matches
+
+    folder, name = os.path.split(given)
+    try:
+        beside = [each[:-3] for each in os.listdir(folder or os.curdir) if each.endswith(".py")]
+    except OSError:
+        beside = []
+    close = get_close_matches(name.removesuffix(".py"), beside, 1)
+    meant = f"did you mean {os.path.join(folder, close[0])}.py? If not, " if close else ""
+    return f"{meant}check the path; it is relative to the current folder"
+
+
 def _load_file(given: str) -> ModuleType:
     path = os.path.abspath(given)
     if not os.path.isfile(path):
-        raise UsageError(f"there is no file {path!r}", fix="check the path; it is relative to the current folder")
+        raise UsageError(f"there is no file {path!r}", fix=_instead(given))
     folder, name = os.path.dirname(path), os.path.basename(path).removesuffix(".py")
     if folder not in sys.path:
         # As `python server.py` does: the file's neighbours are importable.

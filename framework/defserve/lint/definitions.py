@@ -37,7 +37,7 @@ class Parameter:
 class Definition:
     """One tool, resource, template or prompt. `where` is empty for what was only heard of over a wire.
 
-    `trusts`: the author has said that nothing need look at its arguments.
+    `trusts`: the author has said that nothing need look at its arguments. `function` is the author's, if it is here.
     """
 
     kind: str
@@ -47,6 +47,7 @@ class Definition:
     parameters: tuple[Parameter, ...] = ()
     security: Mapping[str, Any] = field(default_factory=dict[str, Any])
     trusts: bool = False
+    function: Any = None
 
     @property
     def description(self) -> str:

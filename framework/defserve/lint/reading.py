@@ -38,8 +38,9 @@ def _declared(server: Server, item: Definition) -> Item[Any] | None:
 def _completed(item: Definition, declared: Any) -> Definition:
     if declared is None:
         return item
+    item = replace(item, where=declared.where, function=declared.function.signature.function)
     if item.kind != "tool":
-        return replace(item, where=declared.where)
+        return item
     security = guarded(declared)
     validators = security.security.validators if security is not None else ()
     judged = any(validator != "none" for validator in validators)
@@ -48,7 +49,6 @@ def _completed(item: Definition, declared: Any) -> Definition:
     named = judged and not in_types
     return replace(
         item,
-        where=declared.where,
         parameters=parameters_of(item.wire, lambda name: named or name in in_types),
         trusts="none" in validators,
     )

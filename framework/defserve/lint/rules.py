@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from defserve.lint import schemas, security, texts
+from defserve.lint import awaits, schemas, security, texts
 from defserve.lint.definitions import Definitions
 from defserve.lint.finding import Finding
 
@@ -37,5 +37,6 @@ RULES: Final[dict[str, Rule]] = {
     "unguarded-parameter": Rule("error", "a command, URL, path or code that nothing judges", security.unguarded),
     "unmarked-danger": Rule("error", "a tool that destroys or runs things and carries no mark", security.unmarked),
     "security-contradiction": Rule("error", "marks, annotations and name that disagree", security.contradictions),
+    "forgotten-await": Rule("error", "a question of the Context's that nobody waits for", awaits.forgotten),
     "unused-feature-set": Rule("warning", "a feature set on which nothing is declared", security.unused_sets),
 }

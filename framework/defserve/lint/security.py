@@ -38,7 +38,8 @@ def unmarked(found: Definitions) -> Iterator[Finding]:
             yield about(
                 tool,
                 f"{harm}, by its name, and carries no mark",
-                "put @dangerous(…) or @moderate(…) above its def: then it is confirmed, and clients are told",
+                "put @dangerous(…) or @moderate(…) above its def: then it is confirmed, and clients are told;"
+                " or, if it asks by itself, @dangerous(…, confirm=False)",
             )
 
 

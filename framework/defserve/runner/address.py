@@ -28,8 +28,8 @@ class Address:
     path: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> Address:
-        """Raises UsageError that lists the forms there are."""
+    def parse(cls, text: str, path: str = "") -> Address:
+        """Raises UsageError that lists the forms there are; who gives a port alone is shown it whole, with `path`."""
         scheme, _, rest = text.partition(":")
         if scheme == "stdio" and not rest:
             return cls("stdio")
@@ -37,6 +37,8 @@ class Address:
             return cls("unix", rest)
         if scheme in PORTS and rest.startswith("//"):
             return cls._network(scheme, rest[2:], text)
+        if origin := _origin(text):
+            raise UsageError(f"cannot serve on {text!r}", fix=f"write --on {origin}{path}")
         raise UsageError(f"cannot serve on {text!r}", fix=f"use one of: {', '.join(SCHEMES.values())}")
 
     @classmethod
@@ -54,3 +56,11 @@ class Address:
             host = f"[{self.host}]" if ":" in self.host else self.host
             return f"{self.scheme}://{host}:{self.port}{self.path}"
         return f"{self.scheme}:{self.host}"
+
+
+def _origin(text: str) -> str | None:
+    """What a port, or a host and a port, is short for."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535 or "/" in host:
+        return None
+    return f"http://{host or '127.0.0.1'}:{port}"

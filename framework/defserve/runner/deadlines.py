@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import MutableMapping
 from typing import Any, cast
 
@@ -15,6 +16,10 @@ STALL = 30.0
 TIMEOUT = b"408 Request Timeout"
 TOO_LARGE = b"431 Request Header Fields Too Large"
 UNAVAILABLE = b"503 Service Unavailable"
+BAD_REQUEST = b"400 Bad Request"
+
+# Java's client offers HTTP/2 with every first request. A server may ignore that; httptools drops the body instead.
+_H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
 
 
 class Paced(asyncio.Protocol):
@@ -59,6 +64,7 @@ class Timely(Paced):
     """
 
     limits: Limits
+    scope: Any
     cycle: Any
     connections: set[Any]
     _deadline: asyncio.TimerHandle | None = None
@@ -70,16 +76,25 @@ class Timely(Paced):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
+        before, is_head = self.cycle, self._is_read
+        if b"h2c" in data and self._is_between:
+            data = _without_h2c(data)
         super().data_received(data)
-        if self._deadline is None and self.cycle is not None and not self.cycle.response_complete:
-            return  # as usual, the head came in one piece
-        if not self._awaits_head:
+        if self.cycle is not before:
+            # A head is there, as a rule with all that belongs to it.
             self._head_bytes = 0
             self._head_is_there()
-            return
-        self._head_bytes += len(data)
+        elif is_head and not self._upgraded and not self.transport.is_closing():
+            self._take_head(len(data))
+
+    def _take_head(self, size: int) -> None:
+        """Part of a head came, which may be long before it is its turn."""
+        self._head_bytes += size
         if self._head_bytes > HEAD_BYTES:
-            self.turn_away(TOO_LARGE)
+            if self._is_between:
+                self.turn_away(TOO_LARGE)
+            else:
+                self.transport.abort()  # in the middle of a response nothing else can be said
         elif self._deadline is None:
             self._await_head()
 
@@ -90,15 +105,23 @@ class Timely(Paced):
     def handle_websocket_upgrade(self, *request: Any) -> None:
         """From here on another protocol has the connection."""
         self._upgraded = True
-        if len(self.connections) > self.limits.connections:
+        if (request[0].method if request else self.scope["method"].encode()) != b"GET":
+            self.turn_away(BAD_REQUEST)  # the other protocol would say nothing
+        elif len(self.connections) > self.limits.connections:
             self.turn_away(UNAVAILABLE)
         else:
             cast(Any, super()).handle_websocket_upgrade(*request)
 
     @property
-    def _awaits_head(self) -> bool:
-        is_between = self.cycle is None or self.cycle.response_complete
-        return is_between and not self._upgraded and not self.transport.is_closing()
+    def _is_between(self) -> bool:
+        """Whether nothing is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def _is_read(self) -> bool:
+        """Whether all of the last request came: one that was refused early is still on its way. As h11 sees it."""
+        state = getattr(getattr(self, "conn", None), "their_state", None)
+        return str(state) != "SEND_BODY"
 
     def _await_head(self) -> None:
         self._deadline = asyncio.get_running_loop().call_later(self.limits.header, self._too_late)
@@ -110,8 +133,12 @@ class Timely(Paced):
 
     def _too_late(self) -> None:
         self._deadline = None
-        if self._awaits_head:
+        if self._upgraded or self.transport.is_closing():
+            return
+        if self._is_between:
             self.turn_away(TIMEOUT)
+        else:
+            self._await_head()
 
     def turn_away(self, status: bytes) -> None:
         """Say no without having read a request, and hang up."""
@@ -137,9 +164,14 @@ class Lasting(Paced):
             cast(Any, super()).shutdown()
 
 
+def _without_h2c(data: bytes) -> bytes:
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _H2C.sub(b"", head) + end + rest
+
+
 def with_deadlines(protocol: Any, limits: Limits) -> type[asyncio.Protocol]:
     """uvicorn's class for one HTTP parser, made to hurry its peers."""
-    mixed_in = (Timely, Whole) if fits(protocol) else (Timely,)
+    mixed_in = (Whole, Timely) if fits(protocol) else (Timely,)
     return type(f"Timely{protocol.__name__}", (*mixed_in, protocol), {"limits": limits})
 
 

@@ -159,6 +159,8 @@ def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict
         "http": options.parser,
         "lifespan": "on",
         "access_log": False,
+        # Else a request that came while another was answered begins with what that one has set.
+        "reset_contextvars": True,
         "log_level": "warning",
         "server_header": False,
         "date_header": False,

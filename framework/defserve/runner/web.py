@@ -147,12 +147,13 @@ class WebDesk:
 
     def end(self, conversation: Session) -> None:
         """A short conversation is over. The next request of the same caller may have it, if nothing is left in it."""
-        spare = self._spare
-        if len(spare) >= SPARE or not conversation.is_untouched or conversation.engine is not self._engine:
+        if not conversation.is_untouched or conversation.engine is not self._engine:
             conversation.close()
             return
         self.composition.short_sessions.discard(conversation)
-        spare.append(conversation)
+        self._spare.append(conversation)
+        if len(self._spare) > SPARE:
+            self._spare.pop(0).close()
 
 
 def _nothing() -> None:

@@ -15,7 +15,12 @@ from typing import Any
 from defserve.transports.exchange import DIRECT
 
 # What of uvicorn is used that it does not document.
-_OF_PROTOCOL = ("on_response_complete", "timeout_keep_alive_handler", "_unset_keepalive_if_required")
+_OF_PROTOCOL = (
+    "on_message_complete",
+    "on_response_complete",
+    "timeout_keep_alive_handler",
+    "_unset_keepalive_if_required",
+)
 _OF_CYCLE = frozenset(
     ("scope", "body", "more_body", "response_started", "response_complete", "disconnected", "keep_alive")
     + ("message_event", "on_response")
@@ -52,11 +57,21 @@ class Whole(asyncio.Protocol):
     timeout_keep_alive: float
     timeout_keep_alive_task: asyncio.TimerHandle | None
     _head_bytes: int
+    _upgraded: bool
     _idle_since = 0.0
+    _read: object | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.app_state = {**self.app_state, DIRECT: self}
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()  # pyright: ignore
+        self._read = self.cycle
+
+    @property
+    def _is_read(self) -> bool:
+        return self._read is self.cycle
 
     def body_of(self, scope: MutableMapping[str, Any], limit: int) -> bytes | None:
         """The body of a request, if all of it is there and within `limit`."""
@@ -92,6 +107,8 @@ class Whole(asyncio.Protocol):
             self.flow.resume_reading()
 
     def timeout_keep_alive_handler(self) -> None:
+        if self._upgraded:
+            return  # another protocol has the connection
         left = self._idle_since + self.timeout_keep_alive - self.loop.time()
         if left <= 0 and self.cycle.response_complete and not self._head_bytes:
             super().timeout_keep_alive_handler()  # pyright: ignore

@@ -8,11 +8,14 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from defserve.errors import UsageError
 from defserve.jsonvalue import is_array, is_object
 from defserve.scaffold.rendering import Renderer
+
+DERIVED: Final = ("project_slug", "package_name")
+"""What nobody is asked: it follows from the name."""
 
 
 class Question(NamedTuple):
@@ -59,7 +62,13 @@ class Questions:
             if name.startswith("_") and not (name.startswith("__") and isinstance(value, str)):
                 continue
             answers[name] = given[name] if name in given else self.default(name, answers)
-            self.check(name, answers[name])
+            try:
+                self.check(name, answers[name])
+            except UsageError as error:
+                if name in given or name not in DERIVED:
+                    raise
+                why = error.problem.removeprefix(f"{name}: ")
+                raise UsageError(f"the name {answers['project_name']!r} cannot be used: {why}", fix=error.fix) from None
         return answers
 
     def check(self, name: str, answer: str) -> None:

@@ -87,7 +87,7 @@ class Gate:
         if values in self._passed:
             return None
         refusal = self._judge_host(host) or self._judge_origin(host or "", origin)
-        if refusal is None and origin is None and fetch_site is not None and fetch_site.lower() == "cross-site":
+        if refusal is None and origin is None and fetch_site is not None and "cross-site" in fetch_site.lower():
             # With an Origin, the list of origins has decided already.
             refusal = Refusal(403, "a page of another site may not call this server (Sec-Fetch-Site: cross-site)")
         if refusal is None:

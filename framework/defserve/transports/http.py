@@ -32,7 +32,7 @@ TAKEN_BY = (
     *(b"host", b"origin", b"sec-fetch-site", b"content-type", b"accept"),
     *(b"mcp-protocol-version", b"mcp-method", b"mcp-name"),
 )
-REMEMBERED = 1024
+REMEMBERED, LONGEST_REMEMBERED = 1024, 1024
 
 # Whether events are preferred, the version, and where the message is routed.
 Known = tuple[bool, str | None, tuple[str, str, str | None] | None]
@@ -259,7 +259,8 @@ class HttpApp:
         return False
 
     def _remember(self, values: tuple[bytes | None, ...] | None, known: Known) -> None:
-        if values is None:  # one of them came twice
+        # None: one of them came twice. Long ones would only fill the memory.
+        if values is None or sum(map(len, filter(None, values))) > LONGEST_REMEMBERED:
             return
         if len(self._taken) >= REMEMBERED:
             self._taken.clear()

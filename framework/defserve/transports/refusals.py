@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from defserve.errors import PeerError
+from defserve.errors import PeerError, PeerGone
 
 # What `error` of a challenge says -> what is wrong; without one, no token came.
 WORDS: Final[Mapping[str | None, str]] = {
@@ -16,6 +16,10 @@ WORDS: Final[Mapping[str | None, str]] = {
 }
 _BEARER: Final = re.compile(r"bearer\b\s*", re.IGNORECASE)
 _ERROR: Final = re.compile(r'\berror="?([a-z_]+)"?[, ]*')
+
+
+class Unreachable(PeerGone):
+    """Nobody answered at an address."""
 
 
 class HttpRefusal(PeerError):

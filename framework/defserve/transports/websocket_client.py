@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.transports.refusals import Challenged, HttpRefusal
+from defserve.transports.refusals import Challenged, HttpRefusal, Unreachable
 from defserve.version import VERSION
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ async def dial(
     except library.InvalidStatus as error:
         raise _refusal(address, error.response) from None
     except (OSError, TimeoutError, library.InvalidHandshake) as error:
-        raise PeerGone(f"{address} cannot be reached: {error or type(error).__name__}") from None
+        raise Unreachable(f"{address} cannot be reached: {error or type(error).__name__}") from None
     return socket, address
 
 

@@ -160,8 +160,7 @@ class Tools:
         except Exception as raised:
             error = lone(raised)
             if isinstance(error, Misfit):
-                # Its traceback ends in the framework: the function has returned.
-                error.add_note(f"{tool.function.signature.name} is at {tool.where}")
+                error = _placed(error, tool)
             if is_missing_capability(error, dialect_of(call)):
                 raise error from None
             worded = call.terms.table.failure(call, error)
@@ -206,6 +205,16 @@ def _result(call: Call, tool: Tool, value: Any) -> Params:
         if isinstance(structured, dict) or "any_structured" in dialect.has:
             found["structuredContent"] = structured
     return found
+
+
+def _placed(error: Misfit, tool: Tool) -> Misfit:
+    """The complaint with its place. Its traceback ends in the framework: the function has returned."""
+    signature = tool.function.signature
+    if error.forgotten.startswith("ctx.") and signature.flow == "sync":
+        fix = f"write ctx.wait({error.forgotten}), or make it async def"
+        error = Misfit(f"{error.forgotten} was not awaited, and {signature.name} is a plain def: {fix}")
+    error.add_note(f"{signature.name} is at {tool.where}")
+    return error
 
 
 def _joined(tool: Tool, value: Any, emitted: Emitted) -> Outcome:

@@ -1,4 +1,4 @@
-"""MGP §4.4: who confirms a dangerous call. The client where it speaks MGP, else a person behind it, else its standing decides:
+"""MGP §4.4: who confirms a dangerous call: the client if it speaks MGP, else a person, else its standing counts.
 
 | peer | `auto` | `always` | `never` |
 |---|---|---|---|

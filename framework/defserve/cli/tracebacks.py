@@ -1,0 +1,47 @@
+"""Tracebacks as an author wants them: the frames of their own code, not of what runs it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sysconfig
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+FRAME: Final = re.compile(r'^  File "([^"\n]+)", line .*\n(?:    .*\n)*', re.MULTILINE)
+OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PYTHONS: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+MORE: Final = "(-v shows every frame)"
+
+
+@contextmanager
+def brief_tracebacks() -> Generator[None]:
+    """While it lasts, what a server of ours logs shows the author's frames only."""
+    log, brief = logging.getLogger("defserve"), _Brief()
+    log.addFilter(brief)
+    try:
+        yield
+    finally:
+        log.removeFilter(brief)
+
+
+class _Brief(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        # The traceback comes as text, since its secrets were taken out.
+        if isinstance(record.args, tuple):
+            record.args = tuple(brief(given) if isinstance(given, str) else given for given in record.args)
+        return True
+
+
+def brief(text: str) -> str:
+    """A traceback without the frames of Python, of packages and of ours; without ours only, if none would be left."""
+    paths = [frame[1] for frame in FRAME.finditer(text)]
+    hidden = (OURS, *PYTHONS) if any(_is_outside(path, (OURS, *PYTHONS)) for path in paths) else (OURS,)
+    shown = FRAME.sub(lambda frame: frame[0] if _is_outside(frame[1], hidden) else "", text)
+    return text if shown == text else f"{shown.rstrip()}\n{MORE}"
+
+
+def _is_outside(path: str, folders: tuple[str, ...]) -> bool:
+    return not path.startswith(("<", *(folder + os.sep for folder in folders)))
