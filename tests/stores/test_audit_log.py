@@ -228,9 +228,10 @@ def test_a_second_process_is_refused(path: Path):
 @posix
 def test_a_forked_child_is_told_to_open_its_own(path: Path):
     script = """
-import os, sys
+import os, sys, warnings
 from defserve.errors import UsageError
 from defserve.stores.audit_log import AuditLog
+warnings.simplefilter("ignore")  # Python 3.12 advises against what is tried here
 log = AuditLog(sys.argv[1], key=sys.argv[2], linger=30)
 log.append({"who": "parent"})
 if os.fork() == 0:
