@@ -80,8 +80,9 @@ def test_environment_arguments_and_working_folder_are_honoured(
 ):
     monkeypatch.setenv("TODAY", "stormy")
     (project / "sea").mkdir()
-    link = project / "sea" / "python"
-    link.symlink_to(sys.executable)
+    own = project / "sea" / "python"
+    own.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n', encoding="utf-8")
+    own.chmod(0o755)
     entry = {"args": ["../weather_here.py", "${ABSENT:-always}", "${workspaceFolder}"], "cwd": "sea"}
     write(project, weather={"command": "./python", **entry, "env": {"MOOD": "${TODAY}"}})
     assert defserve("call", "weather", "forecast", "city=Oslo").out == f"Oslo: stormy in sea always {project}\n"
