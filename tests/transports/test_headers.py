@@ -13,11 +13,21 @@ from defserve.transports.headers import (
     accepts,
     decode_value,
     is_json,
-    mismatch,
     param_mismatch,
     prefers_events,
     routing_mismatch,
 )
+
+
+def mismatch(
+    headers: Headers,
+    method: str,
+    params: Mapping[str, Any],
+    version: str,
+    param_headers: Mapping[tuple[str, ...], str],
+) -> str | None:
+    return routing_mismatch(headers, method, params, version) or param_mismatch(headers, params, param_headers)
+
 
 VERSION = "2026-07-28"
 REGION = {("region",): "Mcp-Param-Region"}

@@ -80,8 +80,7 @@ class Exchange(Outbox):
             return
         self.keep(message, id)
         self.finished = message.answers
-        if self._wake is not None:
-            self.rouse()
+        self.rouse()
 
     def drop(self) -> None:
         """End the response without an answer; what follows is for whoever resumes it."""

@@ -155,20 +155,6 @@ def decode_value(value: str) -> str:
     return decoded.decode()
 
 
-def mismatch(
-    headers: Headers,
-    method: str,
-    params: Mapping[str, Any],
-    version: str,
-    param_headers: Mapping[tuple[str, ...], str],
-) -> str | None:
-    """Where the headers of a request disagree with its body: the text of the refusal (-32020), or None.
-
-    `version` is the body's. `param_headers` maps the path of an argument to the name of its header.
-    """
-    return routing_mismatch(headers, method, params, version) or param_mismatch(headers, params, param_headers)
-
-
 def routing(headers: Headers) -> tuple[str, str, str | None] | None:
     """Version, method and name as the headers have them; None where they are not all there, once and readable."""
     version, method, name = (headers.all(each) for each in (VERSION, METHOD, NAME))
@@ -181,7 +167,10 @@ def routing(headers: Headers) -> tuple[str, str, str | None] | None:
 
 
 def routing_mismatch(headers: Headers, method: str, params: Mapping[str, Any], version: str) -> str | None:
-    """The part of `mismatch` that needs no knowledge of the tool: version, method and name."""
+    """Where the headers disagree with the body on version, method or name: the text of the refusal (-32020), or None.
+
+    `version` is the body's.
+    """
     key = NAMED_BY.get(method)
     for name, expected, what in ((VERSION, version, "the version in params._meta"), (METHOD, method, "the method")):
         found = headers.all(name)
@@ -193,7 +182,7 @@ def routing_mismatch(headers: Headers, method: str, params: Mapping[str, Any], v
 def param_mismatch(
     headers: Headers, params: Mapping[str, Any], param_headers: Mapping[tuple[str, ...], str]
 ) -> str | None:
-    """The part of `mismatch` that looks at arguments: those annotated with `x-mcp-header`."""
+    """The same for arguments annotated with `x-mcp-header`: `param_headers` maps their paths to names of headers."""
     for path, name in param_headers.items():
         value: Any = params.get("arguments")
         for key in path:

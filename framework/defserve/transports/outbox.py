@@ -84,7 +84,7 @@ class Outbox:
             self._drop_first(lambda item: item.message.replaces == message.replaces)
         if not message.data:
             return
-        if not self.unread or message.bulk:  # whoever sends bulk sees to it that there is little
+        if message.bulk or not self.unread:  # whoever sends bulk sees to it that there is little
             self.unread.append(Unread(message, id))
             return
         # The reader is slow or gone: what somebody waits for stays, the rest makes room.

@@ -102,14 +102,13 @@ class Stream:
         self._first = b""
 
     def push(self, message: Sent) -> None:
-        if message.answers:
-            self.answered = True
+        self.answered = self.answered or message.answers
         id = self._kept(message) if self.name and message.data else None
-        exchange = self.exchange
-        if exchange is None or exchange.gone or exchange.finished:
-            self._left_unread(message, id)
+        if self.is_read:
+            assert self.exchange is not None
+            self.exchange.push(message, id)
         else:
-            exchange.push(message, id)
+            self._left_unread(message, id)
 
     @property
     def is_read(self) -> bool:
