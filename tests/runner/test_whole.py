@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 
 from defserve import Context, Limits, Server
 from defserve.runner import network
-from defserve.runner.whole import fits
+from defserve.runner.whole import Whole, fits
 from tests.listening import Listening, listening, parsers, request
 
 pytestmark = pytest.mark.anyio
@@ -77,11 +78,26 @@ async def heard(reader: asyncio.StreamReader) -> str:
 
 
 async def warm(where: Listening) -> None:
-    """Headers that were seen before are those that are not looked at again."""
+    """A head that came before is not parsed again."""
     reader, writer = await where.connect()
-    writer.write(a_call("warm") + a_call("warm", "ponder"))
-    assert [await heard(reader), await heard(reader)] == ["warm", "warm"]
+    for tool in ("echo", "ponder", "echo", "ponder"):
+        writer.write(a_call("warm", tool))
+        assert await heard(reader) == "warm"
     writer.close()
+
+
+async def all_said(where: Listening, *data: bytes) -> bytes:
+    """What comes back on one connection until it ends, or nothing more comes."""
+    reader, writer = await where.connect()
+    said = b""
+    for part in data:
+        writer.write(part)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.15):
+                while chunk := await reader.read(65536):
+                    said += chunk
+    writer.close()
+    return said
 
 
 def test_the_uvicorn_that_is_installed_is_the_one_this_knows():
@@ -348,4 +364,124 @@ async def test_a_call_that_ends_while_a_question_of_its_own_waits_is_answered(pa
             writer.write(a_call("done", "hasty"))
             status, _, reply = await response_of(reader)
             assert (status, list(reply)) == (200, ["jsonrpc", "id", "result"])
+        writer.close()
+
+
+ODD = {
+    "another host": a_call("hi").replace(b"host: localhost", b"host: evil.example"),
+    "another origin": a_call("hi", "echo", "origin: https://evil.example"),
+    "another tool in the body": a_call("hi").replace(b'"name": "echo"', b'"name": "wait"'),
+    "another tool in the head": a_call("hi").replace(b"mcp-name: echo", b"mcp-name: wait"),
+    "no JSON": a_call("hi")[:-1] + b"]",
+    "half a body": a_call("hi")[:-9],
+    "too much": a_call("hi") + b"}",
+    "two": a_call("hi") + a_call("ho"),
+    "two, one of them with a body too short": a_call("hi")[:-1] + a_call("ho"),
+    "leading zeros": re.sub(rb"length: ", b"length: 00", a_call("hi")),
+    "two lengths": a_call("hi").replace(b"content-type", b"content-length: 3\r\ncontent-type"),
+    "a length that is none": re.sub(rb"length: [0-9]+", b"length: many", a_call("hi")),
+    "chunks": a_call("hi").replace(b"content-type", b"transfer-encoding: chunked\r\ncontent-type"),
+    "line feeds": a_call("hi").replace(b"\r\n", b"\n"),
+    "lines before it": b"\r\n\r\n" + a_call("hi"),
+    "a head in capitals": a_call("hi").replace(b"content-length", b"CONTENT-LENGTH"),
+    "a folded line": a_call("hi").replace(b"mcp-name: echo", b"mcp-name:\r\n echo"),
+    "the last of the connection": a_call("hi", "echo", "connection: close"),
+    "another path": a_call("hi").replace(b"POST /mcp", b"POST /mcp2"),
+    "another method": a_call("hi").replace(b"POST /mcp", b"PUT /mcp"),
+}
+
+
+async def test_what_is_odd_is_answered_as_by_a_server_that_learns_nothing(monkeypatch: pytest.MonkeyPatch):
+    async def answers(where: Listening) -> dict[str, list[bytes]]:
+        def tries(odd: bytes) -> list[Any]:
+            return [all_said(where, odd, a_call("after")), all_said(where, a_call("warm"), odd, a_call("after"))]
+
+        said = iter(await asyncio.gather(*(one for odd in ODD.values() for one in tries(odd))))
+        return {kind: [next(said), next(said)] for kind in ODD}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Whole, "_lessons", 0)
+        async with listening(parrot(), parser="httptools") as where:
+            fresh = await answers(where)
+    async with listening(parrot(), parser="httptools") as where:
+        await warm(where)
+        await warm(where)
+        assert await answers(where) == fresh
+    assert all(map(any, fresh.values()))
+
+
+async def test_who_comes_with_a_known_head_is_still_one_too_many():
+    async with listening(parrot(Limits(connections=2)), parser="httptools") as where:
+        await warm(where)
+        others = [await where.connect() for _ in range(2)]
+        for reader, writer in others:
+            writer.write(a_call("hi"))
+            assert await heard(reader) == "hi"
+        assert b" 503 " in await all_said(where, a_call("hi"))
+        for _, writer in others:
+            writer.close()
+
+
+async def test_a_known_head_that_came_by_halves_is_put_together():
+    async with listening(parrot(), parser="httptools") as where:
+        await warm(where)
+        reader, writer = await where.connect()
+        for cut in (1, 30, 90):
+            whole = a_call(f"cut at {cut}")
+            writer.write(whole[:cut])
+            await writer.drain()
+            await asyncio.sleep(0.01)
+            writer.write(whole[cut:])
+            assert await heard(reader) == f"cut at {cut}"
+            writer.write(a_call("whole again"))
+            assert await heard(reader) == "whole again"
+        writer.close()
+
+
+async def test_a_call_with_a_known_head_that_streams_asks_or_outlives_its_client_does_so_as_ever():
+    server, ended = parrot(), asyncio.Event()
+
+    @server.tool
+    async def count(ctx: Context) -> str:
+        """Say how far it is."""
+        try:
+            for number in range(3):
+                ctx.progress(number, 3)
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(60)
+            return "done"
+        finally:
+            ended.set()
+
+    prefix = "io.modelcontextprotocol/"
+    meta = {prefix + "protocolVersion": VERSION, prefix + "clientCapabilities": {}, "progressToken": 1}
+    params = {"name": "count", "arguments": {}, "_meta": meta}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+    about = (f"mcp-protocol-version: {VERSION}", "mcp-method: tools/call", "mcp-name: count")
+    counting = request(*about, "accept: application/json, text/event-stream", body=body)
+    async with listening(server, parser="httptools") as where:
+        for _ in range(3):
+            reader, writer = await where.connect()
+            writer.write(counting)
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            assert "text/event-stream" in head
+            await reader.readuntil(b'"progress":2')
+            writer.close()
+            async with asyncio.timeout(5):
+                await ended.wait()
+            ended.clear()
+
+
+async def test_a_head_is_not_parsed_twice(monkeypatch: pytest.MonkeyPatch):
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    parsed: list[int] = []
+    parse = HttpToolsProtocol.on_headers_complete
+    monkeypatch.setattr(HttpToolsProtocol, "on_headers_complete", lambda self: (parsed.append(1), parse(self))[1])  # pyright: ignore
+    async with listening(parrot(), parser="httptools") as where:
+        reader, writer = await where.connect()
+        for text in ("a", "abc", "a much longer text"):
+            writer.write(a_call(text))
+            assert await heard(reader) == text
+        assert len(parsed) == 1
         writer.close()

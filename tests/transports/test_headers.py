@@ -333,11 +333,3 @@ def test_a_parameter_header_nobody_declared_is_ignored():
 )
 def test_a_client_that_names_events_first_prefers_them(accept: str | None, events: bool):
     assert prefers_events(accept) is events
-
-
-def test_values_are_picked_as_they_came_with_none_for_those_that_did_not() -> None:
-    assert of(("Host", " a "), ("accept", "x")).pick((b"host", b"origin")) == (b" a ", None)
-
-
-def test_a_header_that_came_twice_is_not_picked_lest_the_last_one_hide_the_first() -> None:
-    assert of(("host", "evil"), ("host", "a")).pick((b"host",)) is None

@@ -11,6 +11,7 @@ import pytest
 
 from defserve import Context, Limits, Server
 from defserve.core.extension import Outgoing
+from defserve.transports.exchange import Exchange
 from defserve.transports.outbox import UNREAD
 from tests.listening import Listening, listening, parsers, request
 from tests.raw import Raw, text_of, until
@@ -218,14 +219,14 @@ async def test_a_session_whose_answers_nobody_reads_takes_no_more_requests():
             feed.push(Outgoing(b"{}", None, answers=True))
         # Without a turn of the loop nothing was written yet.
         assert feed.exchange.full
-        assert await where.app.legacy.find(feed.exchange.__class__(*nobody(feed)), target_of(stream)) is None
+        assert await where.app.legacy.find(one_more(feed), target_of(stream)) is None
 
 
-def nobody(feed: Any) -> tuple[Any, ...]:
+def one_more(feed: Any) -> Exchange:
     async def receive() -> Any: ...
     async def send(message: Any) -> None: ...
 
-    return feed.exchange.headers, feed.exchange.principal, {}, receive, send
+    return Exchange({}, receive, send, principal=feed.exchange.principal, refusal=None)
 
 
 def target_of(stream: Stream) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import MutableMapping
 from typing import Any, cast
 
 from defserve.limits import Limits
-from defserve.runner.whole import Whole, fits
+from defserve.runner.whole import fits, whole
 
 HEAD_BYTES = 32 * 1024
 STALL = 30.0
@@ -171,7 +171,7 @@ def _without_h2c(data: bytes) -> bytes:
 
 def with_deadlines(protocol: Any, limits: Limits) -> type[asyncio.Protocol]:
     """uvicorn's class for one HTTP parser, made to hurry its peers."""
-    mixed_in = (Whole, Timely) if fits(protocol) else (Timely,)
+    mixed_in = (whole(protocol), Timely) if fits(protocol) else (Timely,)
     return type(f"Timely{protocol.__name__}", (*mixed_in, protocol), {"limits": limits})
 
 

@@ -81,7 +81,7 @@ class AsyncioEngine:
             self.loop.create_task(self._settling(call, work))
 
     def begin(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None] | None:
-        call.task = asyncio.current_task()
+        call.task = asyncio.current_task(self.loop)
         try:
             waiting_for = work.send(None)
         except StopIteration as done:
@@ -94,7 +94,7 @@ class AsyncioEngine:
 
     async def _settling(self, call: Call, work: Awaitable[Any]) -> None:
         # Known from its first step on: a task cancelled before that would end without a word.
-        call.task = asyncio.current_task()
+        call.task = asyncio.current_task(self.loop)
         try:
             result = await work
         except BaseException as error:

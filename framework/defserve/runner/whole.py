@@ -1,17 +1,21 @@
 """Requests and responses whole, past the steps of ASGI, which cost more than most calls (`transports.exchange.Direct`).
 
 uvicorn takes a response in two parts, and checks and joins its headers anew each time; ours are always the same two.
-Only for httptools: h11 wants to see every step.
+It parses every head; one that it has parsed before (`heads`) means what it meant. Only for httptools: h11 wants to see
+every step.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from contextvars import Context
 from http import HTTPStatus
+from types import CodeType
 from typing import Any
 
+from defserve.runner.heads import UNKNOWN, Head, Heads
 from defserve.transports.exchange import DIRECT
 
 # What of uvicorn is used that it does not document.
@@ -21,13 +25,18 @@ _OF_PROTOCOL = (
     "timeout_keep_alive_handler",
     "_unset_keepalive_if_required",
 )
-_OF_CYCLE = frozenset(
-    ("scope", "body", "more_body", "response_started", "response_complete", "disconnected", "keep_alive")
-    + ("message_event", "on_response")
+# All that one of uvicorn's cycles is made of: where it has got more, it is not what `_Whole` below takes it for.
+_OF_CYCLE: frozenset[str] = frozenset(
+    ("scope", "transport", "flow", "logger", "access_logger", "access_log", "default_headers", "message_event")
+    + ("on_response", "disconnected", "keep_alive", "waiting_for_100_continue", "body", "more_body")
+    + ("response_started", "response_complete", "chunked_encoding", "expected_content_length")
 )
 
 # Past this uvicorn pauses reading, and copying costs more than steps.
 MOST = 65_536
+
+# How many heads a connection may teach: one whose heads are all different is not worth the trouble.
+LESSONS = 64
 
 _HEADS = {
     status.value: b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: "
@@ -39,14 +48,57 @@ _HEADS = {
 def fits(protocol: type[Any]) -> bool:
     """Whether a protocol of uvicorn is that for httptools, and still what `Whole` takes it for."""
     cycle = getattr(sys.modules[protocol.__module__], "RequestResponseCycle", None)
-    sets = frozenset(cycle.__init__.__code__.co_names) if cycle is not None else frozenset[str]()
-    is_httptools = protocol.__name__ == "HttpToolsProtocol"
-    return is_httptools and sets >= _OF_CYCLE and all(hasattr(protocol, name) for name in _OF_PROTOCOL)
+    if cycle is None or protocol.__name__ != "HttpToolsProtocol":
+        return False
+    begins: CodeType = cycle.__init__.__code__
+    return frozenset(begins.co_names) - {"bytearray"} == _OF_CYCLE and all(
+        hasattr(protocol, name) for name in _OF_PROTOCOL
+    )
+
+
+def whole(protocol: type[Any]) -> type[Whole]:
+    """A mixin for one server's connections, which know the same heads."""
+    of_uvicorn = sys.modules[protocol.__module__].RequestResponseCycle
+    cycle = type("WholeCycle", (WholeCycle, of_uvicorn), {})
+    return type("Whole", (Whole,), {"heads": Heads(), "new_cycle": cycle})
+
+
+class WholeCycle:
+    """A request that came whole, and its response; mixed in before uvicorn's, whose steps it can still take.
+
+    What a response that goes whole does not need is found when it is asked for.
+    """
+
+    disconnected = response_started = response_complete = more_body = waiting_for_100_continue = False
+    keep_alive = True
+    chunked_encoding = None
+    expected_content_length = 0
+
+    def __init__(self, protocol: Whole, scope: MutableMapping[str, Any], body: bytes) -> None:
+        self.protocol, self.scope, self.body = protocol, scope, body
+        self.on_response = protocol.on_response_complete
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "message_event":
+            self.message_event = asyncio.Event()
+            self.message_event.set()
+            return self.message_event
+        return getattr(self.protocol if name != "default_headers" else self.protocol.server_state, name)
 
 
 class Whole(asyncio.Protocol):
     """A protocol, mixed in before uvicorn's, that is `Direct`."""
 
+    heads: Heads
+    new_cycle: type[Any]
+    app: Any
+    client: tuple[str, int] | None
+    server: tuple[str, int | None] | None
+    scheme: str
+    scope: MutableMapping[str, Any]
+    connections: set[Any]
+    tasks: set[Any]
+    limit_concurrency: int
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     app_state: dict[str, Any]
@@ -57,13 +109,47 @@ class Whole(asyncio.Protocol):
     timeout_keep_alive: float
     timeout_keep_alive_task: asyncio.TimerHandle | None
     _head_bytes: int
+    _head_is_there: Callable[[], None]
     _upgraded: bool
     _idle_since = 0.0
     _read: object | None = None
+    _head: Head | None = None
+    _lessons = LESSONS
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.app_state = {**self.app_state, DIRECT: self}
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        is_fresh = self._read is before and not self._head_bytes and (before is None or before.response_complete)
+        head, body = self.heads.find(data) if is_fresh else UNKNOWN
+        if head is not None and len(self.tasks) < self.limit_concurrency > len(self.connections):
+            self._begin(head, body)
+            return
+        self._head = None
+        super().data_received(data)
+        cycle = self.cycle
+        if is_fresh and cycle is not before and self._is_read and cycle.keep_alive and self._lessons:
+            self._lessons -= 1
+            self._head = self.heads.learn(data, cycle.scope)
+
+    def _begin(self, head: Head, body: bytes) -> None:
+        """What uvicorn does in the steps of its parser."""
+        self._head_is_there()
+        self._head = head
+        self.scope = scope = {
+            **head.scope,
+            "client": self.client,
+            "server": self.server,
+            "scheme": self.scheme,
+            "state": self.app_state.copy(),
+        }
+        self.cycle = self._read = cycle = self.new_cycle(self, scope, body)
+        # As uvicorn with `reset_contextvars`: what one call sets is not for the next to see.
+        task = self.loop.create_task(cycle.run_asgi(self.app), context=Context())
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()  # pyright: ignore
@@ -76,11 +162,16 @@ class Whole(asyncio.Protocol):
     def body_of(self, scope: MutableMapping[str, Any], limit: int) -> bytes | None:
         """The body of a request, if all of it is there and within `limit`."""
         cycle = self.cycle
-        if cycle.scope is not scope or cycle.more_body or not 0 < len(cycle.body) <= min(limit, MOST):
+        size = len(cycle.body)
+        if cycle.scope is not scope or cycle.more_body or not 0 < size <= MOST or size > limit:
             return None
-        body = bytes(cycle.body)
-        cycle.body.clear()
+        body, cycle.body = bytes(cycle.body), b""
         return body
+
+    def head_of(self, scope: MutableMapping[str, Any]) -> Head | None:
+        """The head of a request, if it is one that is known."""
+        head = self._head
+        return head if head is not None and self.cycle.scope is scope else None
 
     def respond_to(self, scope: MutableMapping[str, Any], status: int, body: bytes) -> bool:
         """Send a complete response of JSON; False when it has to take the steps."""
@@ -92,7 +183,8 @@ class Whole(asyncio.Protocol):
             return False
         self.transport.write(b"%b%d\r\n\r\n%b" % (_HEADS[status], len(body), body))
         cycle.response_started = cycle.response_complete = True
-        cycle.message_event.set()
+        if "message_event" in cycle.__dict__:
+            cycle.message_event.set()
         cycle.on_response()
         return True
 

@@ -27,8 +27,18 @@ JSON = (b"content-type", b"application/json")
 PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 
 
+class Head(Protocol):
+    """What came before the body of a request; others may have had the same. `note` is what was made of it then."""
+
+    note: Any
+
+
 class Direct(Protocol):
     """A server that hands over a request whole and takes a response whole, without the steps of ASGI."""
+
+    def head_of(self, scope: Scope) -> Head | None:
+        """The head of a request, if it is one that may come again."""
+        ...
 
     def body_of(self, scope: Scope, limit: int) -> bytes | None:
         """The body of a request, if all of it is there and within `limit`."""
@@ -46,7 +56,12 @@ class Exchange(Outbox):
     `routing` is that, the method and the name, if all of them are said (`headers.routing`).
     """
 
+    headers: Headers
+    version: str | None
+    routing: tuple[str, str, str | None] | None
+
     __slots__ = (
+        "head",
         "headers",
         "principal",
         "prefers_events",
@@ -59,16 +74,22 @@ class Exchange(Outbox):
         "_receive",
     )
 
-    def __init__(self, headers: Headers, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, *, principal: Principal, refusal: Refusal | None
+    ) -> None:
         super().__init__()
-        self.headers, self.principal = headers, principal
+        self.principal, self.refusal = principal, refusal
         self.prefers_events: bool | None = None
-        self.refusal: Refusal | None = None
-        self.version: str | None = None
-        self.routing: tuple[str, str, str | None] | None = None
         self._scope, self._receive, self._send = scope, receive, send
         state = scope.get("state")
-        self._direct: Direct | None = state.get(DIRECT) if state else None
+        self._direct = direct = state.get(DIRECT) if state else None
+        self.head: Head | None = direct.head_of(scope) if direct is not None else None
+
+    def read_head(self) -> None:
+        """What the headers say, where nothing is known of them."""
+        self.headers = Headers(self._scope["headers"])
+        self.version = self.headers.get("mcp-protocol-version")
+        self.routing = None
 
     # -- what the runner says ----------------------------------------------------------------------------
 

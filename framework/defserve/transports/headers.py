@@ -62,10 +62,6 @@ class Headers:
             return ", ".join(self._repeated[key])
         return value.strip(BLANKS).decode("latin-1")
 
-    def pick(self, names: Iterable[bytes]) -> tuple[bytes | None, ...] | None:
-        """The values under these lower-case names as they came, to recognize a judgement by; None if any came twice."""
-        return tuple(map(self._values.get, names)) if self._repeated is None else None
-
     def all(self, name: str) -> list[str]:
         """Every value that came under this name, in order."""
         key = _key(name)

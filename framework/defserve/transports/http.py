@@ -10,7 +10,7 @@ from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.options import Auth, Denied
 from defserve.auth.principals import LOCAL, Principal, anonymous
 from defserve.transports.desk import Desk
-from defserve.transports.exchange import Exchange, Receive, Scope, Send
+from defserve.transports.exchange import Exchange, Head, Receive, Scope, Send
 from defserve.transports.gate import Gate
 from defserve.transports.headers import Headers, accepts, is_json, prefers_events, routing
 from defserve.transports.rest import Rest, RestRules
@@ -25,17 +25,11 @@ Probe = Callable[[], Awaitable[tuple[int, bytes]]]
 # Method → what answers it, and gives what is left to await of that.
 Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None] | None]]
 
+# What a request is let in and taken by, all of it in its head: the methods at its path, the headers, the version,
+# where it is routed, whether events are preferred.
+Noted = tuple[Methods, Headers, str | None, tuple[str, str, str | None] | None, bool]
+
 CLOSE = ((b"connection", b"close"),)
-
-# What a message is let in and taken by: values that passed once are looked at no more.
-TAKEN_BY = (
-    *(b"host", b"origin", b"sec-fetch-site", b"content-type", b"accept"),
-    *(b"mcp-protocol-version", b"mcp-method", b"mcp-name"),
-)
-REMEMBERED, LONGEST_REMEMBERED = 1024, 1024
-
-# Whether events are preferred, the version, and where the message is routed.
-Known = tuple[bool, str | None, tuple[str, str, str | None] | None]
 
 _stranger = lru_cache(maxsize=1024)(anonymous)
 
@@ -76,7 +70,6 @@ class HttpApp:
             self.streamable.challenge = self._ask_for_scopes
         self.sockets = WebSockets(desk)
         self.endpoint = options.path.rstrip("/")
-        self._taken: dict[tuple[bytes | None, ...] | None, Known] = {}
         base = self.endpoint.rpartition("/")[0]
         self.legacy = LegacySse(desk, base)
         self.rest = Rest(desk, options.rest, base) if options.rest is not None else None
@@ -102,19 +95,13 @@ class HttpApp:
         # HTTP is not a method of its own: every coroutine on the way costs a call that suspends 0.3 µs.
         if scope["type"] != "http":
             return await self._other(scope, receive, send)
-        headers = Headers(scope["headers"])
-        exchange = Exchange(headers, self._nobody(scope), scope, receive, send)
-        exchange.refusal = self._refusal
-        known = self._taken.get(headers.pick(TAKEN_BY))
-        if known is not None:
-            exchange.prefers_events, exchange.version, exchange.routing = known
-        elif not await self._passes(exchange):
-            return
-        methods = self._routes.get(self._path(scope))
-        if methods is None and self.rest is not None:
-            methods = self.rest.route(self._path(scope), self._root(scope))
+        exchange = Exchange(scope, receive, send, principal=self._nobody(scope), refusal=self._refusal)
+        noted: Noted | None = exchange.head.note if exchange.head is not None else None
+        if noted is not None:
+            methods, exchange.headers, exchange.version, exchange.routing, exchange.prefers_events = noted
+        else:
+            methods = await self._let_in(exchange, scope)
         if methods is None:
-            await self._elsewhere(exchange, scope)
             return
         if self.auth is not None and not await self._authenticate(exchange, scope):
             return
@@ -122,11 +109,23 @@ class HttpApp:
         if handle is None:
             await exchange.respond(405, headers=[(b"allow", ", ".join(methods).encode())])
             return
-        if not self.desk.ready:
+        if noted is None and not self.desk.ready:
             await self.desk.start(self.close)
         left = handle(exchange, scope)
         if left is not None:
             await left
+
+    async def _let_in(self, exchange: Exchange, scope: Scope) -> Methods | None:
+        """What there is where a request is addressed to; None if it has been answered."""
+        if not await self._passes(exchange):
+            return None
+        path = self._path(scope)
+        methods = self._routes.get(path)
+        if methods is None and self.rest is not None:
+            methods = self.rest.route(path, self._root(scope))
+        if methods is None:
+            await self._elsewhere(exchange, scope)
+        return methods
 
     async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -136,9 +135,7 @@ class HttpApp:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # the wish to connect
-        headers = Headers(scope["headers"])
-        exchange = Exchange(headers, self._nobody(scope), scope, receive, refusing(scope, send))
-        exchange.refusal = self._refusal
+        exchange = Exchange(scope, receive, refusing(scope, send), principal=self._nobody(scope), refusal=self._refusal)
         if not await self._passes(exchange):
             return
         if self._path(scope) != self.endpoint:
@@ -153,10 +150,10 @@ class HttpApp:
         await self.sockets.serve(exchange.principal, scope, receive, send)
 
     async def _passes(self, exchange: Exchange) -> bool:
+        exchange.read_head()
         host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
         refusal = self.gate.check(host, origin, site)
         if refusal is None:
-            exchange.version = exchange.headers.get("mcp-protocol-version")
             return True
         await exchange.respond(refusal.status, refusal.text.encode(), plain=True)
         return False
@@ -251,20 +248,17 @@ class HttpApp:
         if accepts(accept, "application/json") and accepts(accept, "text/event-stream"):
             exchange.prefers_events = prefers_events(accept)
             exchange.routing = routing(exchange.headers)
-            known = exchange.prefers_events, exchange.version, exchange.routing
-            self._remember(exchange.headers.pick(TAKEN_BY), known)
+            if exchange.head is not None:
+                self._note(exchange.head, exchange, exchange.prefers_events)
             return True
         text = "Not acceptable: accept both application/json and text/event-stream"
         await refuse(exchange, 406, INVALID_REQUEST, text)
         return False
 
-    def _remember(self, values: tuple[bytes | None, ...] | None, known: Known) -> None:
-        # None: one of them came twice. Long ones would only fill the memory.
-        if values is None or sum(map(len, filter(None, values))) > LONGEST_REMEMBERED:
-            return
-        if len(self._taken) >= REMEMBERED:
-            self._taken.clear()
-        self._taken[values] = known
+    def _note(self, head: Head, exchange: Exchange, prefers_events: bool) -> None:
+        """Whoever sends the same head again is let in, and to the same place."""
+        noted: Noted = self._routes[self.endpoint], exchange.headers, exchange.version, exchange.routing, prefers_events
+        head.note = noted
 
     async def _post_legacy(self, exchange: Exchange, scope: Scope) -> None:
         if not await self._is_json(exchange):

@@ -12,7 +12,6 @@ from pydantic_core import from_json
 
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
-from defserve.jsonvalue import is_object
 from defserve.transports.answering import Lone, answer, reading, run, stream, to_its_course
 from defserve.transports.desk import Conversation, Desk
 from defserve.transports.exchange import Exchange, HeaderList, Refusal
@@ -85,8 +84,8 @@ class Streamable:
     def _is_stateless(self, version: str | None, message: Message | list[Message]) -> bool:
         """The body decides; a header of another era, or of none we know, leaves the handshake's rules behind."""
         if isinstance(message, SPOKEN):
-            meta = message.params.get("_meta")
-            if is_object(meta) and self.rules.version_key in meta:
+            meta: Any = message.params.get("_meta")
+            if meta.__class__ is dict and self.rules.version_key in meta:
                 return True
             if message.method == self.rules.opening:
                 return version in self.rules.stateless_versions
@@ -120,10 +119,10 @@ class Streamable:
     def _envelope_problem(self, exchange: Exchange, request: Request) -> tuple[int, str] | None:
         rules, method, params = self.rules, request.method, request.params
         meta: Any = params.get("_meta")
-        version: Any = meta.get(rules.version_key) if is_object(meta) else None
+        version: Any = meta.get(rules.version_key) if meta.__class__ is dict else None
         if not isinstance(version, str):
             return INVALID_PARAMS, f"Invalid params: _meta[{rules.version_key!r}] is required"
-        if not is_object(meta.get(rules.capabilities_key)):
+        if meta.get(rules.capabilities_key).__class__ is not dict:
             return INVALID_PARAMS, f"Invalid params: _meta[{rules.capabilities_key!r}] is required"
         name = params.get(NAMED_BY.get(method, ""))
         text = None

@@ -27,19 +27,20 @@ def decode(data: bytes, *, depth: int = 64, keys: int = 10_000) -> Message | lis
         problem = excess(value, depth, keys)
         if problem is not None:
             return Malformed(INVALID_REQUEST, f"Invalid request: {problem}", _readable_id(value))
-    return _batch(value) if is_array(value) else message(value)
+    return _batch(value) if value.__class__ is list else message(value)
 
 
 def message(raw: Any) -> Message:
     """One decoded JSON value as a message."""
-    if not is_object(raw):
+    # JSON gives no other kinds of dict, and this is asked of every message.
+    if raw.__class__ is not dict:
         return Malformed(INVALID_REQUEST, "Invalid request: a message is a JSON object")
     id: Any = raw.get("id")
     method: Any = raw.get("method")
     params: Any = raw.get("params")
     # What nearly every message is, before what else it could be.
-    if type(method) is str and is_object(params) and raw.get("jsonrpc") == "2.0" and 0 < len(method) <= METHOD_BYTES:
-        if _usable_id(id):
+    if method.__class__ is str and params.__class__ is dict and raw.get("jsonrpc") == "2.0" and _usable_id(id):
+        if 0 < len(method) <= METHOD_BYTES:
             return Request(id, method, params, raw)
     return _other_message(raw, id, method, params)
 

@@ -131,8 +131,8 @@ class Lifecycle:
     # -- stateless era -----------------------------------------------------------------------------------
 
     def offer_in(self, message: Request | Notification) -> Offer | None:
-        meta = message.params.get("_meta")
-        if not is_object(meta) or VERSION_KEY not in meta:
+        meta: Any = message.params.get("_meta")
+        if meta.__class__ is not dict or VERSION_KEY not in meta:
             return None
         last = self._last_offer
         # Most requests come from a client that has just sent another.

@@ -1,0 +1,78 @@
+"""Heads of requests that came before: a client says the same each time, and what is known is not parsed again.
+
+Two heads are the same if they are byte for byte, save the number of a Content-Length: so what one meant, the other
+means. Only such are known whose body is counted and whose connection stays open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+KNOWN, LONGEST = 512, 4096
+
+_END = b"\r\n\r\n"
+_LENGTH = b"ength: "
+_NAME = b"\r\ncontent-length: "
+
+# What of a scope is each connection's own.
+_OWN = frozenset(("client", "server", "scheme", "state"))
+# With these, the head alone does not say what to do.
+_OTHERWISE = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
+
+
+class Head:
+    """What a head says, in a scope of ASGI without what is each connection's; and a note of the app's about it."""
+
+    __slots__ = ("scope", "note")
+
+    def __init__(self, scope: Mapping[str, Any]) -> None:
+        self.scope = scope
+        self.note: Any = None
+
+
+UNKNOWN: tuple[Head | None, bytes] = (None, b"")
+
+
+class Heads:
+    """The heads that are known. They are forgotten all at once when there are too many."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Head] = {}
+
+    def find(self, data: bytes) -> tuple[Head | None, bytes]:
+        """The head and the body of a request, if that is all there is in `data` and the head is known."""
+        head, body = _parted(data)
+        return self._known.get(head), body
+
+    def learn(self, data: bytes, scope: Mapping[str, Any]) -> Head | None:
+        """Know the head of a request that was parsed, if `data` was that request and nothing else."""
+        raw, body = _parted(data)
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        lengths = [value for name, value in headers if name == b"content-length"]
+        if not raw or lengths != [b"%d" % len(body)] or not _is_at_its_name(data):
+            return None
+        if scope["http_version"] != "1.1" or any(name in _OTHERWISE for name, _ in headers):
+            return None
+        if len(self._known) >= KNOWN:
+            self._known.clear()
+        head = self._known[raw] = Head({key: value for key, value in scope.items() if key not in _OWN})
+        return head
+
+
+def _parted(data: bytes) -> tuple[bytes, bytes]:
+    """The head, without the number of what may be its Content-Length, and the body; if the number says how long it is.
+
+    To look for few signs in the same case is the quickest; whether it is the right place is seen once, on learning.
+    """
+    end = data.find(_END, 0, LONGEST)
+    at = data.find(_LENGTH, 0, end) + 7
+    if end < 0 or at < 7:
+        return b"", b""
+    stop, body = data.find(b"\r", at), data[end + 4 :]
+    return (data[:at] + data[stop:end], body) if data[at:stop] == b"%d" % len(body) else (b"", b"")
+
+
+def _is_at_its_name(data: bytes) -> bool:
+    at = data.find(_LENGTH) + 7
+    return data[:at].lower().endswith(_NAME)
