@@ -1,8 +1,8 @@
 """What checkpoints cost: durable commits against raw SQLite, and reading and going back however deep a tree is.
 
 In this process; nobody else has these to compare. Two programs written by hand stand beside commits, as durable, in
-batches of the same sizes: `sqlite` keeps the same states, each time the whole as JSON; `replay` writes the very bytes
-that defserve wrote, patches mostly, and does nothing to find out what they are.
+batches of the same sizes and a table of the same form: `sqlite` keeps the same states, each time the whole as JSON;
+`replay` writes the very bytes that defserve wrote and does nothing to find out what they are.
 """
 
 from __future__ import annotations
@@ -152,9 +152,7 @@ def _write_raw(path: Path, batches: Iterable[list[Row]]) -> float:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(
-        "CREATE TABLE entries (space TEXT, name TEXT, value BLOB, PRIMARY KEY (space, name)) WITHOUT ROWID"
-    )
+    connection.execute("CREATE TABLE entries (space TEXT, name TEXT, value BLOB, PRIMARY KEY (space, name))")
     began = perf_counter()
     for rows in batches:
         connection.execute("BEGIN IMMEDIATE")

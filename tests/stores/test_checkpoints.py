@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -259,7 +258,7 @@ def test_rollback_to_a_pruned_checkpoint_is_refused_before_and_after_it_is_dropp
             assert [at.id for at in await trees.checkpoints(KEY)] == ids[17:]
             assert [(await trees_in(store).content(KEY, id))["n"] for id in ids[17:]] == [17, 18, 19]
         assert await trees.verify(KEY) == []
-        assert (await trees.load(KEY)).count == 3
+        assert (await trees.load(KEY)).kept == 3
 
     run(story())
 
@@ -283,7 +282,7 @@ def test_pruning_happens_by_itself_now_and_then(run: Run):
     async def story() -> None:
         trees = trees_in(MemoryStore(), retention=Retention(keep=10))
         await line(trees, 200)
-        assert 10 <= (await trees.load(KEY)).count <= 74
+        assert 10 <= (await trees.load(KEY)).kept <= 74
         assert await trees.verify(KEY) == []
 
     run(story())
@@ -431,7 +430,7 @@ def test_a_damaged_tree_is_found_by_verify_and_refused_by_reads(run: Run, damage
             "lost": Change(KEY.space, drop=[ids[1]]),
             "torn": Change(KEY.space, put={ids[1]: record.encode()[:20]}),
             "replaced": Change(
-                KEY.space, put={ids[1]: replace(record, body=b'[{"op":"remove","path":"/q"}]').encode()}
+                KEY.space, put={ids[1]: record._replace(body=b'[{"op":"remove","path":"/q"}]').encode()}
             ),
             "no tree": Change(KEY.space, put={TREE: b"?"}),
         }
@@ -448,7 +447,7 @@ def test_a_content_that_is_not_the_one_of_its_id_is_found_by_verify(run: Run):
         store = MemoryStore()
         (id,) = await line(trees_in(store), 1)
         record = (await records_in(store))[id]
-        await store.change(Change(KEY.space, put={id: replace(record, body=b'{"n":9}').encode()}))
+        await store.change(Change(KEY.space, put={id: record._replace(body=b'{"n":9}').encode()}))
         assert await trees_in(store).verify(KEY) == [f"{id} was not made with this secret for this content"]
 
     run(story())
@@ -587,7 +586,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.run(self.trees[worker].prune(self.key))
         # What time and number let go of stays gone, wherever the head goes next.
         self.model = {id: at if self.is_kept(id) else at._replace(time=float("-inf")) for id, at in self.model.items()}
-        assert self.run(self.trees[worker].load(self.key)).count == sum(map(self.is_kept, self.model))
+        assert self.run(self.trees[worker].load(self.key)).kept == sum(map(self.is_kept, self.model))
 
     @rule(seconds=st.integers(1, 60))
     def wait(self, seconds: int) -> None:

@@ -187,10 +187,10 @@ async def prune(opened: Opened, options: Namespace) -> int:
         tree = await opened.trees.load(key)
         if await _is_idle(opened, key, tree, options.idle):
             await opened.trees.forget(key)
-            rows.append({**_named(key), "dropped": tree.count, "kept": 0})
+            rows.append({**_named(key), "dropped": tree.kept, "kept": 0})
             continue
         dropped = await opened.trees.prune(key, retention)
-        rows.append({**_named(key), "dropped": dropped, "kept": (await opened.trees.load(key)).count})
+        rows.append({**_named(key), "dropped": dropped, "kept": (await opened.trees.load(key)).kept})
     if options.json:
         print(json.dumps(rows, indent=2))
     else:
@@ -205,7 +205,7 @@ async def verify(opened: Opened, options: Namespace) -> int:
     for key in keys:
         if found := await opened.trees.verify(key):
             wrong[f"{key.feature_set} of {key.owner}"] = found
-    count = sum([(await opened.trees.load(key)).count for key in keys]) if not wrong else 0
+    count = sum([(await opened.trees.load(key)).kept for key in keys]) if not wrong else 0
     if options.json:
         print(json.dumps({"ok": not wrong, "trees": len(keys), "checkpoints": count, "problems": wrong}, indent=2))
     elif not wrong:
@@ -222,7 +222,7 @@ async def _row(opened: Opened, key: TreeKey) -> dict[str, Any]:
     tree = await opened.trees.load(key)
     return {
         **_named(key),
-        "kept": tree.count,
+        "kept": tree.kept,
         "made": tree.last,
         "time": await _last(opened, key, tree),
         "head": tree.head,

@@ -13,7 +13,7 @@ class Known:
 
     def __init__(self, limit: int) -> None:
         self._limit, self._bytes = limit, 0
-        self._held: OrderedDict[tuple[TreeKey, str], tuple[int, Record, Content | None]] = OrderedDict()
+        self._held: OrderedDict[tuple[TreeKey, str], tuple[int, Record, Content | None, int]] = OrderedDict()
 
     def find(self, key: TreeKey, tree: Tree, id: str) -> tuple[Record, Content | None] | None:
         found = self._held.get((key, id))
@@ -24,10 +24,12 @@ class Known:
 
     def keep(self, key: TreeKey, tree: Tree, record: Record, content: Content | None) -> None:
         self._drop(key, record.id)
-        self._held[key, record.id] = kept = (tree.epoch, record, content)
-        self._bytes += _weight(kept)
+        # A value, and what others make of it, take several times the room of its text.
+        weight = 1024 + len(record.body) + (8 * len(content.encoded) if content is not None else 0)
+        self._held[key, record.id] = tree.epoch, record, content, weight
+        self._bytes += weight
         while self._bytes > self._limit:
-            self._bytes -= _weight(self._held.popitem(last=False)[1])
+            self._bytes -= self._held.popitem(last=False)[1][3]
 
     def move(self, key: TreeKey, tree: Tree, record: Record, content: Content | None) -> None:
         """Keep what was made of a checkpoint in its place, since it is there that most go on."""
@@ -38,9 +40,4 @@ class Known:
     def _drop(self, key: TreeKey, id: str) -> None:
         dropped = self._held.pop((key, id), None)
         if dropped is not None:
-            self._bytes -= _weight(dropped)
-
-
-def _weight(kept: tuple[int, Record, Content | None]) -> int:
-    # A value, and what others make of it, take several times the room of its text.
-    return 1024 + len(kept[1].body) + (8 * len(kept[2].encoded) if kept[2] is not None else 0)
+            self._bytes -= dropped[3]

@@ -14,8 +14,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from defserve.errors import LimitExceeded, Refused
 from defserve.stores.checkpoint_cache import Known
@@ -73,8 +72,7 @@ OPAQUE: Final = _Opaque()
 """Commits a checkpoint without a content: a name for something kept elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """A checkpoint as a call starts from it; nothing, in a tree that has none yet.
 
     `verified` is false for a content whose origin nobody vouches for.
@@ -84,9 +82,12 @@ class Held:
     tree: Tree
     parent: str | None = None
     verified: bool = True
-    before: Content | None = field(default=None, repr=False)
-    record: Record | None = field(default=None, repr=False)
-    seen: bytes | None = field(default=None, repr=False)
+    before: Content | None = None
+    record: Record | None = None
+    seen: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"Held({self.key!r}, {self.parent!r})"
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -98,12 +99,14 @@ class Held:
         return self.before.copy() if self.before is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """A checkpoint that was made, and what it was made of."""
 
     checkpoint: Checkpoint
-    made: Draft | None = field(default=None, repr=False)
+    made: Draft | None = None
+
+    def __repr__(self) -> str:
+        return f"Commit({self.checkpoint!r})"
 
     @property
     def content(self) -> Any:
@@ -202,7 +205,7 @@ class CheckpointStore:
             record, _ = await self._find(key, tree, to)
             if tree.head == to:
                 return record.checkpoint
-            moved = replace(tree, head=to).encode()
+            moved = tree._replace(head=to).encode()
             if await self._store.change(Change(key.space, put={TREE: moved}, expect={TREE: seen})):
                 return record.checkpoint
         raise _contended()
@@ -245,7 +248,7 @@ class CheckpointStore:
             todo = prune(records, tree, retention or self.retention, self._clock())
             if not todo.drop:
                 return 0
-            after = replace(tree, count=tree.count - len(todo.drop), epoch=tree.epoch + 1)
+            after = tree._replace(kept=tree.kept - len(todo.drop), epoch=tree.epoch + 1)
             put = {TREE: after.encode(), **{record.id: record.encode() for record in todo.rewrite}}
             if await self._store.change(Change(key.space, put=put, drop=todo.drop, expect={TREE: seen})):
                 return len(todo.drop)
@@ -296,7 +299,7 @@ class CheckpointStore:
         at = Checkpoint(id, held.parent, depth, tree.last + 1, self._clock(), made is None)
         epoch = tree.epoch if held.seen is not None else int.from_bytes(os.urandom(4))
         record = successor(at, made, held.record)
-        return record, Tree(id, tree.last + 1, tree.count + 1, epoch)
+        return record, Tree(id, tree.last + 1, tree.kept + 1, epoch)
 
     async def _again(self, held: Held) -> Held:
         """The same checkpoint in the tree as it is by now."""
@@ -304,7 +307,7 @@ class CheckpointStore:
         record = held.record
         if record is not None and tree.epoch != held.tree.epoch:
             record = await self._record(held.key, record.id)
-        return replace(held, tree=tree, seen=seen, record=record)
+        return held._replace(tree=tree, seen=seen, record=record)
 
     async def _prune_if_due(self, key: TreeKey, tree: Tree) -> None:
         if self.retention.is_due(tree):

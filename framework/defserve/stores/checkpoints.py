@@ -11,7 +11,7 @@ them: so finding a content costs the same at any depth.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
@@ -80,8 +80,7 @@ class Checkpoint(NamedTuple):
     opaque: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(NamedTuple):
     """What changes of a tree: where its head is, the number of the last checkpoint, how many are kept.
 
     `epoch` changes whenever records were rewritten, so what was known of them before is no longer good.
@@ -89,11 +88,11 @@ class Tree:
 
     head: str | None = None
     last: int = 0
-    count: int = 0
+    kept: int = 0
     epoch: int = 0
 
     def encode(self) -> bytes:
-        return to_json({"head": self.head, "last": self.last, "count": self.count, "epoch": self.epoch})
+        return to_json({"head": self.head, "last": self.last, "count": self.kept, "epoch": self.epoch})
 
     @classmethod
     def decode(cls, data: bytes) -> Tree:
@@ -105,8 +104,7 @@ class Tree:
             raise StoreCorrupt("a tree in the store cannot be read") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A checkpoint as it is kept: one line of JSON about it, and one of its content or patch."""
 
     checkpoint: Checkpoint
@@ -190,7 +188,7 @@ class Retention:
 
     def is_due(self, tree: Tree) -> bool:
         """Whether it is time to prune: seldom enough that it costs each commit next to nothing."""
-        if self.keep is not None and tree.count > self.keep + max(64, self.keep // 4):
+        if self.keep is not None and tree.kept > self.keep + max(64, self.keep // 4):
             return True
         return self.ttl is not None and tree.last % 256 == 0
 
@@ -214,11 +212,11 @@ def prune(records: Mapping[str, Record], tree: Tree, retention: Retention, now: 
             continue
         parent_id = record.chain[-1]
         if parent_id not in kept:
-            rewritten[record.id] = replace(record, form="snapshot", chain=(), body=canonical(content(record, records)))
+            rewritten[record.id] = record._replace(form="snapshot", chain=(), body=canonical(content(record, records)))
             continue
         chain = (*rewritten.get(parent_id, kept[parent_id]).chain, parent_id)
         if chain != record.chain:
-            rewritten[record.id] = replace(record, chain=chain)
+            rewritten[record.id] = record._replace(chain=chain)
     return Pruning(tuple(records.keys() - kept.keys()), tuple(rewritten.values()))
 
 
@@ -245,8 +243,8 @@ def problems(records: Mapping[str, Record], tree: Tree) -> list[str]:
     found = [line for record in records.values() for line in _problems_of(record, records)]
     if tree.head is not None and tree.head not in records:
         found.append(f"the head {tree.head} is missing")
-    if tree.count != len(records):
-        found.append(f"{tree.count} checkpoints should be kept, {len(records)} are")
+    if tree.kept != len(records):
+        found.append(f"{tree.kept} checkpoints should be kept, {len(records)} are")
     if any(record.checkpoint.number > tree.last for record in records.values()):
         found.append(f"a checkpoint is numbered above the last, {tree.last}")
     return found

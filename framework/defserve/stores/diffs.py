@@ -49,15 +49,18 @@ class _Walk:
         return self._changed(path, before, after, level) if self._differ(before, after) else before
 
     def _changed(self, path: str, before: Any, after: Any, level: int) -> Any:
-        if is_object(before) and is_object(after):
+        kind = before.__class__  # what was kept is of JSON's own kinds
+        if kind is dict and is_object(after):
             return self._object(path, before, after, level + 1)
-        if isinstance(before, list) and isinstance(after, list):
+        if kind is list and isinstance(after, list):
             return self._array(path, before, after, level + 1)  # pyright: ignore[reportUnknownArgumentType]
         made = self._fresh(after, level)
         self.ops.append({"op": "replace", "path": path, "value": made})
         return made
 
     def _object(self, path: str, before: dict[str, Any], after: dict[str, Any], level: int) -> dict[str, Any]:
+        if before.keys() == after.keys():
+            return self._edited(path, before, after, level)
         for name in before:
             if name not in after:
                 self.ops.append({"op": "remove", "path": _below(path, name)})
@@ -71,6 +74,14 @@ class _Walk:
                 merged[name] = self._changed(_below(path, name), mate, item, level)
             else:
                 merged[name] = mate
+        return merged
+
+    def _edited(self, path: str, before: dict[str, Any], after: dict[str, Any], level: int) -> dict[str, Any]:
+        """An object whose names are the same: as a rule few of many values have changed."""
+        merged, differ = before.copy(), self._differ
+        for name, mate in before.items():
+            if differ(mate, item := after[name]):
+                merged[name] = self._changed(_below(path, name), mate, item, level)
         return merged
 
     def _array(self, path: str, before: list[Any], after: list[Any], level: int) -> list[Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextvars import Context
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -34,13 +35,12 @@ class Lane(Generic[J, R]):
 
     async def do(self, job: J) -> R:
         """Its result, or its exception. A caller that goes away does not take its job back."""
-        loop = asyncio.get_running_loop()
-        waiting: _Waiting[J, R] = (job, loop.create_future(), loop)
+        waiting: _Waiting[J, R] = _Waiting(job, asyncio.get_running_loop())
         with self._lock:
             if self._thread is None or self._pid != os.getpid():
                 self._start()
             self._queue.put(waiting)
-        return await waiting[1]
+        return await waiting
 
     async def close(self) -> None:
         """Wait until everything that was asked for is done. The next job starts anew."""
@@ -63,14 +63,58 @@ class Lane(Generic[J, R]):
             while True:
                 group, is_last = _together(queue)
                 if group:
-                    _settle(group, self._work([job for job, _, _ in group]))
+                    _settle(group, self._work([waiting.job for waiting in group]))
                 if is_last:
                     return
         finally:
             self._leave()
 
 
-_Waiting = tuple[J, "asyncio.Future[R]", asyncio.AbstractEventLoop]
+class _Waiting(Generic[J, R]):
+    """A job, and the task that waits for it, which goes on the moment it is told.
+
+    What a task asks of a future, and no more: asyncio's own would have it wait for one more turn of the loop.
+    """
+
+    __slots__ = ("job", "loop", "_asyncio_future_blocking", "_outcome", "_wake", "_context")
+
+    def __init__(self, job: J, loop: asyncio.AbstractEventLoop) -> None:
+        self.job, self.loop = job, loop
+        self._asyncio_future_blocking = False
+        self._outcome: Outcome | None = None
+        self._wake: Callable[[Any], object] | None = None
+        self._context: Context | None = None
+
+    def __await__(self) -> Generator[Any, None, R]:
+        self._asyncio_future_blocking = True
+        yield self
+        return self.result()
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self.loop
+
+    def add_done_callback(self, wake: Callable[[Any], object], *, context: Context | None = None) -> None:
+        self._wake, self._context = wake, context
+
+    def result(self) -> R:
+        assert self._outcome is not None
+        is_good, result = self._outcome
+        if not is_good:
+            raise result  # pyright: ignore[reportGeneralTypeIssues]
+        return result  # pyright: ignore[reportReturnType]
+
+    def cancel(self, msg: object = None) -> bool:
+        if self._outcome is not None or self._wake is None:
+            return False
+        self._outcome = False, asyncio.CancelledError(*(() if msg is None else (msg,)))
+        self.loop.call_soon(self._wake, self, context=self._context)
+        return True
+
+    def tell(self, outcome: Outcome) -> None:
+        """Let the task go on, unless it was cancelled meanwhile."""
+        if self._outcome is None and self._wake is not None and self._context is not None:
+            self._outcome = outcome
+            self._context.run(self._wake, self)
 
 
 def _together(queue: SimpleQueue[_Waiting[J, R] | None]) -> tuple[list[_Waiting[J, R]], bool]:
@@ -90,22 +134,23 @@ def _together(queue: SimpleQueue[_Waiting[J, R] | None]) -> tuple[list[_Waiting[
 
 def _settle(group: list[_Waiting[J, R]], outcomes: Sequence[Outcome]) -> None:
     """Tell each caller in its own loop, waking each loop once."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[R], Outcome]]] = {}
-    for (_, future, loop), outcome in zip(group, outcomes, strict=True):
-        by_loop.setdefault(loop, []).append((future, outcome))
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Waiting[J, R], Outcome]]] = {}
+    for waiting, outcome in zip(group, outcomes, strict=True):
+        by_loop.setdefault(waiting.loop, []).append((waiting, outcome))
     for loop, settled in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_tell, settled)
+            loop.call_soon_threadsafe(_tell, loop, settled)
         except RuntimeError:
             # The loop is closed, so nobody waits any more.
             continue
 
 
-def _tell(settled: list[tuple[asyncio.Future[R], Outcome]]) -> None:
-    for future, (is_good, result) in settled:
-        if future.cancelled():
-            continue
-        if is_good:
-            future.set_result(result)  # pyright: ignore[reportArgumentType]
-        else:
-            future.set_exception(result)  # pyright: ignore[reportArgumentType]
+def _tell(loop: asyncio.AbstractEventLoop, settled: list[tuple[_Waiting[J, R], Outcome]]) -> None:
+    settled.reverse()
+    while settled:
+        waiting, outcome = settled.pop()
+        try:
+            waiting.tell(outcome)
+        except BaseException:  # the end of the program is called for; the others are still told
+            loop.call_soon(_tell, loop, settled[::-1])
+            raise

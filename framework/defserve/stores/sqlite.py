@@ -1,12 +1,14 @@
 """A store in an SQLite file: acknowledged is on the disk. Written by one thread, read by another, never by the loop.
 
 Write-ahead log with `synchronous=FULL`: a commit returns after its fsync, and what comes together shares one. Several
-processes may use one file on one machine (not over a network file system). After trouble the connection is made anew
-with the next use, so that a disk with room again, or a file made writable, is all it takes.
+processes may use one file on one machine (not over a network file system); what the loop may know without asking is
+up to `sqlite_seen`. After trouble the connection is made anew with the next use, so that a disk with room again, or a
+file made writable, is all it takes.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sqlite3
@@ -19,7 +21,8 @@ from threading import RLock
 from typing import Any, Final
 
 from defserve.stores.lanes import Lane, Outcome
-from defserve.stores.sqlite_entries import LIVE, Place, Wanted, find, make
+from defserve.stores.sqlite_entries import LIVE, Wanted, find, lasting, make, values
+from defserve.stores.sqlite_seen import BESIDE, Place, Seen
 from defserve.stores.store import Change, StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
 
 APPLICATION: Final = 0x64656673
@@ -34,6 +37,20 @@ MIGRATIONS: Final = (
         expires REAL,
         PRIMARY KEY (space, name)
     ) WITHOUT ROWID;
+    CREATE INDEX expiring ON entries (expires) WHERE expires IS NOT NULL;
+    """,
+    # With rows in the order of their making, those written together are on few pages.
+    """
+    CREATE TABLE made_anew (
+        space TEXT NOT NULL,
+        name TEXT NOT NULL,
+        value BLOB NOT NULL,
+        expires REAL,
+        PRIMARY KEY (space, name)
+    );
+    INSERT INTO made_anew SELECT space, name, value, expires FROM entries;
+    DROP TABLE entries;
+    ALTER TABLE made_anew RENAME TO entries;
     CREATE INDEX expiring ON entries (expires) WHERE expires IS NOT NULL;
     """,
 )
@@ -60,6 +77,15 @@ _PROBLEMS: Final[dict[int, tuple[Problem, str]]] = {
     sqlite3.SQLITE_LOCKED: _BUSY,
 }
 
+# What the system says of the file beside the store's.
+_CODES: Final[dict[int | None, int]] = {
+    errno.EACCES: sqlite3.SQLITE_READONLY,
+    errno.EPERM: sqlite3.SQLITE_READONLY,
+    errno.EROFS: sqlite3.SQLITE_READONLY,
+    errno.ENOSPC: sqlite3.SQLITE_FULL,
+    errno.EDQUOT: sqlite3.SQLITE_FULL,
+}
+
 Read = Wanted | Callable[[sqlite3.Connection], Any]
 
 
@@ -71,7 +97,8 @@ class SqliteStore:
     ) -> None:
         self.path = Path(path).expanduser()
         self._clock = clock
-        writer, reader = _Connection(self.path, busy), _Connection(self.path, busy)
+        self._seen = seen = Seen(self.path)
+        writer, reader = _Connection(self.path, busy, seen), _Connection(self.path, busy, seen)
         self._writer: Lane[Change, bool] = Lane("defserve-writer", _Writing(writer, reader, clock), writer.drop)
         self._reader: Lane[Read, Any] = Lane("defserve-reader", _Reading(reader, clock), reader.drop)
 
@@ -79,7 +106,8 @@ class SqliteStore:
         await self._reader.do(lambda connection: None)
 
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
-        return await self._reader.do(Wanted(space, names))
+        seen = self._seen.find(space, names)
+        return seen if seen is not None else await self._reader.do(Wanted(space, names))
 
     async def change(self, change: Change) -> bool:
         return await self._writer.do(change)
@@ -107,6 +135,7 @@ class SqliteStore:
     async def close(self) -> None:
         await self._writer.close()
         await self._reader.close()
+        self._seen.close()
 
     async def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         return await self._reader.do(lambda connection: connection.execute(sql, values).fetchall())
@@ -117,6 +146,7 @@ class _Writing:
 
     def __init__(self, connection: _Connection, reader: _Connection, clock: Callable[[], float]) -> None:
         self._connection, self._reader, self._clock = connection, reader, clock
+        self._seen, self._version = connection.seen, -1
         self._swept = clock()
 
     def __call__(self, changes: Sequence[Change]) -> Sequence[Outcome]:
@@ -134,18 +164,25 @@ class _Writing:
             return self._failed(changes, error)
 
     def _commit(self, changes: Sequence[Change]) -> Sequence[Outcome]:
-        connection = self._connection.get()
+        connection, now = self._connection.get(), self._clock()
         connection.execute("BEGIN IMMEDIATE")
-        now = self._clock()
-        made = make(connection, changes, now)
+        self._seen.open(self._connection.mode)
+        # SQLite changes it whenever another connection has committed.
+        version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+        known = self._seen.begin(is_alone=version == self._version)
+        self._version = version
+        made = make(connection, changes, now, known)
         self._sweep(connection, now)
         connection.execute("COMMIT")
-        return [(True, is_made) for is_made in made]
+        self._seen.end(made.outcome)
+        return [(True, is_made) for is_made in made.is_made]
 
     def _drop(self) -> None:
         # SQLite lets a process's connections share what it knows of a file, so one alone would not start afresh.
         self._connection.drop()
         self._reader.drop()
+        self._seen.fail()
+        self._version = -1
 
     def _failed(self, changes: Sequence[Change], error: Exception) -> Sequence[Outcome]:
         problem = self._connection.problem(error)
@@ -162,14 +199,22 @@ class _Reading:
     """Answers all who want values by their names at once, and every other question for itself."""
 
     def __init__(self, connection: _Connection, clock: Callable[[], float]) -> None:
-        self._connection, self._clock = connection, clock
+        self._connection, self._clock, self._seen = connection, clock, connection.seen
 
     def __call__(self, reads: Sequence[Read]) -> Sequence[Outcome]:
         wanted = {place for read in reads if isinstance(read, Wanted) for place in read.places}
         is_good, found = True, dict[Place, bytes]()
         if wanted:
-            is_good, found = self._one(lambda connection: find(connection, wanted, self._clock()))
+            is_good, found = self._one(lambda connection: self._find(connection, wanted))
         return [_share(read, is_good, found) if isinstance(read, Wanted) else self._one(read) for read in reads]
+
+    def _find(self, connection: sqlite3.Connection, wanted: set[Place]) -> dict[Place, bytes]:
+        with suppress(OSError):  # who may only read has to look each time
+            self._seen.open(self._connection.mode)
+        number = self._seen.look()
+        rows = find(connection, wanted, self._clock())
+        self._seen.learn(lasting(rows), number)
+        return values(rows)
 
     def _one(self, read: Callable[[sqlite3.Connection], Any]) -> tuple[bool, Any]:
         try:
@@ -188,8 +233,8 @@ def _share(wanted: Wanted, is_good: bool, found: Any) -> Outcome:
 class _Connection:
     """A connection that is made when it is needed, and again after it was dropped. Used by one thread at a time."""
 
-    def __init__(self, path: Path, busy: float) -> None:
-        self._path, self._busy, self.lock = path, busy, RLock()
+    def __init__(self, path: Path, busy: float, seen: Seen) -> None:
+        self._path, self._busy, self.lock, self.seen = path, busy, RLock(), seen
         self._open: sqlite3.Connection | None = None
 
     def get(self) -> sqlite3.Connection:
@@ -203,6 +248,10 @@ class _Connection:
                 raise
             self._open = opened
         return self._open
+
+    def mode(self) -> int:
+        """What others may do with the file, and with those beside it."""
+        return self._path.stat().st_mode & 0o777
 
     def drop(self) -> None:
         """Close it, and so undo what was not committed."""
@@ -223,6 +272,8 @@ class _Connection:
 
 def _code(error: Exception) -> int:
     """SQLite's primary result code; the rest of it says more than anybody asks."""
+    if isinstance(error, OSError):
+        return _CODES.get(error.errno, 0)
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -230,7 +281,7 @@ def _make_private(path: Path) -> None:
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     mode = path.stat().st_mode & 0o777
-    for side in (f"{path}-wal", f"{path}-shm"):
+    for side in (f"{path}-wal", f"{path}-shm", f"{path}{BESIDE}"):
         # Made with the mode the file had then; one that was read-only must not stay so behind its back.
         with suppress(OSError):
             if os.stat(side).st_mode & 0o777 != mode:

@@ -15,14 +15,15 @@ The errors here are what a store in trouble raises; it recovers by itself when t
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
 from defserve.errors import LimitExceeded, Refused
 
+_NONE: Final[Mapping[str, bytes]] = MappingProxyType({})
 
-@dataclass(frozen=True, slots=True)
-class Change:
+
+class Change(NamedTuple):
     """What happens to one space, if every name in `expect` has that value now (None: is not there).
 
     With a `ttl`, the whole space is forgotten after that many seconds; give one with every change of a space, or
@@ -30,9 +31,9 @@ class Change:
     """
 
     space: str
-    put: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    put: Mapping[str, bytes] = _NONE
     drop: Sequence[str] = ()
-    expect: Mapping[str, bytes | None] = field(default_factory=dict[str, bytes | None])
+    expect: Mapping[str, bytes | None] = _NONE
     ttl: float | None = None
 
 
