@@ -109,7 +109,7 @@ async def _commit(path: Path, size: int, callers: int, commits: int) -> tuple[fl
             held = await trees.hold(key)
             content = held.content()
             _edit(content, number)
-            await trees.commit(held, content)
+            await trees.commit(held, to_json(content))
 
     began = perf_counter()
     await asyncio.gather(*(call(key, max(1, commits // callers)) for key in keys))

@@ -29,40 +29,45 @@ def containers(value: Any) -> Iterator[Any]:
 @given(values, values)
 def test_a_content_made_of_another_is_what_it_would_be_from_scratch(before: Any, after: Any):
     known = Content.of(before)
-    made, ops = draft(after, known, DEPTH)
-    assert made.encoded == canonical(after)
-    assert json.dumps(made.value) == json.dumps(Content.of(after).value)
-    assert text(apply(known.value, ops)) == text(after)
+    for given_as in (after, canonical(after), json.dumps(after).encode()):
+        drawn = draft(given_as, known, DEPTH)
+        made, ops = drawn.content, drawn.ops
+        assert made.encoded == canonical(after)
+        assert json.dumps(made.value) == json.dumps(Content.of(after).value)
+        assert text(apply(known.value, ops)) == text(after)
+        assert drawn.is_same == (canonical(before) == canonical(after)) == (ops == [])
     assert known.encoded == canonical(known.value) == canonical(before)
 
 
 @given(values, values, st.booleans())
 def test_it_has_nothing_of_its_makers(before: Any, after: Any, is_text: bool):
     was = copy.deepcopy(after)
-    made, ops = draft(canonical(after) if is_text else after, Content.of(before), DEPTH)
+    drawn = draft(canonical(after) if is_text else after, Content.of(before), DEPTH)
     theirs = {id(each) for each in containers(after)}
-    assert not theirs & {id(each) for each in containers([made.value, ops])}
+    assert not theirs & {id(each) for each in containers([drawn.content.value, drawn.ops])}
     assert after == was
 
 
 @given(values)
 def test_what_was_not_changed_is_the_same_content(value: Any):
     known = Content.of(value)
-    assert draft(copy.deepcopy(value), known, DEPTH) == (known, [])
+    for drawn in (draft(copy.deepcopy(value), known, DEPTH), draft(canonical(value), known, DEPTH)):
+        assert drawn.is_same
+        assert (drawn.content, drawn.ops) == (known, [])
 
 
 def test_what_was_not_changed_is_shared():
     known = Content.of({"notes": [{"n": n} for n in range(5)]})
     changed = known.copy()
     changed["notes"][2]["n"] = "new"
-    made, _ = draft(changed, known, DEPTH)
+    made = draft(changed, known, DEPTH).content
     shared = [one is other for one, other in zip(made.value["notes"], known.value["notes"], strict=True)]
     assert shared == [True, True, False, True, True]
 
 
 @pytest.mark.parametrize("tiny", [1e-5, 1.5e-5, 1e-6, 5e-324, -2e-9])
 def test_a_tiny_number_is_written_in_one_way(tiny: float):
-    made, _ = draft({"a": tiny, "b": 1}, Content.of({"a": 0, "b": 1}), DEPTH)
+    made = draft({"a": tiny, "b": 1}, Content.of({"a": 0, "b": 1}), DEPTH).content
     assert made.encoded == Content.of({"b": 1, "a": tiny}).encoded
 
 
@@ -78,7 +83,9 @@ def test_depth_counts_from_the_outside_wherever_the_change_is(name: str):
     known = Content.of({"a": [{"b": None, "c": [0]}]})
     changed = known.copy()
     changed["a"][0][name] = [1]
-    assert draft(changed, known, 4)[0].value == changed
+    for given_as in (changed, canonical(changed)):
+        assert draft(given_as, known, 4).content.value == changed
     changed["a"][0][name] = [[]]
-    with pytest.raises(TooDeep):
-        draft(changed, known, 4)
+    for given_as in (changed, canonical(changed)):
+        with pytest.raises(TooDeep):
+            draft(given_as, known, 4)

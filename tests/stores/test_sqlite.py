@@ -245,6 +245,26 @@ def test_a_newer_schema_is_refused_and_an_older_one_migrated(tmp_path: Path, run
     file.close()
 
 
+def test_what_was_kept_by_the_first_version_is_there_in_this_one(tmp_path: Path, run: Run):
+    path = tmp_path / "store.db"
+    with sqlite3.connect(path) as old:
+        old.executescript(MIGRATIONS[0])
+        old.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", [("s", "a", b"1", None), ("t", "b", b"2", 9e12)])
+        old.execute(f"PRAGMA application_id = {APPLICATION}")
+        old.execute("PRAGMA user_version = 1")
+    old.close()
+
+    async def story() -> None:
+        store = SqliteStore(path)
+        assert await store.get("s", ["a"]) == {"a": b"1"}
+        assert [row async for row in store.scan("t")] == [("b", b"2")]
+        assert await store.change(Change("s", put={"a": b"3"}, expect={"a": b"1"}))
+        assert await store.check() == []
+        await store.close()
+
+    run(story())
+
+
 def test_a_store_that_another_keeps_locked_is_busy_and_then_free(tmp_path: Path, run: Run):
     path = tmp_path / "store.db"
 

@@ -11,7 +11,9 @@ import hmac
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
 from functools import lru_cache
+from json import encoder
 from typing import Any, Final
 
 from defserve.errors import UsageError
@@ -25,8 +27,21 @@ _MAC: Final = 18
 _ID: Final = re.compile(r"chk_[A-Za-z0-9_-]{44}")
 _LABEL: Final = b"defserve checkpoint v1"
 
-_encode: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
 _MAYBE_WHOLE: Final = re.compile(r"[0-9]\.0(?![0-9])|[0-9]e\+")
+
+
+def _encoder() -> Callable[[Any], str]:
+    """json's own, kept: it makes one anew for every text, which takes longer than to write a short one."""
+    json_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    make: Any = getattr(encoder, "c_make_encoder", None)
+    write_text: Any = getattr(encoder, "encode_basestring", None)
+    if make is None or write_text is None:
+        return json_encoder.encode
+    write = make(None, json_encoder.default, write_text, None, ":", ",", True, False, False)
+    return lambda value: "".join(write(value, 0))
+
+
+_encode: Final = _encoder()
 
 
 def canonical(value: Any) -> bytes:

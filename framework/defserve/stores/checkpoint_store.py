@@ -115,9 +115,8 @@ class Commit(NamedTuple):
 
     def patch(self) -> list[Op] | None:
         """From the parent's content to this one; None if there is none, or the content itself is not longer."""
-        if self.made is None or self.made.ops is None:
-            return None
-        return self.made.ops if smaller(self.made.ops, self.made.content.encoded) else None
+        ops = self.made.ops if self.made is not None else None
+        return ops if self.made is not None and ops is not None and smaller(ops, self.made.content.encoded) else None
 
 
 class CheckpointStore:
@@ -148,7 +147,8 @@ class CheckpointStore:
         id = tree.head if at is None else at
         if id is None:
             return Held(key, tree, seen=seen)
-        record, before = await self._find(key, tree, id)
+        found = self._known.find(key, tree, id) if at is None else None
+        record, before = found or await self._find(key, tree, id)
         return Held(key, tree, id, before=before, record=record, seen=seen)
 
     async def adopt(self, key: TreeKey, content: Any, *, checkpoint: str | None = None) -> Held:
@@ -359,7 +359,7 @@ def _content_of(record: Record, records: dict[str, Record]) -> Content | None:
     if record.form == "opaque":
         return None
     value = content(record, records)
-    return Content(value, record.body) if record.form == "snapshot" else Content.of(value)
+    return Content(record.body, value) if record.form == "snapshot" else Content.of(value)
 
 
 def _encoded_of(record: Record, records: dict[str, Record]) -> bytes:

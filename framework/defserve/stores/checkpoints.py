@@ -140,19 +140,12 @@ def successor(at: Checkpoint, made: Draft | None, parent: Record | None) -> Reco
     """How to keep a new checkpoint with what was `made` of its parent's content. The parent need not be kept itself."""
     if made is None:
         return Record(at, "opaque")
-    after, ops = made
-    is_large = len(after.encoded) > WHOLE
-    if (
-        is_large
-        and parent is not None
-        and len(parent.chain) < SNAPSHOT_EVERY
-        and ops is not None
-        and len(ops) <= MAX_OPS
-    ):
-        body = to_json(ops)
-        if len(body) < len(after.encoded):
+    text = made.content.encoded
+    if len(text) > WHOLE and parent is not None and len(parent.chain) < SNAPSHOT_EVERY:
+        ops = made.ops
+        if ops is not None and len(ops) <= MAX_OPS and len(body := to_json(ops)) < len(text):
             return Record(at, "patch", (*parent.chain, parent.id), body)
-    return Record(at, "snapshot", (), after.encoded)
+    return Record(at, "snapshot", (), text)
 
 
 def content(record: Record, records: Mapping[str, Record]) -> Any:

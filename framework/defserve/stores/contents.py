@@ -1,4 +1,4 @@
-"""The content of a checkpoint, in canonical form. One that was made of another shares with it all that is the same.
+"""The content of a checkpoint, in canonical form. A long one that was made of another shares what is the same with it.
 
 So a small change of a large content costs little more than writing it down.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import isfinite
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
@@ -15,6 +15,10 @@ from defserve.stores.checkpoint_ids import canonical
 from defserve.stores.diffs import Op, merge
 from defserve.stores.sameness import may_have_booleans
 
+SHORT: Final = 4_096
+"""Bytes of a text that is quicker written anew than compared with another."""
+
+_UNREAD: Final = object()
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 _ITEMS: Final[dict[type, Callable[[Any], Iterable[Any]]]] = {dict: dict[str, Any].values, list: iter}
 
@@ -24,18 +28,23 @@ class TooDeep(ValueError):
 
 
 class Content:
-    """A JSON value, names in order, which nobody changes; and its canonical text."""
+    """A JSON value, names in order, which nobody changes, in canonical text; read from it when it is asked for."""
 
-    __slots__ = ("value", "encoded", "_has_booleans", "__weakref__")
+    __slots__ = ("encoded", "_value", "_has_booleans", "__weakref__")
 
-    def __init__(self, value: Any, encoded: bytes, may_have_booleans: bool | None = None) -> None:
-        self.value, self.encoded, self._has_booleans = value, encoded, may_have_booleans
+    def __init__(self, encoded: bytes, value: Any = _UNREAD, may_have_booleans: bool | None = None) -> None:
+        self.encoded, self._value, self._has_booleans = encoded, value, may_have_booleans
 
     @classmethod
     def of(cls, value: Any) -> Content:
         """Raises ValueError for what is no JSON value."""
-        encoded = canonical(value)
-        return cls(from_json(encoded), encoded)
+        return cls(canonical(value))
+
+    @property
+    def value(self) -> Any:
+        if self._value is _UNREAD:
+            self._value = from_json(self.encoded)
+        return self._value
 
     @property
     def may_have_booleans(self) -> bool:
@@ -47,11 +56,26 @@ class Content:
         return from_json(self.encoded)
 
 
-class Draft(NamedTuple):
+class Draft:
     """What was made of a content, or of nothing; then there is no patch from the one to the other."""
 
-    content: Content
-    ops: list[Op] | None
+    __slots__ = ("content", "_before", "_ops")
+
+    def __init__(self, content: Content, before: Content | None, ops: list[Op] | None = None) -> None:
+        self.content, self._before, self._ops = content, before, ops
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing has changed."""
+        return self.content is self._before
+
+    @property
+    def ops(self) -> list[Op] | None:
+        if self._ops is None and self._before is not None:
+            before, after = self._before, self.content
+            has_booleans = before.may_have_booleans or after.may_have_booleans
+            self._ops = merge(before.value, after.value, _as_it_is, has_booleans=has_booleans)[1]
+        return self._ops
 
 
 def draft(made: Any, before: Content | None, depth: int) -> Draft:
@@ -59,10 +83,27 @@ def draft(made: Any, before: Content | None, depth: int) -> Draft:
 
     Raises ValueError for what is no JSON value, and TooDeep for more than `depth` containers in one another.
     """
-    text, value = (made, from_json(made)) if isinstance(made, bytes) else (None, made)
+    if isinstance(made, bytes):
+        if before is None or len(before.encoded) <= SHORT:
+            return _written_anew(from_json(made), before, depth)
+        return _merged(from_json(made), may_have_booleans(made), before, depth)
     if before is None:
-        return Draft(Content.of(_bounded(value, depth)), None)
-    has_booleans = may_have_booleans(to_json(made) if text is None else text)
+        return _written_anew(made, None, depth)
+    return _merged(made, may_have_booleans(to_json(made)), before, depth)
+
+
+def _written_anew(value: Any, before: Content | None, depth: int) -> Draft:
+    """What is short, or was nothing, is written quicker than compared."""
+    encoded = canonical(value)
+    if encoded.count(b"{") + encoded.count(b"[") > depth:
+        _bounded(value, depth)
+    if before is not None and encoded == before.encoded:
+        return Draft(before, before, [])
+    return Draft(Content(encoded), before)
+
+
+def _merged(value: Any, has_booleans: bool, before: Content, depth: int) -> Draft:
+    """What is long shares with what it was made of all that is the same."""
     try:
         value, ops = merge(
             before.value,
@@ -72,7 +113,11 @@ def draft(made: Any, before: Content | None, depth: int) -> Draft:
         )
     except (TypeError, AttributeError) as error:  # a name that is no text
         raise ValueError(f"not a JSON value: {error}") from None
-    return Draft(Content(value, _text(value), has_booleans) if ops else before, ops)
+    return Draft(Content(_text(value), value, has_booleans), before, ops) if ops else Draft(before, before, ops)
+
+
+def _as_it_is(value: Any, level: int) -> Any:
+    return value
 
 
 def _fresh(value: Any, depth: int) -> Any:
@@ -81,7 +126,7 @@ def _fresh(value: Any, depth: int) -> Any:
         return value
     if type(value) is float and isfinite(value):
         return int(value) if value.is_integer() else value
-    return Content.of(_bounded(value, depth)).value
+    return from_json(canonical(_bounded(value, depth)))
 
 
 def _bounded(value: Any, depth: int) -> Any:

@@ -108,7 +108,7 @@ class Holding:
         if text == self._before and not begins:
             return None
         draft = trees.draft(held, text)
-        if draft.ops == []:
+        if draft.is_same:
             return None  # the same, in another order
         try:
             return draft, states.values.read(draft.content)

@@ -1,0 +1,253 @@
+"""What is known of a store without asking it: never older than what anybody was told."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from defserve.stores.sqlite import SqliteStore
+from defserve.stores.sqlite_seen import MOST, SMALL, Seen
+from defserve.stores.store import Change
+from tests.stores.conftest import Run
+
+PLACE = ("s", "a")
+
+
+def opened(folder: Path) -> Seen:
+    seen = Seen(folder / "store.db")
+    seen.open(lambda: 0o600)
+    return seen
+
+
+def commit(seen: Seen, *values: bytes | None) -> None:
+    seen.begin(is_alone=True)
+    seen.end({(PLACE[0], name): value for name, value in zip("abc", values, strict=False)})
+
+
+def test_nothing_is_known_at_first_nor_after_the_end(tmp_path: Path):
+    seen = Seen(tmp_path / "store.db")
+    assert seen.find("s", ["a"]) is None
+    seen.open(lambda: 0o600)
+    assert seen.find("s", ["a"]) is None
+    commit(seen, b"1")
+    seen.close()
+    assert seen.find("s", ["a"]) is None
+
+
+def test_what_was_committed_is_known_and_all_of_it_has_to_be(tmp_path: Path):
+    seen = opened(tmp_path)
+    commit(seen, b"1", b"2")
+    assert seen.find("s", ["a", "b"]) == {"a": b"1", "b": b"2"}
+    assert seen.find("s", ["a", "c"]) is None
+    assert seen.find("t", ["a"]) is None
+
+
+def test_what_is_gone_or_large_is_not(tmp_path: Path):
+    seen = opened(tmp_path)
+    commit(seen, b"1", b"x" * SMALL)
+    commit(seen, None, b"x" * (SMALL + 1))
+    assert seen.find("s", ["a"]) is seen.find("s", ["b"]) is None
+
+
+def test_while_one_commits_it_knows_what_was_before(tmp_path: Path):
+    seen = opened(tmp_path)
+    commit(seen, b"1")
+    assert seen.begin(is_alone=True) == {PLACE: b"1"}
+    assert seen.find("s", ["a"]) == {"a": b"1"}
+    seen.fail()
+    assert seen.find("s", ["a"]) is None, "whether it was committed is not known"
+
+
+def test_what_another_has_done_or_is_about_to_makes_one_look(tmp_path: Path):
+    one, other = opened(tmp_path), opened(tmp_path)
+    commit(one, b"1")
+    other.begin(is_alone=False)
+    assert one.find("s", ["a"]) is None
+    other.end({PLACE: b"2"})
+    assert one.find("s", ["a"]) is None
+    assert other.find("s", ["a"]) == {"a": b"2"}
+    one.learn({PLACE: b"2"}, one.look())
+    assert one.find("s", ["a"]) == {"a": b"2"}
+
+
+def test_one_who_died_amid_it_makes_everybody_look_until_the_next_commit(tmp_path: Path):
+    one, dead = opened(tmp_path), opened(tmp_path)
+    commit(one, b"1")
+    dead.begin(is_alone=True)
+    one.learn({PLACE: b"1"}, one.look())
+    assert one.find("s", ["a"]) is None
+    commit(one, b"3")
+    assert one.find("s", ["a"]) == {"a": b"3"}
+
+
+def test_a_writer_that_is_not_alone_in_sqlites_eyes_forgets_whatever_the_number_says(tmp_path: Path):
+    seen = opened(tmp_path)
+    commit(seen, b"1")
+    assert seen.begin(is_alone=False) == {}
+
+
+def test_what_was_read_before_an_own_commit_is_not_taken_for_what_is_after(tmp_path: Path):
+    seen = opened(tmp_path)
+    number = seen.look()
+    commit(seen, b"2")
+    seen.learn({PLACE: b"1"}, number)
+    assert seen.find("s", ["a"]) == {"a": b"2"}
+
+
+def test_it_does_not_grow_without_end(tmp_path: Path):
+    seen = opened(tmp_path)
+    for n in range(3 * MOST):
+        seen.begin(is_alone=True)
+        seen.end({("s", str(n)): b"1"})
+    assert len(seen._values) <= MOST
+    assert seen.find("s", [str(3 * MOST - 1)]) == {str(3 * MOST - 1): b"1"}
+
+
+class Process:
+    """One of several that use a store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.seen = opened(folder)
+        self.committed: int | None = None
+        self.reading: tuple[int, int] | None = None
+        self.knows_version = -1
+
+
+class Processes(RuleBasedStateMachine):
+    """A store of one value, its version, changed by several processes that stop and die at any step."""
+
+    processes = st.integers(0, 2)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.all = [Process(Path(self.folder.name)) for _ in range(3)]
+        self.version = self.told = 0
+        self.writer: Process | None = None
+
+    def teardown(self) -> None:
+        for process in self.all:
+            process.seen.close()
+        self.folder.cleanup()
+
+    @precondition(lambda self: self.writer is None)
+    @rule(number=processes)
+    def begin(self, number: int) -> None:
+        process = self.all[number]
+        if process.committed is None:
+            known = process.seen.begin(is_alone=process.knows_version == self.version)
+            assert known.get(PLACE, b"%d" % self.version) == b"%d" % self.version
+            self.writer = process
+
+    @precondition(lambda self: self.writer is not None)
+    @rule()
+    def commit(self) -> None:
+        assert self.writer is not None
+        self.version += 1
+        self.writer.committed = self.writer.knows_version = self.version
+        self.writer = None
+
+    @rule(number=processes)
+    def tell(self, number: int) -> None:
+        process = self.all[number]
+        if process.committed is not None:
+            process.seen.end({PLACE: b"%d" % process.committed})
+            self.told, process.committed = max(self.told, process.committed), None
+
+    @precondition(lambda self: self.writer is not None)
+    @rule()
+    def give_up(self) -> None:
+        assert self.writer is not None
+        self.writer.seen.fail()
+        self.writer = None
+
+    @rule(number=processes)
+    def die(self, number: int) -> None:
+        if self.writer is self.all[number]:
+            self.writer = None
+        self.all[number] = Process(Path(self.folder.name))
+
+    @rule(number=processes)
+    def begin_to_read(self, number: int) -> None:
+        process = self.all[number]
+        if process.reading is None:
+            process.reading = process.seen.look(), self.version
+
+    @rule(number=processes)
+    def end_reading(self, number: int) -> None:
+        process = self.all[number]
+        if process.reading is not None:
+            (token, version), process.reading = process.reading, None
+            process.seen.learn({PLACE: b"%d" % version}, token)
+
+    @rule(number=processes)
+    def ask(self, number: int) -> None:
+        found = self.all[number].seen.find(*(PLACE[0], [PLACE[1]]))
+        if found is not None:
+            assert int(found[PLACE[1]]) >= self.told
+
+
+TestProcesses = Processes.TestCase
+TestProcesses.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+
+
+def test_two_stores_on_one_file_see_at_once_what_the_other_was_told(tmp_path: Path, run: Run):
+    async def story() -> None:
+        stores = [SqliteStore(tmp_path / "store.db") for _ in range(2)]
+        last: bytes | None = None
+        for n in range(40):
+            one, other = stores[n % 2], stores[(n // 2 + 1) % 2]
+            assert await one.change(Change("s", put={"a": b"%d" % n}, expect={"a": last}))
+            last = b"%d" % n
+            assert await other.get("s", ["a"]) == await one.get("s", ["a"]) == {"a": last}
+        for store in stores:
+            await store.close()
+
+    run(story())
+
+
+def test_a_stranger_to_the_number_is_noticed_before_anything_is_overwritten(tmp_path: Path, run: Run):
+    import sqlite3
+
+    async def story() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        await store.change(Change("s", put={"a": b"1"}))
+        with sqlite3.connect(tmp_path / "store.db") as by_hand:
+            by_hand.execute("UPDATE entries SET value = ?", (b"2",))
+        by_hand.close()
+        assert not await store.change(Change("s", put={"a": b"3"}, expect={"a": b"1"}))
+        assert await store.get("s", ["a"]) == {"a": b"2"}
+        await store.close()
+
+    run(story())
+
+
+def test_a_value_that_is_known_is_given_without_a_turn_of_the_loop(tmp_path: Path, run: Run):
+    async def story() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        await store.change(Change("s", put={"a": b"1"}))
+        with pytest.raises(StopIteration) as done:
+            store.get("s", ["a"]).send(None)
+        assert done.value.value == {"a": b"1"}
+        await store.close()
+
+    run(story())
+
+
+def test_what_expires_is_never_known(tmp_path: Path, run: Run):
+    now = [1_000.0]
+
+    async def story() -> None:
+        store = SqliteStore(tmp_path / "store.db", clock=lambda: now[0])
+        await store.change(Change("s", put={"a": b"1"}, ttl=10))
+        assert await store.get("s", ["a"]) == {"a": b"1"}
+        now[0] += 11
+        assert await store.get("s", ["a"]) == {}
+        await store.close()
+
+    run(story())
