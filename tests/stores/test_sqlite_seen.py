@@ -85,6 +85,17 @@ def test_one_who_died_amid_it_makes_everybody_look_until_the_next_commit(tmp_pat
     assert one.find("s", ["a"]) == {"a": b"3"}
 
 
+def test_one_whose_turn_ended_does_not_speak_for_the_next(tmp_path: Path):
+    one, next_one = opened(tmp_path), opened(tmp_path)
+    one.begin(is_alone=True)
+    next_one.begin(is_alone=False)
+    one.end({PLACE: b"1"})
+    assert one.find("s", ["a"]) is None
+    next_one.end({PLACE: b"2"})
+    assert one.find("s", ["a"]) is None
+    assert next_one.find("s", ["a"]) == {"a": b"2"}
+
+
 def test_a_writer_that_is_not_alone_in_sqlites_eyes_forgets_whatever_the_number_says(tmp_path: Path):
     seen = opened(tmp_path)
     commit(seen, b"1")
@@ -184,16 +195,17 @@ class Processes(RuleBasedStateMachine):
         if process.reading is not None:
             (token, version), process.reading = process.reading, None
             process.seen.learn({PLACE: b"%d" % version}, token)
+            self.told = max(self.told, version)
 
     @rule(number=processes)
     def ask(self, number: int) -> None:
-        found = self.all[number].seen.find(*(PLACE[0], [PLACE[1]]))
+        found = self.all[number].seen.find(PLACE[0], [PLACE[1]])
         if found is not None:
             assert int(found[PLACE[1]]) >= self.told
 
 
 TestProcesses = Processes.TestCase
-TestProcesses.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestProcesses.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 
 def test_two_stores_on_one_file_see_at_once_what_the_other_was_told(tmp_path: Path, run: Run):
