@@ -25,7 +25,8 @@ def opened(folder: Path) -> Seen:
 
 
 def commit(seen: Seen, *values: bytes | None) -> None:
-    seen.begin(is_alone=True)
+    seen.known(is_alone=True)
+    seen.begin()
     seen.end({(PLACE[0], name): value for name, value in zip("abc", values, strict=False)})
 
 
@@ -57,7 +58,8 @@ def test_what_is_gone_or_large_is_not(tmp_path: Path):
 def test_while_one_commits_it_knows_what_was_before(tmp_path: Path):
     seen = opened(tmp_path)
     commit(seen, b"1")
-    assert seen.begin(is_alone=True) == {PLACE: b"1"}
+    assert seen.known(is_alone=True) == {PLACE: b"1"}
+    seen.begin()
     assert seen.find("s", ["a"]) == {"a": b"1"}
     seen.fail()
     assert seen.find("s", ["a"]) is None, "whether it was committed is not known"
@@ -66,7 +68,8 @@ def test_while_one_commits_it_knows_what_was_before(tmp_path: Path):
 def test_what_another_has_done_or_is_about_to_makes_one_look(tmp_path: Path):
     one, other = opened(tmp_path), opened(tmp_path)
     commit(one, b"1")
-    other.begin(is_alone=False)
+    other.known(is_alone=False)
+    other.begin()
     assert one.find("s", ["a"]) is None
     other.end({PLACE: b"2"})
     assert one.find("s", ["a"]) is None
@@ -78,7 +81,7 @@ def test_what_another_has_done_or_is_about_to_makes_one_look(tmp_path: Path):
 def test_one_who_died_amid_it_makes_everybody_look_until_the_next_commit(tmp_path: Path):
     one, dead = opened(tmp_path), opened(tmp_path)
     commit(one, b"1")
-    dead.begin(is_alone=True)
+    dead.begin()
     one.learn({PLACE: b"1"}, one.look())
     assert one.find("s", ["a"]) is None
     commit(one, b"3")
@@ -87,8 +90,9 @@ def test_one_who_died_amid_it_makes_everybody_look_until_the_next_commit(tmp_pat
 
 def test_one_whose_turn_ended_does_not_speak_for_the_next(tmp_path: Path):
     one, next_one = opened(tmp_path), opened(tmp_path)
-    one.begin(is_alone=True)
-    next_one.begin(is_alone=False)
+    one.begin()
+    next_one.known(is_alone=False)
+    next_one.begin()
     one.end({PLACE: b"1"})
     assert one.find("s", ["a"]) is None
     next_one.end({PLACE: b"2"})
@@ -99,7 +103,7 @@ def test_one_whose_turn_ended_does_not_speak_for_the_next(tmp_path: Path):
 def test_a_writer_that_is_not_alone_in_sqlites_eyes_forgets_whatever_the_number_says(tmp_path: Path):
     seen = opened(tmp_path)
     commit(seen, b"1")
-    assert seen.begin(is_alone=False) == {}
+    assert seen.known(is_alone=False) == {}
 
 
 def test_what_was_read_before_an_own_commit_is_not_taken_for_what_is_after(tmp_path: Path):
@@ -113,7 +117,8 @@ def test_what_was_read_before_an_own_commit_is_not_taken_for_what_is_after(tmp_p
 def test_it_does_not_grow_without_end(tmp_path: Path):
     seen = opened(tmp_path)
     for n in range(3 * MOST):
-        seen.begin(is_alone=True)
+        seen.known(is_alone=True)
+        seen.begin()
         seen.end({("s", str(n)): b"1"})
     assert len(seen._values) <= MOST
     assert seen.find("s", [str(3 * MOST - 1)]) == {str(3 * MOST - 1): b"1"}
@@ -151,8 +156,9 @@ class Processes(RuleBasedStateMachine):
     def begin(self, number: int) -> None:
         process = self.all[number]
         if process.committed is None:
-            known = process.seen.begin(is_alone=process.knows_version == self.version)
+            known = process.seen.known(is_alone=process.knows_version == self.version)
             assert known.get(PLACE, b"%d" % self.version) == b"%d" % self.version
+            process.seen.begin()
             self.writer = process
 
     @precondition(lambda self: self.writer is not None)

@@ -166,15 +166,18 @@ class _Writing:
     def _commit(self, changes: Sequence[Change]) -> Sequence[Outcome]:
         connection, now = self._connection.get(), self._clock()
         connection.execute("BEGIN IMMEDIATE")
-        self._seen.open(self._connection.mode)
         # SQLite changes it whenever another connection has committed.
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]
-        known = self._seen.begin(is_alone=version == self._version)
+        known = self._seen.known(is_alone=version == self._version)
         self._version = version
         made = make(connection, changes, now, known)
-        self._sweep(connection, now)
+        if made.outcome:
+            self._seen.open(self._connection.mode)
+            self._sweep(connection, now)
+            self._seen.begin()
         connection.execute("COMMIT")
-        self._seen.end(made.outcome)
+        if made.outcome:
+            self._seen.end(made.outcome)
         return [(True, is_made) for is_made in made.is_made]
 
     def _drop(self) -> None:

@@ -85,15 +85,19 @@ class Seen:
 
     # -- writing, within a transaction -------------------------------------------------------------------
 
-    def begin(self, *, is_alone: bool) -> Mapping[Place, bytes]:
-        """Say that a commit follows; what is known of the store as it is now, unless others have written to it."""
+    def known(self, *, is_alone: bool) -> Mapping[Place, bytes]:
+        """What is known of the store as it is now, if nobody else has written to it."""
+        with self._lock:
+            if self._tally is None or self._tally[0] != self._known or not is_alone:
+                self._forget()
+            return self._values
+
+    def begin(self) -> None:
+        """Say that a commit follows."""
         with self._lock:
             assert self._tally is not None
             number = self._tally[0]
-            if number != self._known or not is_alone:
-                self._values.clear()
             self._known = self._tally[0] = number + 1 + number % 2
-            return self._values
 
     def end(self, outcome: Mapping[Place, bytes | None]) -> None:
         """Say that it is done, and what came of it: values, or None where there is none that lasts."""
