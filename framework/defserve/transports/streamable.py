@@ -120,7 +120,7 @@ class Streamable:
         rules, method, params = self.rules, request.method, request.params
         meta: Any = params.get("_meta")
         version: Any = meta.get(rules.version_key) if meta.__class__ is dict else None
-        if not isinstance(version, str):
+        if version.__class__ is not str:
             return INVALID_PARAMS, f"Invalid params: _meta[{rules.version_key!r}] is required"
         if meta.get(rules.capabilities_key).__class__ is not dict:
             return INVALID_PARAMS, f"Invalid params: _meta[{rules.capabilities_key!r}] is required"
