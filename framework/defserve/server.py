@@ -89,7 +89,8 @@ class Server:
             refuse_unknown(about, known, "Server", _caller())
             raise
         self.limits = limits or Limits()
-        self._sealing, self.store = Sealing(secret), _opened(store)
+        self.store = _opened(store)
+        self._sealing = Sealing(secret, store=self.store)
         self.mcp = MCP(self.identity, self._sealing)
         self.lifespan_value: Any = None
         self._lifespan, self._mounts = lifespan, list[Mount]()

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import LimitExceeded
-from defserve.stores.nonces import MemoryNonces, NonceStore
+from defserve.stores.nonces import MemoryNonces, NonceStore, StoreNonces
+from defserve.stores.store import Change, Store
+from tests.stores.conftest import Run
 
 
 class Clock:
@@ -89,3 +91,33 @@ def test_whatever_the_order_no_nonce_is_spent_twice_within_its_time(steps: list[
         assert spend(store, nonce, ttl) is fresh
         if fresh:
             until[nonce] = clock.now + ttl
+
+
+def test_in_a_store_a_nonce_is_spent_once_by_all_who_share_it(store: Store, run: Run):
+    async def story() -> None:
+        workers = [StoreNonces(store) for _ in range(8)]
+        for nonce in ("a", "b"):
+            assert sorted(await asyncio.gather(*(worker.spend(nonce, ttl=60) for worker in workers))) == (
+                [False] * 7 + [True]
+            )
+        assert not await workers[0].spend("a", ttl=60)
+
+    run(story())
+
+
+@pytest.mark.parametrize("ttl", [0.0, -1.0, math.nan])
+def test_in_a_store_an_expired_nonce_cannot_be_spent(store: Store, run: Run, ttl: float):
+    assert run(StoreNonces(store).spend("a", ttl=ttl)) is False
+    assert run(StoreNonces(store).spend("a", ttl=60)) is True
+
+
+def test_a_store_that_asked_twice_is_told_of_its_own_nonce(store: Store, run: Run, monkeypatch: pytest.MonkeyPatch):
+    change = store.change
+
+    async def twice(asked: Change) -> bool:
+        await change(asked)
+        return await change(asked)
+
+    monkeypatch.setattr(store, "change", twice)
+    assert run(StoreNonces(store).spend("a", ttl=60)) is True
+    assert run(StoreNonces(store).spend("a", ttl=60)) is False

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from heapq import heappop, heappush
 from threading import Lock
-from typing import Protocol
+from typing import Final, Protocol
 
 from defserve.errors import LimitExceeded
+from defserve.stores.store import Change, Store
+
+_SPACE: Final = "nonce:"
+_SPENT: Final = "spent"
 
 
 class NonceStore(Protocol):
@@ -60,3 +65,21 @@ class MemoryNonces:
             "Too many answers are being remembered; try again later",
             data={"limit": "nonces", "max": self._limit, "retry_after_ms": int(min(wait, 3600.0) * 1000) + 1},
         )
+
+
+class StoreNonces:
+    """A NonceStore for all processes that share a store. Raises what the store raises: then nothing was spent."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def spend(self, nonce: str, *, ttl: float) -> bool:
+        if not ttl > 0:
+            return False
+        space, mine = _SPACE + nonce, os.urandom(8)
+        if await self._store.change(Change(space, put={_SPENT: mine}, expect={_SPENT: None}, ttl=ttl)):
+            return True
+        # A store that lost its connection may have asked twice, and been told of its own first change.
+        return (await self._store.get(space, [_SPENT])).get(_SPENT) == mine

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from defserve.host.stdio import ProcessLink
 from defserve.protocols.mcp.sealing import Sealing
 from defserve.runner.connection import Connection
 from defserve.runner.life import alive
+from defserve.stores.memory import MemoryStore
+from defserve.stores.store import Change, StoreUnavailable
 from defserve.transports.memory import Memory
 from tests.protocols.mcp import asking_server
 from tests.protocols.mcp.askers import SERVER
@@ -397,3 +400,42 @@ async def test_an_effect_that_gives_no_json_is_the_authors_mistake(caplog: pytes
     async with raw(server, STATELESS, OFFER) as peer:
         assert text_of(await ask(peer, "odd")).startswith("internal error")
     assert "ctx.once('lock') gave a object, which is no JSON value" in caplog.text
+
+
+# -- many processes --------------------------------------------------------------------------------------
+
+
+def asking(store: Any) -> Server:
+    server = Server("asking", "1", secret=SECRET, store=store)
+
+    @server.tool
+    async def greet(ctx: Context) -> str:
+        """Ask for a name."""
+        return f"hello {await ctx.ask('Your name?', str, key='user_name')}"
+
+    return server
+
+
+async def test_servers_that_share_a_store_honour_a_state_once_between_them(tmp_path: Path):
+    address = f"sqlite:///{tmp_path / 'store.db'}"
+    async with raw(asking(address), STATELESS, OFFER) as one, raw(asking(address), STATELESS, OFFER) as other:
+        first = await ask(one, "greet")
+        (key,) = requests(first)
+        answers = {key: yes(value="Ann")}
+        replies = await asyncio.gather(
+            *(ask(peer, "greet", answers, first["requestState"]) for peer in (one, other, one, other))
+        )
+        assert sorted(reply.get("message", "answered") for reply in replies) == [REFUSED["message"]] * 3 + ["answered"]
+
+
+async def test_without_the_store_that_remembers_no_state_is_honoured(tmp_path: Path):
+    class Away(MemoryStore):
+        async def change(self, change: Change) -> bool:
+            raise StoreUnavailable("The store is away")
+
+    async with raw(asking(Away()), STATELESS, OFFER) as peer:
+        first = await ask(peer, "greet")
+        (key,) = requests(first)
+        reply = await ask(peer, "greet", {key: yes(value="Ann")}, first["requestState"])
+        assert "hello" not in json.dumps(reply)
+        assert "The store is away" in json.dumps(reply)

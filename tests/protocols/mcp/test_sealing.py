@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from defserve import Server, UsageError
@@ -22,14 +24,15 @@ def test_a_secret_of_the_environment_is_checked_when_it_is_first_needed(monkeypa
 def test_the_secret_that_is_given_goes_before_the_environments(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(VARIABLE, "the environment's own secret")
     state = Sealing("the secret that is given").sealer(is_local=True).seal("x", binding=b"")
-    assert Sealing(b"the secret that is given").sealer(is_local=True).open(state, binding=b"") == "x"
+    opening = Sealing(b"the secret that is given").sealer(is_local=True).open(state, binding=b"")
+    assert asyncio.run(opening) == "x"
 
 
 def test_without_any_secret_every_process_has_its_own(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     state = Sealing(None).sealer(is_local=True).seal("x", binding=b"")
     with pytest.raises(InvalidState):
-        Sealing(None).sealer(is_local=True).open(state, binding=b"")
+        asyncio.run(Sealing(None).sealer(is_local=True).open(state, binding=b""))
 
 
 def test_a_key_that_ends_with_the_process_is_warned_of_once_and_only_for_the_network(

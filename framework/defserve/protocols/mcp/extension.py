@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from defserve.core.composition import Composition
@@ -30,7 +31,7 @@ class MCP(Extension):
     opens_with = frozenset({"initialize", "ping", "server/discover", "notifications/cancelled"})
 
     def __init__(self, identity: Identity, sealing: Sealing) -> None:
-        self.lifecycle = Lifecycle(identity, sealing)
+        self.lifecycle, self._sealing = Lifecycle(identity, sealing), sealing
         self.tools, self.resources, self.prompts = Tools(), Resources(), Prompts()
         self.completions = Completions(self.prompts, self.resources)
         self.subscriptions = Subscriptions(self.resources.readable)
@@ -62,6 +63,9 @@ class MCP(Extension):
         """The composition whose sessions are told of changes. Raises UsageError for what does not fit together."""
         self.completions.check()
         self.subscriptions.composition = composition
+
+    def lifespan(self) -> AbstractAsyncContextManager[None] | None:
+        return self._sealing.lifespan()
 
     def offer_in(self, message: Request | Notification) -> Offer | None:
         return self.lifecycle.offer_in(message)

@@ -19,6 +19,9 @@ from defserve.wire.messages import Params
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
+ANSWERS = frozenset({"requestState", "inputResponses"})
+"""The params of a request that brings answers, to be taken up before anything runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class ItemOptions:
@@ -86,13 +89,8 @@ class Item(Generic[O]):
             )
 
     def begin(self, call: Call) -> float:
-        """Make this the subject of a call and take up the answers it brings; the seconds its function may take."""
+        """Make this the subject of a call; the seconds its function may take."""
         call.subject = self
-        params = call.params
-        if "requestState" in params or "inputResponses" in params:
-            from defserve.protocols.mcp.rounds import take_up
-
-            take_up(call)
         return self.options.timeout or call.session.composition.limits.tool
 
     def metadata(self, dialect: Dialect, vendor: Mapping[str, Any] | None = None) -> Params:
@@ -105,6 +103,13 @@ class Item(Generic[O]):
         if (options.meta or vendor) and "meta" in has:
             found["_meta"] = {**(options.meta or {}), **(vendor or {})}
         return found
+
+
+async def take_up_answers(call: Call) -> None:
+    """Take up the answers that a request brings. Raises InvalidParams."""
+    from defserve.protocols.mcp.rounds import take_up
+
+    await take_up(call)
 
 
 def find(call: Call, registry: Registry[T], name: str) -> T:

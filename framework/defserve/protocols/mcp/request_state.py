@@ -12,20 +12,22 @@ import os
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
-from threading import Lock
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
 from defserve.errors import InvalidParams, LimitExceeded
 from defserve.jsonvalue import is_array, is_object
+from defserve.stores.nonces import MemoryNonces, NonceStore
 
 PREFIX = "v1."
 MAX_LENGTH = 64 * 1024
 MIN_SECRET = 16
 SKEW = 60.0
 """How far ahead another worker's clock may be, in seconds."""
+
+ROUNDS = 100_000
+"""How many answers may come within the ttl, where this process alone remembers which have come."""
 
 _NONCE, _TAG, _TIME = 16, 32, 8
 
@@ -35,39 +37,6 @@ class InvalidState(InvalidParams):
 
     def __init__(self) -> None:
         super().__init__("Invalid or expired requestState")
-
-
-class Nonces:
-    """The nonces spent so far, each kept until it expires; at most `limit`, the soonest to expire make room.
-
-    A state whose nonce made room could be spent again: size `limit` for the rounds within one ttl.
-    """
-
-    def __init__(self, limit: int = 10_000, *, clock: Callable[[], float] = time.time) -> None:
-        self._limit, self._clock, self._lock = limit, clock, Lock()
-        self._spent: set[bytes] = set()
-        self._queue: list[tuple[float, bytes]] = []
-
-    def spend(self, nonce: bytes, until: float) -> bool:
-        """Use a nonce that expires at `until`. False when it was used before, or has expired."""
-        with self._lock:
-            now = self._clock()
-            while self._queue and self._queue[0][0] <= now:
-                self._forget()
-            # The expired ones are forgotten, so they have to be refused here too.
-            if until <= now or nonce in self._spent:
-                return False
-            if len(self._spent) >= self._limit:
-                self._forget()
-            self._spent.add(nonce)
-            heappush(self._queue, (until, nonce))
-            return True
-
-    def __len__(self) -> int:
-        return len(self._spent)
-
-    def _forget(self) -> None:
-        self._spent.discard(heappop(self._queue)[1])
 
 
 class _Keys(NamedTuple):
@@ -104,11 +73,11 @@ class Sealer:
         ttl: float = 600.0,
         clock: Callable[[], float] = time.time,
         previous: Sequence[bytes] = (),
-        nonces: Nonces | None = None,
+        nonces: NonceStore | None = None,
     ) -> None:
         self._keys = tuple(map(_Keys.derive, (secret, *previous)))
         self._ttl, self._clock = ttl, clock
-        self._nonces = Nonces(clock=clock) if nonces is None else nonces
+        self._nonces = MemoryNonces(ROUNDS) if nonces is None else nonces
 
     def seal(self, payload: Any, *, binding: bytes) -> str:
         """Seal a JSON-able payload for the request that `binding` is the digest of.
@@ -126,14 +95,15 @@ class Sealer:
             )
         return text
 
-    def open(self, text: str, *, binding: bytes) -> Any:
-        """The sealed payload. Raises InvalidState unless it is genuine, for this request, fresh and unspent."""
+    async def open(self, text: str, *, binding: bytes) -> Any:
+        """The sealed payload. Raises InvalidState unless it is genuine, for this request, fresh and unspent; and what
+        the nonces raise, when whether it is cannot be told."""
         raw = _decode(text)
         nonce, ciphertext, tag = raw[:_NONCE], raw[_NONCE:-_TAG], raw[-_TAG:]
         plaintext = self._decrypt(nonce, ciphertext, tag, binding)
         sealed_at = int.from_bytes(plaintext[:_TIME], "big") / 1000
         now, until = self._clock(), sealed_at + self._ttl
-        if sealed_at > now + SKEW or now >= until or not self._nonces.spend(nonce, until):
+        if sealed_at > now + SKEW or now >= until or not await self._nonces.spend(nonce.hex(), ttl=until - now):
             raise InvalidState
         return from_json(plaintext[_TIME:])
 

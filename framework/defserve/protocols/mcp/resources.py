@@ -15,7 +15,7 @@ from defserve.jsonvalue import is_array
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import ResourceNotFound
 from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
-from defserve.protocols.mcp.items import Item, ItemOptions, check_running
+from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_running, take_up_answers
 from defserve.protocols.mcp.kept import Kept
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.listing import Listing
@@ -160,6 +160,8 @@ class Resources:
 
     async def _read(self, call: Call, uri: str, resource: Resource, values: Params) -> Params:
         seconds = resource.begin(call)
+        if not ANSWERS.isdisjoint(call.params):
+            await take_up_answers(call)
         dialect, options = dialect_of(call), resource.options
         is_kept, left = options.ttl > 0 and resource.function.injection is None, options.ttl
         if is_kept and (reading := self.kept.get(uri, dialect.version)) is not None:

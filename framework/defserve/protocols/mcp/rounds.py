@@ -43,13 +43,13 @@ class Rounds:
 
     # -- a request that brings answers -------------------------------------------------------------------
 
-    def take(self, call: Call, params: Params) -> None:
+    async def take(self, call: Call, params: Params) -> None:
         """Read `inputResponses` and `requestState`. Raises InvalidParams when either is not what we handed out."""
         given = optional_fields(params, "inputResponses") or {}
         if params.get("requestState") is None:
             self.unproven = given
             return
-        payload = _sealer(call).open(text(params, "requestState"), binding=_binding(call))
+        payload = await _sealer(call).open(text(params, "requestState"), binding=_binding(call))
         self.effects.done = payload["once"]
         self.answers = {key: (digest, answer) for key, (digest, answer) in payload["answers"].items()}
         # All of them, since this run may stop at another question before it comes to theirs.
@@ -117,10 +117,10 @@ class Rounds:
         }
 
 
-def take_up(call: Call) -> None:
+async def take_up(call: Call) -> None:
     """Take up the answers a request brings, before its function runs; once, also if it reads another resource."""
     if call.peek(Rounds) is None and dialect_of(call).stateless:
-        call.local(Rounds).take(call, call.params)
+        await call.local(Rounds).take(call, call.params)
 
 
 def _sealer(call: Call) -> Sealer:

@@ -1,16 +1,22 @@
-"""The server's secret (2026-07-28: multi round-trip requests): given, from the environment, or ephemeral."""
+"""The server's secret (2026-07-28: multi round-trip requests): given, from the environment, or ephemeral.
+
+What it sealed is opened once: by this process, or by one of all that share a store.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from defserve.errors import UsageError
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.request_state import Sealer
+    from defserve.stores.nonces import NonceStore
+    from defserve.stores.store import Store
 
 VARIABLE = "DEFSERVE_SECRET"
 
@@ -18,9 +24,11 @@ VARIABLE = "DEFSERVE_SECRET"
 class Sealing:
     """Makes the `Sealer` when the first question needs one. `clock` gives seconds since the epoch."""
 
-    def __init__(self, secret: str | bytes | None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, secret: str | bytes | None, *, store: Store | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
         self._secret = _checked(secret, "Server(secret=…)") if secret else None
-        self._clock = clock
+        self._store, self._clock = store, clock
         self._sealer: Sealer | None = None
         self._is_ephemeral = False
 
@@ -48,7 +56,25 @@ class Sealing:
 
         known = self.known()
         self._is_ephemeral = known is None
-        return Sealer(known or secrets.token_bytes(32), clock=self._clock)
+        return Sealer(known or secrets.token_bytes(32), clock=self._clock, nonces=self._nonces())
+
+    def _nonces(self) -> NonceStore | None:
+        from defserve.stores.nonces import StoreNonces
+
+        return StoreNonces(self._store) if self._store is not None else None
+
+    def lifespan(self) -> AbstractAsyncContextManager[None] | None:
+        """While a server serves that has a store."""
+        return _letting_go(self._store) if self._store is not None else None
+
+
+@asynccontextmanager
+async def _letting_go(store: Store) -> AsyncGenerator[None]:
+    """It opens itself when it is used, but somebody has to close it."""
+    try:
+        yield
+    finally:
+        await store.close()
 
 
 def _warn() -> None:

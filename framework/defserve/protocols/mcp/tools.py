@@ -16,7 +16,7 @@ from defserve.limits import Limits
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import VENDOR, is_missing_capability, lone, tool_failure
 from defserve.protocols.mcp.function import Emitted, FindProvider, Function, nothing_injectable
-from defserve.protocols.mcp.items import Item, ItemOptions, check_running, checked_name, find
+from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_running, checked_name, find, take_up_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.param_headers import param_headers
@@ -149,6 +149,8 @@ class Tools:
         """Admit, bind, judge, hold, run. Whatever the tool does wrong becomes a result the model reads."""
         tool = find(call, self.registry, text(params, "name"))
         arguments, seconds = optional_fields(params, "arguments"), tool.begin(call)
+        if not ANSWERS.isdisjoint(params):
+            await take_up_answers(call)
         try:
             pipeline = call.terms.table.pipeline(tool)
             if not pipeline.empty:
