@@ -39,7 +39,16 @@ def test_a_head_that_was_learnt_is_found_with_the_body_of_the_new_request():
 def test_what_is_known_of_a_head_is_nothing_of_its_connection():
     _, (learnt,) = taught(a_request())
     assert learnt is not None
-    assert {*learnt.scope} == {"type", "http_version", "method", "path", "headers"}
+    assert {*learnt.scope} == {"type", "http_version", "method", "path"}
+
+
+def test_the_headers_say_how_long_the_body_is_this_time_and_are_each_requests_own():
+    _, (learnt,) = taught(a_request("Accept: x"))
+    assert learnt is not None
+    headers = learnt.headers(5)
+    assert headers == [(b"host", b"a"), (b"content-length", b"5"), (b"accept", b"x")]
+    headers.clear()
+    assert learnt.headers(17) == [(b"host", b"a"), (b"content-length", b"17"), (b"accept", b"x")]
 
 
 def test_nothing_is_known_at_first():

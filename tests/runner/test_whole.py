@@ -410,6 +410,100 @@ async def test_what_is_odd_is_answered_as_by_a_server_that_learns_nothing(monkey
     assert all(map(any, fresh.values()))
 
 
+HALF = b"POST /mcp HTTP/1.1\r\nhost: localhost\r\nx-a: "
+
+
+def statuses(said: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+)", said)]
+
+
+@parsers
+async def test_behind_half_a_head_nothing_is_a_request_of_its_own(parser: str):
+    async with listening(parrot(), parser=parser) as where:
+        await warm(where)
+        whole = a_call("in pieces")
+        for sent in ([a_call("one") + HALF], [whole[:-5], whole[-5:] + HALF]):
+            said = await all_said(where, *sent, a_call("smuggled"))
+            assert statuses(said) == [200, 400]
+            assert b"smuggled" not in said
+
+
+@parsers
+async def test_half_a_head_behind_a_request_is_waited_for_no_longer_than_any_other(parser: str):
+    async with listening(parrot(Limits(header=0.2)), parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(a_call("one") + HALF)
+        async with asyncio.timeout(5):
+            said = await reader.read()
+        assert statuses(said) == [200, 408]
+        writer.close()
+
+
+@parsers
+async def test_a_whole_request_behind_another_leaves_no_deadline_behind(parser: str):
+    async with listening(parrot(Limits(header=0.1)), parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(a_call("one", "ponder") + a_call("two"))
+        assert [await heard(reader), await heard(reader)] == ["one", "two"]
+        await asyncio.sleep(0.3)
+        writer.write(a_call("three"))
+        assert await heard(reader) == "three"
+        writer.close()
+
+
+async def test_the_body_of_a_request_that_offers_another_protocol_is_no_request():
+    async with listening(parrot(), parser="httptools") as where:
+        await warm(where)
+        inner = a_call("smuggled")
+        offer = ("connection: upgrade", "upgrade: foo", "content-type: application/json")
+        for length in (f"content-length: {len(inner)}", "transfer-encoding: chunked"):
+            said = await all_said(where, request(*offer, length), inner)
+            assert len(statuses(said)) == 1
+            assert b"smuggled" not in said
+
+
+@parsers
+async def test_a_body_that_speaks_of_http_2_is_left_as_it_is(parser: str):
+    async with listening(parrot(), parser=parser) as where:
+        refused = request("content-length: 40", "content-type: application/json", path="/nope")
+        body = b"a\r\nupgrade: h2c\r\nb".ljust(40, b"x")
+        assert statuses(await all_said(where, refused, body, a_call("after"))) == [404, 200]
+
+
+async def test_a_socket_is_not_opened_in_the_middle_of_a_response():
+    upgrade = ("connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13")
+    opening = request(*upgrade, "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==", verb="GET")
+    async with listening(parrot(), parser="httptools") as where:
+        assert statuses(await all_said(where, a_call("first", "ponder") + opening)) == [200]
+
+
+@parsers
+async def test_a_client_that_leaves_stops_the_call_it_was_being_answered_whatever_it_sent_behind(parser: str):
+    server, stopped = parrot(), asyncio.Event()
+
+    @server.tool
+    async def count(text: str, ctx: Context) -> str:
+        """Say how far it is."""
+        try:
+            while True:
+                ctx.progress(1, 3)
+                await asyncio.sleep(0.01)
+        finally:
+            stopped.set()
+
+    wants = b'"progressToken": 1, "io.modelcontextprotocol/clientCapabilities"'
+    body = a_call("a", "count").partition(b"\r\n\r\n")[2].replace(wants[20:], wants)
+    about = (f"mcp-protocol-version: {VERSION}", "mcp-method: tools/call", "mcp-name: count")
+    counting = request(*about, "accept: application/json, text/event-stream", body=body)
+    async with listening(server, parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(counting + a_call("behind"))
+        await reader.readuntil(b'"progress":')
+        writer.transport.abort()
+        async with asyncio.timeout(5):
+            await stopped.wait()
+
+
 async def test_who_comes_with_a_known_head_is_still_one_too_many():
     async with listening(parrot(Limits(connections=2)), parser="httptools") as where:
         await warm(where)

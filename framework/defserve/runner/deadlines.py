@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import MutableMapping
 from typing import Any, cast
 
@@ -17,9 +16,6 @@ TIMEOUT = b"408 Request Timeout"
 TOO_LARGE = b"431 Request Header Fields Too Large"
 UNAVAILABLE = b"503 Service Unavailable"
 BAD_REQUEST = b"400 Bad Request"
-
-# Java's client offers HTTP/2 with every first request. A server may ignore that; httptools drops the body instead.
-_H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
 
 
 class Paced(asyncio.Protocol):
@@ -69,6 +65,7 @@ class Timely(Paced):
     connections: set[Any]
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    _awaited_behind: Any = None
     _upgraded = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -77,8 +74,6 @@ class Timely(Paced):
 
     def data_received(self, data: bytes) -> None:
         before, is_head = self.cycle, self._is_read
-        if b"h2c" in data and self._is_between:
-            data = _without_h2c(data)
         super().data_received(data)
         if self.cycle is not before:
             # A head is there, as a rule with all that belongs to it.
@@ -86,6 +81,9 @@ class Timely(Paced):
             self._head_is_there()
         elif is_head and not self._upgraded and not self.transport.is_closing():
             self._take_head(len(data))
+        if self._has_begun and not self._head_bytes and not self.transport.is_closing():
+            # Behind the end of a request; how much of it came is not known.
+            self._take_head(1)
 
     def _take_head(self, size: int) -> None:
         """Part of a head came, which may be long before it is its turn."""
@@ -104,6 +102,9 @@ class Timely(Paced):
 
     def handle_websocket_upgrade(self, *request: Any) -> None:
         """From here on another protocol has the connection."""
+        if not self._is_between:
+            self.cycle.keep_alive = False  # it would speak in the middle of a response: that one is the last
+            return
         self._upgraded = True
         if (request[0].method if request else self.scope["method"].encode()) != b"GET":
             self.turn_away(BAD_REQUEST)  # the other protocol would say nothing
@@ -123,7 +124,14 @@ class Timely(Paced):
         state = getattr(getattr(self, "conn", None), "their_state", None)
         return str(state) != "SEND_BODY"
 
+    @property
+    def _has_begun(self) -> bool:
+        """Whether something came behind the last request. As h11 sees it."""
+        conn = getattr(self, "conn", None)
+        return conn is not None and self._is_read and bool(conn.trailing_data[0])
+
     def _await_head(self) -> None:
+        self._awaited_behind = self.cycle
         self._deadline = asyncio.get_running_loop().call_later(self.limits.header, self._too_late)
 
     def _head_is_there(self) -> None:
@@ -135,7 +143,9 @@ class Timely(Paced):
         self._deadline = None
         if self._upgraded or self.transport.is_closing():
             return
-        if self._is_between:
+        if self.cycle is not self._awaited_behind:
+            self._head_bytes = 0  # it came, and had only to wait for its turn
+        elif self._is_between:
             self.turn_away(TIMEOUT)
         else:
             self._await_head()
@@ -162,11 +172,6 @@ class Lasting(Paced):
     def shutdown(self) -> None:
         if not self.handshake_complete or self.close_sent:
             cast(Any, super()).shutdown()
-
-
-def _without_h2c(data: bytes) -> bytes:
-    head, end, rest = data.partition(b"\r\n\r\n")
-    return _H2C.sub(b"", head) + end + rest
 
 
 def with_deadlines(protocol: Any, limits: Limits) -> type[asyncio.Protocol]:

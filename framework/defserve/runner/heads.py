@@ -15,8 +15,8 @@ _END = b"\r\n\r\n"
 _LENGTH = b"ength: "
 _NAME = b"\r\ncontent-length: "
 
-# What of a scope is each connection's own.
-_OWN = frozenset(("client", "server", "scheme", "state"))
+# What of a scope is each connection's, or each request's, own.
+_OWN = frozenset(("headers", "client", "server", "scheme", "state"))
 # With these, the head alone does not say what to do.
 _OTHERWISE = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
 
@@ -24,11 +24,19 @@ _OTHERWISE = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
 class Head:
     """What a head says, in a scope of ASGI without what is each connection's; and a note of the app's about it."""
 
-    __slots__ = ("scope", "note")
+    __slots__ = ("scope", "note", "_headers", "_length_at")
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
-        self.scope = scope
+        self.scope = {key: value for key, value in scope.items() if key not in _OWN}
         self.note: Any = None
+        self._headers: list[tuple[bytes, bytes]] = list(scope["headers"])
+        self._length_at = [name for name, _ in self._headers].index(b"content-length")
+
+    def headers(self, length: int) -> list[tuple[bytes, bytes]]:
+        """Those of a request whose body has this length."""
+        headers = self._headers.copy()
+        headers[self._length_at] = (b"content-length", b"%d" % length)
+        return headers
 
 
 UNKNOWN: tuple[Head | None, bytes] = (None, b"")
@@ -56,7 +64,7 @@ class Heads:
             return None
         if len(self._known) >= KNOWN:
             self._known.clear()
-        head = self._known[raw] = Head({key: value for key, value in scope.items() if key not in _OWN})
+        head = self._known[raw] = Head(scope)
         return head
 
 

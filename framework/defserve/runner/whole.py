@@ -8,6 +8,7 @@ every step.
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Callable, MutableMapping
 from contextvars import Context
@@ -20,7 +21,11 @@ from defserve.transports.exchange import DIRECT
 
 # What of uvicorn is used that it does not document.
 _OF_PROTOCOL = (
+    "on_message_begin",
+    "on_headers_complete",
     "on_message_complete",
+    "_start_asgi_task",
+    "_unsupported_upgrade_warning",
     "on_response_complete",
     "timeout_keep_alive_handler",
     "_unset_keepalive_if_required",
@@ -37,6 +42,9 @@ MOST = 65_536
 
 # How many heads a connection may teach: one whose heads are all different is not worth the trouble.
 LESSONS = 64
+
+# Java's client offers HTTP/2 with every first request. A server may ignore that; httptools drops the body instead.
+_H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
 
 _HEADS = {
     status.value: b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: "
@@ -108,12 +116,14 @@ class Whole(asyncio.Protocol):
     server_state: Any
     timeout_keep_alive: float
     timeout_keep_alive_task: asyncio.TimerHandle | None
+    _has_begun = False
     _head_bytes: int
     _head_is_there: Callable[[], None]
     _upgraded: bool
     _idle_since = 0.0
     _read: object | None = None
     _head: Head | None = None
+    _running: Any = None
     _lessons = LESSONS
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -122,12 +132,19 @@ class Whole(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
-        is_fresh = self._read is before and not self._head_bytes and (before is None or before.response_complete)
+        # A head may have begun behind the request that came last: then the parser has it, and waits for the rest.
+        is_fresh = (
+            self._read is before
+            and not (self._has_begun or self._head_bytes)
+            and (before is None or before.response_complete)
+        )
         head, body = self.heads.find(data) if is_fresh else UNKNOWN
         if head is not None and len(self.tasks) < self.limit_concurrency > len(self.connections):
             self._begin(head, body)
             return
         self._head = None
+        if is_fresh and b"h2c" in data:
+            data = _without_h2c(data)
         super().data_received(data)
         cycle = self.cycle
         if is_fresh and cycle is not before and self._is_read and cycle.keep_alive and self._lessons:
@@ -140,16 +157,29 @@ class Whole(asyncio.Protocol):
         self._head = head
         self.scope = scope = {
             **head.scope,
+            "headers": head.headers(len(body)),
             "client": self.client,
             "server": self.server,
             "scheme": self.scheme,
             "state": self.app_state.copy(),
         }
-        self.cycle = self._read = cycle = self.new_cycle(self, scope, body)
+        self.cycle = self._read = self._running = cycle = self.new_cycle(self, scope, body)
         # As uvicorn with `reset_contextvars`: what one call sets is not for the next to see.
         task = self.loop.create_task(cycle.run_asgi(self.app), context=Context())
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)  # pyright: ignore
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()  # pyright: ignore
+        self._has_begun = True
+
+    def on_headers_complete(self) -> None:
+        self._has_begun = False
+        super().on_headers_complete()  # pyright: ignore
 
     def on_message_complete(self) -> None:
         super().on_message_complete()  # pyright: ignore
@@ -158,6 +188,11 @@ class Whole(asyncio.Protocol):
     @property
     def _is_read(self) -> bool:
         return self._read is self.cycle
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """httptools drops the body of such a request, and would take what of it comes later for the next one."""
+        super()._unsupported_upgrade_warning()  # pyright: ignore
+        self.cycle.keep_alive = False
 
     def body_of(self, scope: MutableMapping[str, Any], limit: int) -> bytes | None:
         """The body of a request, if all of it is there and within `limit`."""
@@ -211,6 +246,16 @@ class Whole(asyncio.Protocol):
         self.app_state.pop(DIRECT, None)
         super()._unset_keepalive_if_required()  # pyright: ignore
         super().connection_lost(exc)
+        # uvicorn tells the request that came last; the one that is being answered may be an earlier one.
+        running = self._running
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
 
     def _unset_keepalive_if_required(self) -> None:
         """It may go on: whether it still matters is seen when it rings."""
+
+
+def _without_h2c(data: bytes) -> bytes:
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _H2C.sub(b"", head) + end + rest
