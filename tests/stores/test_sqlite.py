@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from defserve.errors import UsageError
 from defserve.stores import sqlite
 from defserve.stores.checkpoint_store import CheckpointStore
 from defserve.stores.sqlite import APPLICATION, MIGRATIONS, SqliteStore
@@ -331,9 +332,13 @@ def test_the_file_is_its_owners_alone_and_synchronous(tmp_path: Path, run: Run):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forking")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_has_connections_of_its_own(tmp_path: Path):
+def test_a_store_that_was_closed_can_be_used_in_a_forked_process(tmp_path: Path):
+    async def write_and_close() -> None:
+        await store.change(Change("s", put={"parent": b"1"}))
+        await store.close()
+
     store = SqliteStore(tmp_path / "store.db")
-    asyncio.run(store.change(Change("s", put={"parent": b"1"})))
+    asyncio.run(write_and_close())
     child = os.fork()
     if child == 0:
         done = asyncio.run(store.change(Change("s", put={"child": b"2"}, expect={"parent": b"1"})))
@@ -345,3 +350,20 @@ def test_a_forked_process_has_connections_of_its_own(tmp_path: Path):
         await store.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forking")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_an_open_store_is_not_carried_into_a_forked_process(tmp_path: Path):
+    # SQLite would go on there without its locks: what was told there would be lost when the parent closes.
+    store = SqliteStore(tmp_path / "store.db")
+    asyncio.run(store.change(Change("s", put={"parent": b"1"})))
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(store.change(Change("s", put={"child": b"2"})))
+        except UsageError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    asyncio.run(store.close())

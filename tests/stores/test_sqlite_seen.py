@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -16,24 +17,27 @@ from defserve.stores.store import Change
 from tests.stores.conftest import Run
 
 PLACE = ("s", "a")
+FIND = ("s", ["a"])
 
 
 def opened(folder: Path) -> Seen:
+    (folder / "store.db").touch()
     seen = Seen(folder / "store.db")
-    seen.open(lambda: 0o600)
+    seen.open()
     return seen
 
 
 def commit(seen: Seen, *values: bytes | None) -> None:
     seen.known(is_alone=True)
-    seen.begin()
+    seen.begin([PLACE])
     seen.end({(PLACE[0], name): value for name, value in zip("abc", values, strict=False)})
 
 
 def test_nothing_is_known_at_first_nor_after_the_end(tmp_path: Path):
+    (tmp_path / "store.db").touch()
     seen = Seen(tmp_path / "store.db")
     assert seen.find("s", ["a"]) is None
-    seen.open(lambda: 0o600)
+    seen.open()
     assert seen.find("s", ["a"]) is None
     commit(seen, b"1")
     seen.close()
@@ -55,12 +59,12 @@ def test_what_is_gone_or_large_is_not(tmp_path: Path):
     assert seen.find("s", ["a"]) is seen.find("s", ["b"]) is None
 
 
-def test_while_one_commits_it_knows_what_was_before(tmp_path: Path):
+def test_while_one_commits_it_does_not_give_out_what_it_is_about_to_change(tmp_path: Path):
     seen = opened(tmp_path)
     commit(seen, b"1")
     assert seen.known(is_alone=True) == {PLACE: b"1"}
-    seen.begin()
-    assert seen.find("s", ["a"]) == {"a": b"1"}
+    seen.begin([PLACE])
+    assert seen.find("s", ["a"]) is None, "others may see the new one by now"
     seen.fail()
     assert seen.find("s", ["a"]) is None, "whether it was committed is not known"
 
@@ -69,7 +73,7 @@ def test_what_another_has_done_or_is_about_to_makes_one_look(tmp_path: Path):
     one, other = opened(tmp_path), opened(tmp_path)
     commit(one, b"1")
     other.known(is_alone=False)
-    other.begin()
+    other.begin([PLACE])
     assert one.find("s", ["a"]) is None
     other.end({PLACE: b"2"})
     assert one.find("s", ["a"]) is None
@@ -81,7 +85,7 @@ def test_what_another_has_done_or_is_about_to_makes_one_look(tmp_path: Path):
 def test_one_who_died_amid_it_makes_everybody_look_until_the_next_commit(tmp_path: Path):
     one, dead = opened(tmp_path), opened(tmp_path)
     commit(one, b"1")
-    dead.begin()
+    dead.begin([PLACE])
     one.learn({PLACE: b"1"}, one.look())
     assert one.find("s", ["a"]) is None
     commit(one, b"3")
@@ -90,14 +94,85 @@ def test_one_who_died_amid_it_makes_everybody_look_until_the_next_commit(tmp_pat
 
 def test_one_whose_turn_ended_does_not_speak_for_the_next(tmp_path: Path):
     one, next_one = opened(tmp_path), opened(tmp_path)
-    one.begin()
+    one.begin([PLACE])
     next_one.known(is_alone=False)
-    next_one.begin()
+    next_one.begin([PLACE])
     one.end({PLACE: b"1"})
     assert one.find("s", ["a"]) is None
     next_one.end({PLACE: b"2"})
     assert one.find("s", ["a"]) is None
     assert next_one.find("s", ["a"]) == {"a": b"2"}
+
+
+def test_one_whose_reader_has_seen_the_next_commit_does_not_go_back_before_it(tmp_path: Path):
+    one, next_one = opened(tmp_path), opened(tmp_path)
+    one.begin([PLACE])
+    next_one.begin([PLACE])
+    next_one.end({PLACE: b"2"})
+    one.look()
+    one.end({PLACE: b"1"})
+    assert one.find(*FIND) is None
+    one.learn({PLACE: b"2"}, one.look())
+    assert one.find(*FIND) in (None, {"a": b"2"})
+
+
+def test_one_who_is_late_to_say_it_is_done_makes_everybody_look(tmp_path: Path):
+    one, next_one = opened(tmp_path), opened(tmp_path)
+    one.begin([PLACE])
+    late = one._mine
+    next_one.begin([PLACE])
+    next_one.end({PLACE: b"2"})
+    one._tally[1] = late  # as if it had been interrupted between its look at the first number and this
+    one._keep({PLACE: b"1"})
+    assert one.find(*FIND) is None
+    assert one.look() == -1
+    commit(next_one, b"3")
+    one.learn({PLACE: b"3"}, one.look())
+    assert one.find(*FIND) == {"a": b"3"}
+
+
+def test_by_whatever_name_a_store_is_opened_there_is_one_tally(tmp_path: Path, run: Run):
+    async def story() -> None:
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "link.db").symlink_to(tmp_path / "store.db")
+        one, other = SqliteStore(tmp_path / "store.db"), SqliteStore(tmp_path / "other" / "link.db")
+        await one.change(Change("s", put={"a": b"1"}))
+        assert await other.get("s", ["a"]) == {"a": b"1"}
+        await one.change(Change("s", put={"a": b"2"}))
+        assert await other.get("s", ["a"]) == {"a": b"2"}
+        await one.close()
+        await other.close()
+
+    run(story())
+
+
+def test_what_others_may_do_with_the_store_they_may_with_its_tally(tmp_path: Path):
+    (tmp_path / "store.db").touch()
+    (tmp_path / "store.db").chmod(0o666)
+    before = os.umask(0o077)
+    try:
+        seen = opened(tmp_path)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "store.db-tally").stat().st_mode & 0o777 == 0o666
+    seen.close()
+
+
+def test_a_connection_made_anew_does_not_pass_for_the_one_before(tmp_path: Path, run: Run):
+    import sqlite3
+
+    async def story() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        await store.change(Change("s", put={"a": b"1"}))
+        await store.close()
+        await store.get("s", ["a"])
+        with sqlite3.connect(tmp_path / "store.db") as by_hand:
+            by_hand.execute("UPDATE entries SET value = ?", (b"2",))
+        by_hand.close()
+        assert not await store.change(Change("s", put={"a": b"3"}, expect={"a": b"1"}))
+        await store.close()
+
+    run(story())
 
 
 def test_a_writer_that_is_not_alone_in_sqlites_eyes_forgets_whatever_the_number_says(tmp_path: Path):
@@ -118,7 +193,7 @@ def test_it_does_not_grow_without_end(tmp_path: Path):
     seen = opened(tmp_path)
     for n in range(3 * MOST):
         seen.known(is_alone=True)
-        seen.begin()
+        seen.begin([PLACE])
         seen.end({("s", str(n)): b"1"})
     assert len(seen._values) <= MOST
     assert seen.find("s", [str(3 * MOST - 1)]) == {str(3 * MOST - 1): b"1"}
@@ -158,7 +233,7 @@ class Processes(RuleBasedStateMachine):
         if process.committed is None:
             known = process.seen.known(is_alone=process.knows_version == self.version)
             assert known.get(PLACE, b"%d" % self.version) == b"%d" % self.version
-            process.seen.begin()
+            process.seen.begin([PLACE])
             self.writer = process
 
     @precondition(lambda self: self.writer is not None)

@@ -5,12 +5,13 @@ So a small change of a large content costs little more than writing it down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import isfinite
 from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
+from defserve.jsonvalue import is_object
 from defserve.stores.checkpoint_ids import canonical
 from defserve.stores.diffs import Op, merge
 from defserve.stores.sameness import may_have_booleans
@@ -20,7 +21,6 @@ SHORT: Final = 4_096
 
 _UNREAD: Final = object()
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
-_ITEMS: Final[dict[type, Callable[[Any], Iterable[Any]]]] = {dict: dict[str, Any].values, list: iter}
 
 
 class TooDeep(ValueError):
@@ -130,14 +130,23 @@ def _fresh(value: Any, depth: int) -> Any:
 
 
 def _bounded(value: Any, depth: int) -> Any:
-    level: list[Any] = [value] if type(value) in _ITEMS else []
+    level: list[Any] = [value] if _holds(value) else []
     for _ in range(depth):
         if not level:
             return value
-        level = [item for held in level for item in _ITEMS[type(held)](held) if type(item) in _ITEMS]
+        level = [item for held in level for item in _items(held) if _holds(item)]
     if level:
         raise TooDeep
     return value
+
+
+def _holds(value: Any) -> bool:
+    """Whether it is written as an object or an array."""
+    return isinstance(value, dict | list | tuple)
+
+
+def _items(held: Any) -> Iterable[Any]:
+    return held.values() if is_object(held) else held
 
 
 def _text(value: Any) -> bytes:

@@ -30,6 +30,7 @@ class Lane(Generic[J, R]):
         self._name, self._work, self._leave = name, work, leave
         self._lock = Lock()
         self._thread: Thread | None = None
+        self._last: Thread | None = None
         self._pid = 0
         self._queue: SimpleQueue[_Waiting[J, R] | None] = SimpleQueue()
 
@@ -45,20 +46,26 @@ class Lane(Generic[J, R]):
     async def close(self) -> None:
         """Wait until everything that was asked for is done. The next job starts anew."""
         with self._lock:
-            thread, self._thread = self._thread, None
-            if thread is None or self._pid != os.getpid():
+            if self._pid != os.getpid():
                 return
-            self._queue.put(None)
-        await asyncio.get_running_loop().run_in_executor(None, thread.join)
+            if self._thread is not None:
+                self._last, self._thread = self._thread, None
+                self._queue.put(None)
+            last = self._last
+        if last is not None:
+            await asyncio.get_running_loop().run_in_executor(None, last.join)
 
     def _start(self) -> None:
-        self._queue = SimpleQueue()
-        self._pid = os.getpid()
+        queue: SimpleQueue[_Waiting[J, R] | None] = SimpleQueue()
+        last = self._last if self._pid == os.getpid() else None
         # A daemon: what was not acknowledged when the process ends was never promised.
-        self._thread = Thread(target=self._run, args=(self._queue,), name=self._name, daemon=True)
-        self._thread.start()
+        thread = Thread(target=self._run, args=(queue, last), name=self._name, daemon=True)
+        thread.start()
+        self._thread, self._queue, self._pid, self._last = thread, queue, os.getpid(), None
 
-    def _run(self, queue: SimpleQueue[_Waiting[J, R] | None]) -> None:
+    def _run(self, queue: SimpleQueue[_Waiting[J, R] | None], last: Thread | None) -> None:
+        if last is not None:
+            last.join()  # it has been closed, but may not have come to its end
         try:
             while True:
                 group, is_last = _together(queue)

@@ -20,6 +20,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, Final
 
+from defserve.errors import Refused, UsageError
 from defserve.stores.lanes import Lane, Outcome
 from defserve.stores.sqlite_entries import LIVE, Wanted, find, lasting, make, values
 from defserve.stores.sqlite_seen import BESIDE, Place, Seen
@@ -96,20 +97,24 @@ class SqliteStore:
         self, path: str | os.PathLike[str], *, busy: float = BUSY, clock: Callable[[], float] = time.time
     ) -> None:
         self.path = Path(path).expanduser()
-        self._clock = clock
+        self._clock, self._pid = clock, 0
         self._seen = seen = Seen(self.path)
         writer, reader = _Connection(self.path, busy, seen), _Connection(self.path, busy, seen)
-        self._writer: Lane[Change, bool] = Lane("defserve-writer", _Writing(writer, reader, clock), writer.drop)
+        writing = _Writing(writer, reader, clock)
+        self._writer: Lane[Change, bool] = Lane("defserve-writer", writing, writing.leave)
         self._reader: Lane[Read, Any] = Lane("defserve-reader", _Reading(reader, clock), reader.drop)
 
     async def open(self) -> None:
+        self._claim()
         await self._reader.do(lambda connection: None)
 
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
+        self._claim()
         seen = self._seen.find(space, names)
         return seen if seen is not None else await self._reader.do(Wanted(space, names))
 
     async def change(self, change: Change) -> bool:
+        self._claim()
         return await self._writer.do(change)
 
     async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
@@ -133,11 +138,24 @@ class SqliteStore:
         return [text for (text,) in rows if text != "ok"]
 
     async def close(self) -> None:
+        if self._pid != os.getpid():
+            return
+        self._pid = 0  # who comes meanwhile opens it again
         await self._writer.close()
         await self._reader.close()
         self._seen.close()
 
+    def _claim(self) -> None:
+        """SQLite must not be carried into a forked process: it would go without the locks it thinks it has."""
+        if self._pid != (pid := os.getpid()):
+            if self._pid:
+                raise UsageError(
+                    "this store was opened before the process forked", fix="open one in each process, or close it first"
+                )
+            self._pid = pid
+
     async def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        self._claim()
         return await self._reader.do(lambda connection: connection.execute(sql, values).fetchall())
 
 
@@ -154,6 +172,8 @@ class _Writing:
             return self._commit(changes)
         except Exception as error:
             self._drop()
+            if _is_of_one(error, changes):
+                return [outcome for change in changes for outcome in self([change])]
             if _code(error) != sqlite3.SQLITE_READONLY:
                 return self._failed(changes, error)
         # It may be writable by now: that shows only to connections made since.
@@ -172,20 +192,23 @@ class _Writing:
         self._version = version
         made = make(connection, changes, now, known)
         if made.outcome:
-            self._seen.open(self._connection.mode)
+            self._seen.open()
             self._sweep(connection, now)
-            self._seen.begin()
+            self._seen.begin(made.outcome)
         connection.execute("COMMIT")
         if made.outcome:
             self._seen.end(made.outcome)
         return [(True, is_made) for is_made in made.is_made]
 
+    def leave(self) -> None:
+        self._connection.drop()
+        self._version = -1  # of that connection: another's may be the same by chance
+
     def _drop(self) -> None:
         # SQLite lets a process's connections share what it knows of a file, so one alone would not start afresh.
-        self._connection.drop()
+        self.leave()
         self._reader.drop()
         self._seen.fail()
-        self._version = -1
 
     def _failed(self, changes: Sequence[Change], error: Exception) -> Sequence[Outcome]:
         problem = self._connection.problem(error)
@@ -209,11 +232,13 @@ class _Reading:
         is_good, found = True, dict[Place, bytes]()
         if wanted:
             is_good, found = self._one(lambda connection: self._find(connection, wanted))
+            if not is_good and _is_of_one(found, reads):
+                return [outcome for read in reads for outcome in self([read])]
         return [_share(read, is_good, found) if isinstance(read, Wanted) else self._one(read) for read in reads]
 
     def _find(self, connection: sqlite3.Connection, wanted: set[Place]) -> dict[Place, bytes]:
         with suppress(OSError):  # who may only read has to look each time
-            self._seen.open(self._connection.mode)
+            self._seen.open()
         number = self._seen.look()
         rows = find(connection, wanted, self._clock())
         self._seen.learn(lasting(rows), number)
@@ -226,6 +251,11 @@ class _Reading:
         except Exception as error:
             self._connection.drop()
             return False, self._connection.problem(error)
+
+
+def _is_of_one(error: Exception, jobs: Sequence[object]) -> bool:
+    """Whether something is wrong with one of several, such as a name that cannot be written. Then each is alone."""
+    return len(jobs) > 1 and not isinstance(error, sqlite3.Error | OSError | Refused)
 
 
 def _share(wanted: Wanted, is_good: bool, found: Any) -> Outcome:
@@ -251,10 +281,6 @@ class _Connection:
                 raise
             self._open = opened
         return self._open
-
-    def mode(self) -> int:
-        """What others may do with the file, and with those beside it."""
-        return self._path.stat().st_mode & 0o777
 
     def drop(self) -> None:
         """Close it, and so undo what was not committed."""
@@ -284,7 +310,8 @@ def _make_private(path: Path) -> None:
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     mode = path.stat().st_mode & 0o777
-    for side in (f"{path}-wal", f"{path}-shm", f"{path}{BESIDE}"):
+    real = os.path.realpath(path)
+    for side in (f"{real}-wal", f"{real}-shm", f"{real}{BESIDE}"):
         # Made with the mode the file had then; one that was read-only must not stay so behind its back.
         with suppress(OSError):
             if os.stat(side).st_mode & 0o777 != mode:
@@ -304,12 +331,12 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 def _use_wal(connection: sqlite3.Connection) -> None:
     """SQLite does not wait for its turn here, so of several that begin at once some have to ask again."""
-    for _ in range(100):
+    for tries_left in reversed(range(100)):
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if _code(error) != sqlite3.SQLITE_BUSY:
+            if _code(error) != sqlite3.SQLITE_BUSY or not tries_left:
                 raise
             time.sleep(0.02)
 

@@ -65,16 +65,16 @@ class Sealing:
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         """While a server serves that has a store."""
-        return _letting_go(self._store) if self._store is not None else None
+        return self._letting_go(self._store) if self._store is not None else None
 
-
-@asynccontextmanager
-async def _letting_go(store: Store) -> AsyncGenerator[None]:
-    """It opens itself when it is used, but somebody has to close it."""
-    try:
-        yield
-    finally:
-        await store.close()
+    @asynccontextmanager
+    async def _letting_go(self, store: Store) -> AsyncGenerator[None]:
+        """It opens itself when it is used, but somebody has to close it."""
+        try:
+            yield
+        finally:
+            if self._sealer is not None:
+                await store.close()
 
 
 def _warn() -> None:
