@@ -21,11 +21,12 @@ from defserve.stores import sqlite
 from defserve.stores.checkpoint_store import CheckpointStore
 from defserve.stores.sqlite import APPLICATION, MIGRATIONS, SqliteStore
 from defserve.stores.store import Change, StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
-from tests.stores import committing
+from tests.stores import committing, telling
 from tests.stores.committing import KEY, SECRET
 from tests.stores.conftest import Run
 
 PROGRAM = Path(committing.__file__)
+TELLING = Path(telling.__file__)
 
 
 def committing_to(address: str, calls: int, name: str) -> subprocess.Popen[str]:
@@ -76,6 +77,36 @@ def test_two_processes_on_one_file_never_fork_or_lose_a_serialised_tree(tmp_path
         await store.close()
 
     run(story())
+
+
+@pytest.mark.timeout(120)
+def test_no_process_reads_what_is_older_than_anybody_was_told(tmp_path: Path, run: Run):
+    def start(place: int, seconds: float) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(TELLING), str(tmp_path), str(place), str(seconds)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+
+    async def begin() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        await store.change(Change(telling.SPACE, put={telling.NAME: b"0"}))
+        await store.close()
+
+    (tmp_path / "told").write_bytes(bytes(8 * telling.PLACES))
+    run(begin())
+    processes = [start(place, 1.5) for place in range(3)]
+    killed = start(3, 60)
+    assert killed.stdout is not None
+    outputs = [killed.stdout.readline()]
+    killed.kill()
+    outputs += [process.communicate()[0] for process in (killed, *processes)]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    lines = [line for output in outputs for line in output.splitlines()]
+    assert [line for line in lines if line.startswith("stale")] == []
+    made = [line for line in lines if line.startswith("made ")]
+    assert len(made) == len(set(made)) > 20
 
 
 async def assert_one_line(trees: CheckpointStore, outputs: list[str]) -> None:

@@ -1,0 +1,78 @@
+"""Run by tests as a process of its own: counts up in a store with others, and sees that it reads nothing out of date.
+
+python telling.py <folder> <place> <seconds>
+
+In `told` each process has a place for the highest number that it was told, or that it read: nobody may read a lower one
+after that. Says each number that it made, and "stale" for each that it should not have been given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import sys
+from pathlib import Path
+
+from defserve.stores.sqlite import SqliteStore
+from defserve.stores.store import Change
+
+PLACES = 8
+SPACE, NAME = "s", "count"
+
+
+class Told:
+    """What everybody was told."""
+
+    def __init__(self, path: Path, place: int) -> None:
+        with path.open("r+b") as file:
+            self._numbers = memoryview(mmap.mmap(file.fileno(), 8 * PLACES)).cast("Q")
+        self._place = place
+
+    def most(self) -> int:
+        return max(self._numbers.tolist())
+
+    def add(self, number: int) -> None:
+        self._numbers[self._place] = max(number, self._numbers[self._place])
+
+
+async def read(store: SqliteStore, told: Told) -> int:
+    before = told.most()
+    number = int((await store.get(SPACE, [NAME]))[NAME])
+    if number < before:
+        print("stale", number, before, flush=True)
+    told.add(number)
+    return number
+
+
+async def watch(store: SqliteStore, told: Told) -> None:
+    while True:
+        await read(store, told)
+        await asyncio.sleep(0)
+
+
+async def count(store: SqliteStore, told: Told) -> None:
+    while True:
+        number = await read(store, told)
+        put = {NAME: b"%d" % (number + 1), f"pad{number % 50}": b"x" * 700}
+        if await store.change(Change(SPACE, put=put, expect={NAME: b"%d" % number})):
+            told.add(number + 1)
+            print("made", number + 1, flush=True)
+        await asyncio.sleep(0.001)
+
+
+async def main(folder: Path, place: int, seconds: float) -> None:
+    store, told = SqliteStore(folder / "store.db"), Told(folder / "told", place)
+    tasks = [asyncio.create_task(each(store, told)) for each in (watch, count, watch)]
+    await asyncio.wait(tasks, timeout=seconds)
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if not isinstance(outcome, asyncio.CancelledError):
+            raise outcome if isinstance(outcome, BaseException) else AssertionError
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
+    os._exit(0)
