@@ -122,6 +122,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Figure], str]], ...] = (
         "state-commits",
         _with_range,
     ),
+    ("State: the same states per second, kept by the store alone", "state-writes", _with_range),
     ("State: reading a checkpoint that is not in memory, in µs", "state-read", _with_range),
     ("State: rolling back, in µs", "state-rollback", _with_range),
     ("State of 100 kB: what one change costs on the wire, in bytes", "state-bytes", _median_only),

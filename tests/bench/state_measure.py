@@ -2,7 +2,8 @@
 
 In this process; nobody else has these to compare. Two programs written by hand stand beside commits, as durable, in
 batches of the same sizes and a table of the same form: `sqlite` keeps the same states, each time the whole as JSON;
-`replay` writes the very bytes that defserve wrote and does nothing to find out what they are.
+`replay` writes the very bytes that defserve wrote and does nothing to find out what they are. Writes are the same
+states kept whole in the store alone: what is left of a commit without its tree, its copies and its proof of origin.
 """
 
 from __future__ import annotations
@@ -60,6 +61,19 @@ def measure_commits(run: Run) -> None:
             run.results.add(measure, REPLAY, sum(map(len, batches)) / replay)
 
 
+def measure_writes(run: Run) -> None:
+    """States per second that the store alone keeps, each caller's in a space of its own; then by hand."""
+    for turn in range(run.plan.state_rounds):
+        for size, callers in ((size, callers) for size in SIZES for callers in CALLERS):
+            run.say(f"store {size}, {callers} callers {turn + 1}/{run.plan.state_rounds}")
+            with tempfile.TemporaryDirectory(prefix="bench-state-") as folder:
+                rate, batches = asyncio.run(_write(Path(folder) / "ours.db", SIZES[size], callers, run.plan.commits))
+                raw = _write_raw(Path(folder) / "raw.db", _serialised(batches, SIZES[size]))
+            measure = f"state-writes/{size}, {callers} callers"
+            run.results.add(measure, SUBJECT, rate)
+            run.results.add(measure, RAW, sum(map(len, batches)) / raw)
+
+
 def measure_depth(run: Run) -> None:
     """Microseconds to read a checkpoint that nothing is known of, and to go back to it, at the end of a long tree."""
     with tempfile.TemporaryDirectory(prefix="bench-state-") as folder:
@@ -82,6 +96,7 @@ def measure_patch(run: Run) -> None:
 
 STATE: dict[str, Callable[[Run], None]] = {
     "state-commits": measure_commits,
+    "state-writes": measure_writes,
     "state-depth": measure_depth,
     "state-patch": measure_patch,
 }
@@ -113,6 +128,24 @@ async def _commit(path: Path, size: int, callers: int, commits: int) -> tuple[fl
 
     began = perf_counter()
     await asyncio.gather(*(call(key, max(1, commits // callers)) for key in keys))
+    took = perf_counter() - began
+    await store.close()
+    return max(1, commits // callers) * callers / took, batches
+
+
+async def _write(path: Path, size: int, callers: int, commits: int) -> tuple[float, Batches]:
+    store, batches = SqliteStore(path), Batches()
+    await store.open()
+    _record(store, batches)
+
+    async def call(caller: int, times: int) -> None:
+        content = _content(size)
+        for number in range(times):
+            _edit(content, number)
+            await store.change(Change(f"caller {caller}", put={str(number): to_json(content)}))
+
+    began = perf_counter()
+    await asyncio.gather(*(call(caller, max(1, commits // callers)) for caller in range(callers)))
     took = perf_counter() - began
     await store.close()
     return max(1, commits // callers) * callers / took, batches

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from pathlib import Path
 
-from tests.conformance.requirements import ALL, DOCUMENTS, GAPS
+from tests.conformance.requirements import ALL, DOCUMENTS, GAPS, SHORT
 
 Outcomes = Mapping[str, Mapping[str, str]]
 
@@ -49,6 +49,7 @@ def lines(statuses: Mapping[str, str], outcomes: Outcomes) -> list[str]:
     for document in (*DOCUMENTS, "all"):
         counts = Counter(statuses[r.id] for r in ALL if document in (r.document, "all"))
         rows.append(f"{document:<10}" + "".join(f"{counts[name]:>11}" for name in REMEDY) + f"{counts.total():>11}")
+    rows += ["", *(f"short: {figure}  [{gap.reason}]" for figure, gap in SHORT.items())]
     return rows
 
 

@@ -30,7 +30,7 @@ _OF_PROTOCOL = (
     "timeout_keep_alive_handler",
     "_unset_keepalive_if_required",
 )
-# All that one of uvicorn's cycles is made of: where it has got more, it is not what `_Whole` below takes it for.
+# All that one of uvicorn's cycles is made of: where it has got more, it is not what `WholeCycle` takes it for.
 _OF_CYCLE: frozenset[str] = frozenset(
     ("scope", "transport", "flow", "logger", "access_logger", "access_log", "default_headers", "message_event")
     + ("on_response", "disconnected", "keep_alive", "waiting_for_100_continue", "body", "more_body")
