@@ -410,6 +410,24 @@ async def test_what_is_odd_is_answered_as_by_a_server_that_learns_nothing(monkey
     assert all(map(any, fresh.values()))
 
 
+@parsers
+async def test_a_server_that_leaves_answers_what_is_on_its_way_and_then_hangs_up(parser: str):
+    async with listening(parrot(), parser=parser) as where:
+        await warm(where)
+        asks, idle, fresh = [await where.connect() for _ in range(3)]
+        for reader, writer in (asks, idle):
+            writer.write(a_call("before"))
+            assert await heard(reader) == "before"
+        for connection in list(where.listener.server_state.connections):
+            connection.shutdown()
+        asks[1].write(a_call("on its way"))
+        assert await heard(asks[0]) == "on its way"
+        async with asyncio.timeout(5):
+            assert [await reader.read() for reader, _ in (asks, idle, fresh)] == [b"", b"", b""]
+        for _, writer in (asks, idle, fresh):
+            writer.close()
+
+
 HALF = b"POST /mcp HTTP/1.1\r\nhost: localhost\r\nx-a: "
 
 

@@ -11,6 +11,7 @@ from defserve.runner.whole import fits, whole
 
 HEAD_BYTES = 32 * 1024
 STALL = 30.0
+LINGER = 0.25
 
 TIMEOUT = b"408 Request Timeout"
 TOO_LARGE = b"431 Request Header Fields Too Large"
@@ -67,6 +68,7 @@ class Timely(Paced):
     _head_bytes = 0
     _awaited_behind: Any = None
     _upgraded = False
+    _is_leaving = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -79,6 +81,8 @@ class Timely(Paced):
             # A head is there, as a rule with all that belongs to it.
             self._head_bytes = 0
             self._head_is_there()
+            if self._is_leaving:
+                self.cycle.keep_alive = False
         elif is_head and not self._upgraded and not self.transport.is_closing():
             self._take_head(len(data))
         if self._has_begun and not self._head_bytes and not self.transport.is_closing():
@@ -99,6 +103,19 @@ class Timely(Paced):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_is_there()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The next response is the last. A client that asks for none is let go after a moment: what it has just sent
+        may be on its way, and would be lost if the connection were closed at once."""
+        if self._is_between and not self._is_leaving:
+            self._is_leaving = True
+            asyncio.get_running_loop().call_later(LINGER, self._let_go)
+        else:
+            cast(Any, super()).shutdown()
+
+    def _let_go(self) -> None:
+        if self._is_between and not self.transport.is_closing():
+            cast(Any, super()).shutdown()
 
     def handle_websocket_upgrade(self, *request: Any) -> None:
         """From here on another protocol has the connection."""

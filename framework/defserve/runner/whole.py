@@ -117,6 +117,7 @@ class Whole(asyncio.Protocol):
     timeout_keep_alive: float
     timeout_keep_alive_task: asyncio.TimerHandle | None
     _has_begun = False
+    _is_leaving: bool
     _head_bytes: int
     _head_is_there: Callable[[], None]
     _upgraded: bool
@@ -135,7 +136,7 @@ class Whole(asyncio.Protocol):
         # A head may have begun behind the request that came last: then the parser has it, and waits for the rest.
         is_fresh = (
             self._read is before
-            and not (self._has_begun or self._head_bytes)
+            and not (self._has_begun or self._head_bytes or self._is_leaving)
             and (before is None or before.response_complete)
         )
         head, body = self.heads.find(data) if is_fresh else UNKNOWN
