@@ -184,8 +184,9 @@ class _Writing:
             return self._failed(changes, error)
 
     def _commit(self, changes: Sequence[Change]) -> Sequence[Outcome]:
-        connection, now = self._connection.get(), self._clock()
+        connection = self._connection.get()
         connection.execute("BEGIN IMMEDIATE")
+        now = self._clock()  # it may have waited for its turn
         # SQLite changes it whenever another connection has committed.
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]
         known = self._seen.known(is_alone=version == self._version)
