@@ -13,8 +13,8 @@ import json
 import os
 import sqlite3
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from itertools import count
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import count, product
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -48,30 +48,20 @@ Row = tuple[str, str, bytes]
 
 def measure_commits(run: Run) -> None:
     """Commits per second, each caller on a tree of its own; then by hand."""
-    for turn in range(run.plan.state_rounds):
-        for size, callers in ((size, callers) for size in SIZES for callers in CALLERS):
-            run.say(f"state {size}, {callers} callers {turn + 1}/{run.plan.state_rounds}")
-            with tempfile.TemporaryDirectory(prefix="bench-state-") as folder:
-                rate, batches = asyncio.run(_commit(Path(folder) / "ours.db", SIZES[size], callers, run.plan.commits))
-                raw = _write_raw(Path(folder) / "raw.db", _serialised(batches, SIZES[size]))
-                replay = _write_raw(Path(folder) / "replay.db", map(_rows, batches))
-            measure = f"state-commits/{size}, {callers} callers"
-            run.results.add(measure, SUBJECT, rate)
-            run.results.add(measure, RAW, sum(map(len, batches)) / raw)
-            run.results.add(measure, REPLAY, sum(map(len, batches)) / replay)
+    for measure, size, callers, folder in _cases(run, "state-commits"):
+        rate, batches = asyncio.run(_commit(folder / "ours.db", size, callers, run.plan.commits))
+        run.results.add(measure, SUBJECT, rate)
+        run.results.add(measure, RAW, _raw_rate(folder / "raw.db", batches, size))
+        replay = _write_raw(folder / "replay.db", map(_rows, batches))
+        run.results.add(measure, REPLAY, sum(map(len, batches)) / replay)
 
 
 def measure_writes(run: Run) -> None:
     """States per second that the store alone keeps, each caller's in a space of its own; then by hand."""
-    for turn in range(run.plan.state_rounds):
-        for size, callers in ((size, callers) for size in SIZES for callers in CALLERS):
-            run.say(f"store {size}, {callers} callers {turn + 1}/{run.plan.state_rounds}")
-            with tempfile.TemporaryDirectory(prefix="bench-state-") as folder:
-                rate, batches = asyncio.run(_write(Path(folder) / "ours.db", SIZES[size], callers, run.plan.commits))
-                raw = _write_raw(Path(folder) / "raw.db", _serialised(batches, SIZES[size]))
-            measure = f"state-writes/{size}, {callers} callers"
-            run.results.add(measure, SUBJECT, rate)
-            run.results.add(measure, RAW, sum(map(len, batches)) / raw)
+    for measure, size, callers, folder in _cases(run, "state-writes"):
+        rate, batches = asyncio.run(_write(folder / "ours.db", size, callers, run.plan.commits))
+        run.results.add(measure, SUBJECT, rate)
+        run.results.add(measure, RAW, _raw_rate(folder / "raw.db", batches, size))
 
 
 def measure_depth(run: Run) -> None:
@@ -102,6 +92,15 @@ STATE: dict[str, Callable[[Run], None]] = {
 }
 
 
+def _cases(run: Run, what: str) -> Iterator[tuple[str, int, int, Path]]:
+    """Each size of state and number of callers, in every round, with a folder to keep them in."""
+    for turn in range(run.plan.state_rounds):
+        for (name, size), callers in product(SIZES.items(), CALLERS):
+            run.say(f"{what} {name}, {callers} callers {turn + 1}/{run.plan.state_rounds}")
+            with tempfile.TemporaryDirectory(prefix="bench-state-") as folder:
+                yield f"{what}/{name}, {callers} callers", size, callers, Path(folder)
+
+
 def _content(size: int) -> dict[str, Any]:
     """Notes of 100 bytes or so."""
     return {"notes": [{"id": n, "text": f"{n:05} " + "x" * 70} for n in range(size // 100)], "title": "Notes"}
@@ -119,18 +118,17 @@ async def _commit(path: Path, size: int, callers: int, commits: int) -> tuple[fl
         await trees.commit(await trees.hold(key), _content(size))
     _record(store, batches)
 
-    async def call(key: TreeKey, times: int) -> None:
+    async def call(caller: int, times: int) -> None:
         for number in range(times):
+            key = keys[caller]
             held = await trees.hold(key)
             content = held.content()
             _edit(content, number)
             await trees.commit(held, to_json(content))
 
-    began = perf_counter()
-    await asyncio.gather(*(call(key, max(1, commits // callers)) for key in keys))
-    took = perf_counter() - began
+    rate = await _rate(call, callers, commits)
     await store.close()
-    return max(1, commits // callers) * callers / took, batches
+    return rate, batches
 
 
 async def _write(path: Path, size: int, callers: int, commits: int) -> tuple[float, Batches]:
@@ -144,11 +142,16 @@ async def _write(path: Path, size: int, callers: int, commits: int) -> tuple[flo
             _edit(content, number)
             await store.change(Change(f"caller {caller}", put={str(number): to_json(content)}))
 
-    began = perf_counter()
-    await asyncio.gather(*(call(caller, max(1, commits // callers)) for caller in range(callers)))
-    took = perf_counter() - began
+    rate = await _rate(call, callers, commits)
     await store.close()
-    return max(1, commits // callers) * callers / took, batches
+    return rate, batches
+
+
+async def _rate(call: Callable[[int, int], Awaitable[None]], callers: int, commits: int) -> float:
+    """What all callers together do in a second."""
+    times, began = max(1, commits // callers), perf_counter()
+    await asyncio.gather(*(call(caller, times) for caller in range(callers)))
+    return times * callers / (perf_counter() - began)
 
 
 def _record(store: SqliteStore, batches: Batches) -> None:
@@ -178,6 +181,11 @@ def _serialised(batches: Batches, size: int) -> Iterator[list[Row]]:
             _edit(content, number)
             rows.append((change.space, str(number), to_json(content)))
         yield rows
+
+
+def _raw_rate(path: Path, batches: Batches, size: int) -> float:
+    """The same states per second, by hand."""
+    return sum(map(len, batches)) / _write_raw(path, _serialised(batches, size))
 
 
 def _write_raw(path: Path, batches: Iterable[list[Row]]) -> float:

@@ -489,10 +489,8 @@ async def test_a_body_that_speaks_of_http_2_is_left_as_it_is(parser: str):
 
 
 async def test_a_socket_is_not_opened_in_the_middle_of_a_response():
-    upgrade = ("connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13")
-    opening = request(*upgrade, "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==", verb="GET")
     async with listening(parrot(), parser="httptools") as where:
-        assert statuses(await all_said(where, a_call("first", "ponder") + opening)) == [200]
+        assert statuses(await all_said(where, a_call("first", "ponder") + request(*UPGRADE, verb="GET"))) == [200]
 
 
 @parsers

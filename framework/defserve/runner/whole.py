@@ -116,7 +116,7 @@ class Whole(asyncio.Protocol):
     server_state: Any
     timeout_keep_alive: float
     timeout_keep_alive_task: asyncio.TimerHandle | None
-    _has_begun = False
+    _has_begun = False  # a head, of which not all came; said by the parser
     _is_leaving: bool
     _head_bytes: int
     _head_is_there: Callable[[], None]

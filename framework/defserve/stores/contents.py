@@ -13,7 +13,7 @@ from pydantic_core import from_json, to_json
 
 from defserve.jsonvalue import is_object
 from defserve.stores.checkpoint_ids import canonical
-from defserve.stores.diffs import Op, merge
+from defserve.stores.diffs import Op, diff, merge
 from defserve.stores.sameness import may_have_booleans
 
 SHORT: Final = 4_096
@@ -74,7 +74,7 @@ class Draft:
         if self._ops is None and self._before is not None:
             before, after = self._before, self.content
             has_booleans = before.may_have_booleans or after.may_have_booleans
-            self._ops = merge(before.value, after.value, _as_it_is, has_booleans=has_booleans)[1]
+            self._ops = diff(before.value, after.value, has_booleans=has_booleans)
         return self._ops
 
 
@@ -114,10 +114,6 @@ def _merged(value: Any, has_booleans: bool, before: Content, depth: int) -> Draf
     except (TypeError, AttributeError) as error:  # a name that is no text
         raise ValueError(f"not a JSON value: {error}") from None
     return Draft(Content(_text(value), value, has_booleans), before, ops) if ops else Draft(before, before, ops)
-
-
-def _as_it_is(value: Any, level: int) -> Any:
-    return value
 
 
 def _fresh(value: Any, depth: int) -> Any:

@@ -19,12 +19,12 @@ Fresh = Callable[[Any, int], Any]
 _ABSENT: Final = object()
 
 
-def diff(before: Any, after: Any) -> list[Op]:
+def diff(before: Any, after: Any, *, has_booleans: bool = True) -> list[Op]:
     """The operations (add, remove, replace) that make `after` of `before`; none if they are the same.
 
-    Their values are those of `after`, not copies.
+    Their values are those of `after`, not copies. `has_booleans` as for `merge`.
     """
-    return merge(before, after, lambda value, _: value)[1]
+    return merge(before, after, lambda value, _: value, has_booleans=has_booleans)[1]
 
 
 def merge(before: Any, after: Any, fresh: Fresh, *, has_booleans: bool = True) -> tuple[Any, list[Op]]:
