@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from defserve import Server, web
+from defserve import Server
 from defserve.runner.address import Address
 from defserve.runner.network import NetworkOptions, make_listener
 from defserve.runner.sockets import bound
-from defserve.transports.http import HttpApp
+from defserve.serving import web
+from defserve.transports.http.app import HttpApp
 
 PARSERS = ("httptools", "h11")
 parsers = pytest.mark.parametrize("parser", PARSERS)

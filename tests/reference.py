@@ -51,13 +51,13 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "defserve.testing": ("Tests of a server. The fixtures are in [testing](testing.md).", {"": "*"}),
     "defserve.host": ("The other side: a client that speaks to any server.", {"": "*"}),
     "defserve.sandbox": ("Runs the code of strangers in a process apart.", {"": "*"}),
-    "defserve.telemetry": ("OpenTelemetry; needs `defserve[telemetry]`.", {"": "Telemetry"}),
+    "defserve.observing.telemetry": ("OpenTelemetry; needs `defserve[telemetry]`.", {"": "Telemetry"}),
 }
 
 # What the verbs above give back, which nobody makes by name: where it is, and what gives it.
 GIVEN: Final = {
     "FeatureSet": ("defserve.protocols.mcpl.feature_sets", "Server.feature_set(…)"),
-    "ChannelType": ("defserve.protocols.mcpl.channel_type", "Server.channels(…)"),
+    "ChannelType": ("defserve.protocols.mcpl.channels.type", "Server.channels(…)"),
     "Log": ("defserve.context", "Context.log"),
     "GuardedClient": ("defserve.net.client", "Context.http"),
 }
@@ -72,10 +72,10 @@ SAID: Final = {
 
 # Where `**options: Unpack[…]` are spelled out.
 FIELDS: Final = (
-    "defserve.options",
+    "defserve.server.options",
     "defserve.protocols.mcpl.feature_sets",
     "defserve.net.client",
-    "defserve.host.access",
+    "defserve.host.mgp.access",
 )
 
 

@@ -6,21 +6,21 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "framework" / "defserve"
+from tests.imports import PACKAGE, circle, edges, graph, knots, modules
 
-OPEN = {"errors", "jsonvalue", "limits", "redaction", "stepping", "version"}
+# What everyone may import.
+OPEN = {"errors", "limits", "redaction", "version", "wire.jsonvalue"}
 
 PROTOCOLS = {"protocols.mcp", "protocols.mgp", "protocols.mcpl", "protocols.mcpx"}
 UNDER_PROTOCOLS = {"binding", "guard", "sandbox", "net", "stores", "auth", "core", "wire"}
-UNDER_SERVER = PROTOCOLS | UNDER_PROTOCOLS | {"protocols", "transports", "runner", "host"}
+UNDER_SERVER = PROTOCOLS | UNDER_PROTOCOLS | {"protocols", "transports", "runner", "host", "observing"}
 # Authors import from the root (""), so who stands above the server may as well.
-UNDER_TOOLS = UNDER_SERVER | {"context", "server", ""}
+UNDER_TOOLS = UNDER_SERVER | {"context", "server", "serving", ""}
 
-# Layer → the layers it may import, besides itself and the open modules.
+# Floor → the floors it may import, besides itself and what is open to everyone. A dotted name is one module of a floor.
 ALLOWED: dict[str, set[str]] = {
     "wire": set(),
     "binding": set(),
@@ -35,40 +35,22 @@ ALLOWED: dict[str, set[str]] = {
     "protocols.mgp": UNDER_PROTOCOLS | {"protocols.mcp"},
     "protocols.mcpl": UNDER_PROTOCOLS | {"protocols.mcp"},
     "protocols.mcpx": UNDER_PROTOCOLS | {"protocols.mcp"},
-    "transports": {"stores", "auth", "wire"},
+    "transports": {"stores", "auth", "wire", "core.stepping"},
     "runner": {"transports", "core", "wire"},
     "host": {"transports", "stores", "core", "wire"} | PROTOCOLS,
     "gateway": {"protocols.mcpx", "transports", "auth", "wire"},
-    "options": {"protocols.mcp", "protocols.mgp"},
-    "marks": {"options"},
     "live": {"protocols.mcpl"},
-    "mounting": {"core", "protocols.mcp"},
-    "export": set(),
-    "rest": UNDER_SERVER | {"export"},
     "observing": {"core", "protocols.mcp", "wire"},
-    "telemetry": {"core", "observing", "protocols.mcp"},
-    "web": UNDER_SERVER | {"observing", "options", "rest"},
-    "topics": UNDER_SERVER | {"web"},
     "context": UNDER_SERVER,
-    "listed": {"protocols.mcp", "protocols.mgp", "core", "wire"},
-    "serving": UNDER_SERVER | {"observing", "options", "topics", "web"},
-    "server": UNDER_SERVER | {"context", "marks", "mounting", "options", "serving", "web"},
-    "": UNDER_SERVER | {"context", "marks", "server"},
-    "scaffold": set(),
-    "devserver": UNDER_TOOLS | {"options", "web"},
-    "clients": {"host"},
-    "packaging": {"host"},
-    "cli": UNDER_TOOLS
-    | {"export", "gateway", "lint", "listed", "scaffold", "clients", "packaging", "devserver", "testing"},
+    "serving": UNDER_SERVER,
+    "server": UNDER_SERVER | {"context", "serving"},
+    "": UNDER_SERVER | {"context", "server"},
     "testing": UNDER_TOOLS,
-    "lint": UNDER_TOOLS | {"listed"},
-    "inspector": UNDER_TOOLS,
+    "tooling": UNDER_TOOLS,
     "kernel": UNDER_TOOLS,
+    "cli": UNDER_TOOLS | {"gateway", "testing", "tooling"},
     "__main__": {"cli"},
 }
-
-# Groups of entry points look like modules, and are none.
-GROUPS = ("defserve.servers",)
 
 NAMELESS = ("wire", "core", "runner")
 
@@ -83,61 +65,9 @@ PROTOCOL_WORDS = re.compile(
 )
 
 
-class Edge(NamedTuple):
-    """`source` imports `target`, both as dotted names below the package."""
-
-    source: str
-    target: str
-    line: int
-
-
-def modules(package: Path) -> dict[str, Path]:
-    """Dotted name below the package → file. The package itself is the empty name."""
-    return {
-        ".".join(path.relative_to(package).with_suffix("").parts).removesuffix("__init__").rstrip("."): path
-        for path in sorted(package.rglob("*.py"))
-    }
-
-
 def layer(module: str) -> str:
     parts = module.split(".")
     return ".".join(parts[:2]) if parts[0] == "protocols" else parts[0]
-
-
-def edges(package: Path) -> Iterator[Edge]:
-    """Every import of one of our modules by another: statements at any depth, and module names in strings."""
-    known = modules(package)
-    for source, path in known.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            for name in _imported(node, source, path.name == "__init__.py", package.name):
-                if (target := _module(name, known, package.name)) is not None:
-                    yield Edge(source, target, getattr(node, "lineno", 0))
-
-
-def _imported(node: ast.AST, source: str, is_package: bool, root: str) -> list[str]:
-    match node:
-        case ast.Import(names=names):
-            return [alias.name for alias in names]
-        case ast.ImportFrom(module=module, names=names, level=level):
-            here = [root, *source.split(".")] if source else [root]
-            above = here[: len(here) - level + is_package] if level else []
-            base = ".".join([*above, *([module] if module else [])])
-            return [f"{base}.{alias.name}" for alias in names]
-        case ast.Constant(value=str(text)) if re.fullmatch(rf"{root}(\.\w+)+(:\w+)?", text) and text not in GROUPS:
-            # Also a lazy import: `import_module("defserve.x")`, or a table of such names.
-            return [text.partition(":")[0]]
-        case _:
-            return []
-
-
-def _module(name: str, known: dict[str, Path], root: str) -> str | None:
-    """The module of ours that `name` (a module, or something inside one) comes from."""
-    first, _, below = name.partition(".")
-    if first != root:
-        return None
-    while below not in known:
-        below = below.rpartition(".")[0]
-    return below
 
 
 def upward(package: Path) -> list[str]:
@@ -145,8 +75,13 @@ def upward(package: Path) -> list[str]:
     return [
         f"{edge.source or package.name}:{edge.line} imports {edge.target or package.name}"
         for edge in edges(package)
-        if layer(edge.target) not in ALLOWED.get(layer(edge.source), set()) | OPEN | {layer(edge.source)}
+        if not _is_within(edge.target, ALLOWED.get(layer(edge.source), set()) | OPEN | {layer(edge.source)})
     ]
+
+
+def _is_within(module: str, places: set[str]) -> bool:
+    """Whether a module is one of the places, or lies on a floor that is one."""
+    return layer(module) in places or module in places
 
 
 def protocol_words(package: Path, layers: tuple[str, ...] = NAMELESS) -> list[str]:
@@ -180,6 +115,155 @@ def test_wire_core_and_runner_name_no_protocol() -> None:
     assert protocol_words(PACKAGE) == []
 
 
+# ------------------------------------------------------------------------------------------------------------- rooms
+
+# Files of one conversation are one aggregate: they may know each other's types.
+ONE_AGGREGATE = "core."
+MOST_AT_THE_ROOT = 10
+MOST_FLAT = 16
+REASON = "Many files:"
+
+
+def knotted(package: Path) -> list[str]:
+    """Circles of files that import each other when they run, inside functions or not."""
+    running = graph(edge for edge in edges(package) if not edge.only_types)
+    return [f"{len(knot)} files: {circle(running, knot)}" for knot in knots(running)]
+
+
+def knotted_by_types(package: Path, most: int = 3) -> list[str]:
+    """Circles of more than `most` files, counting what is imported for type checkers alone."""
+    every = graph(edges(package))
+    return [
+        f"{len(knot)} files: {circle(every, knot)}, among {', '.join(sorted(knot))}"
+        for knot in knots(every)
+        if len(knot) > most and not all(module.startswith(ONE_AGGREGATE) for module in knot)
+    ]
+
+
+def knotted_rooms(package: Path) -> list[str]:
+    """Circles among what lies in one folder: files, and whole folders taken as one."""
+    running = [edge for edge in edges(package) if not edge.only_types]
+    folders = sorted({path.parent.relative_to(package) for path in modules(package).values()})
+    found: list[str] = []
+    for folder in folders:
+        above = folder.parts
+        rooms = graph(running, lambda module, above=above: _room(module, above))
+        found += [circle(rooms, knot) for knot in knots(rooms)]
+    return found
+
+
+def _room(module: str, above: tuple[str, ...]) -> str | None:
+    """What a module belongs to, seen from the folder `above`: a file or a folder in it. None: it lies elsewhere."""
+    parts = tuple(module.split("."))
+    return ".".join(parts[: len(above) + 1]) if parts[: len(above)] == above and len(parts) > len(above) else None
+
+
+def doors(package: Path) -> Iterator[tuple[str, str, set[str]]]:
+    """Every room, what its door says, and the names that it says the room may import."""
+    for module, path in modules(package).items():
+        if path.name == "__init__.py" and module:
+            text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            _, _, allowed = text.partition("May import:")
+            yield module, text, set(re.findall(r"`([\w.]+)`", allowed))
+
+
+def uninvited(package: Path) -> list[str]:
+    """Imports that a room's door does not speak of."""
+    allowed = {room: names | OPEN | {room} for room, _, names in doors(package)}
+    found: list[str] = []
+    for edge in edges(package):
+        room = edge.source if edge.source in allowed else edge.source.rpartition(".")[0]
+        names = allowed.get(room)
+        if names is not None and not any(f"{edge.target}.".startswith(f"{name}.") for name in names):
+            found.append(f"{edge.source}:{edge.line} imports {edge.target or package.name}")
+    return found
+
+
+def flat(package: Path) -> dict[str, list[str]]:
+    """Folder → the files lying in it."""
+    found: dict[str, list[str]] = {}
+    for path in modules(package).values():
+        found.setdefault(str(path.parent.relative_to(package)), []).append(path.stem)
+    return found
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert knotted(PACKAGE) == []
+
+
+def test_types_tie_no_more_than_three_files_together() -> None:
+    assert knotted_by_types(PACKAGE) == []
+
+
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    assert knotted_rooms(PACKAGE) == []
+
+
+def test_every_room_has_a_door_that_says_what_it_may_import() -> None:
+    assert [room for room, text, _ in doors(PACKAGE) if "May import:" not in text] == []
+
+
+def test_rooms_import_only_what_their_doors_say() -> None:
+    assert uninvited(PACKAGE) == []
+
+
+def test_few_modules_lie_at_the_root() -> None:
+    assert len(flat(PACKAGE)["."]) <= MOST_AT_THE_ROOT
+
+
+def test_a_room_of_many_files_says_why() -> None:
+    told = {room.replace(".", "/") for room, text, _ in doors(PACKAGE) if REASON in text}
+    assert [room for room, files in flat(PACKAGE).items() if len(files) > MOST_FLAT and room not in told] == []
+
+
+def test_a_prefix_is_a_folder_that_was_not_made() -> None:
+    families = [
+        f"{folder}/{prefix}_*"
+        for folder, files in flat(PACKAGE).items()
+        for prefix in {name.partition("_")[0] for name in files if not name.startswith("_")}
+        if sum(name.startswith(f"{prefix}_") for name in files) >= 3
+    ]
+    assert families == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "found"),
+    [
+        ({"a": "import defserve.b", "b": "def f():\n    from defserve import a"}, ["2 files: a → b → a"]),
+        ({"a": "import defserve.b", "b": "if TYPE_CHECKING:\n    from defserve import a"}, []),
+        ({"a": "import defserve.b", "b": "LAZY = 'defserve.a:A'"}, ["2 files: a → b → a"]),
+        ({"a": "import defserve.b", "b": "import defserve.c", "c": "import defserve.a"}, ["3 files: a → b → c → a"]),
+        ({"a": "import defserve.b, defserve.c", "b": "import defserve.c", "c": ""}, []),
+    ],
+)
+def test_a_knot_is_found_and_shown(tmp_path: Path, sources: dict[str, str], found: list[str]) -> None:
+    for name, source in {"__init__": "", **sources}.items():
+        write(tmp_path / "defserve" / f"{name}.py", source)
+    assert knotted(tmp_path / "defserve") == found
+
+
+def test_a_knot_of_rooms_is_found_where_no_files_are_knotted(tmp_path: Path) -> None:
+    house = tmp_path / "defserve"
+    for name in ("__init__", "x/__init__", "x/one/__init__", "x/two/__init__", "x/one/low", "x/two/low"):
+        write(house / f"{name}.py")
+    write(house / "x/one/high.py", "import defserve.x.two.low")
+    write(house / "x/two/high.py", "import defserve.x.one.low")
+    assert knotted(house) == []
+    assert knotted_rooms(house) == ["x.one → x.two → x.one"]
+
+
+def test_an_import_that_the_door_does_not_name_is_found(tmp_path: Path) -> None:
+    house = tmp_path / "defserve"
+    for name in ("__init__", "errors", "y/__init__", "y/low", "z/__init__", "z/low"):
+        write(house / f"{name}.py")
+    write(house / "x/__init__.py", '"""A room.\n\nMay import: `y.low`.\n"""')
+    write(house / "x/one.py", "import defserve.y.low\nimport defserve.z.low\nimport defserve.errors")
+    assert [line for line in uninvited(house) if line.startswith("x")] == ["x.one:2 imports z.low"]
+
+
+# ------------------------------------------------------------------------------------------------------ the finders
+
+
 @pytest.mark.parametrize(
     ("path", "source", "found"),
     [
@@ -188,17 +272,21 @@ def test_wire_core_and_runner_name_no_protocol() -> None:
         ("wire/codec.py", "from defserve.core.session import Session", ["wire.codec:1 imports core.session"]),
         ("wire/codec.py", "from ..core.session import Session", ["wire.codec:1 imports core.session"]),
         ("wire/__init__.py", "from ..core import session", ["wire:1 imports core.session"]),
-        ("wire/codec.py", "def f():\n    import defserve.server", ["wire.codec:2 imports server"]),
+        ("wire/codec.py", "def f():\n    import defserve.server.server", ["wire.codec:2 imports server"]),
         ("wire/codec.py", "if TYPE_CHECKING:\n    from defserve import Server", ["wire.codec:2 imports defserve"]),
-        ("core/call.py", "import_module('defserve.server')", ["core.call:1 imports server"]),
-        ("core/call.py", "LAZY = {'run': 'defserve.server:Server'}", ["core.call:1 imports server"]),
+        ("core/call.py", "import_module('defserve.server.server')", ["core.call:1 imports server"]),
+        ("core/call.py", "LAZY = {'run': 'defserve.server.server:Server'}", ["core.call:1 imports server"]),
         ("core/call.py", "from defserve.wire.codec import decode\nfrom defserve.errors import Refused", []),
         ("core/call.py", "from .session import Session\nfrom . import session", []),
-        ("protocols/mgp/audit.py", "from defserve.protocols.mcpl.push import push", ["mgp.audit:1 imports mcpl.push"]),
-        ("protocols/mgp/audit.py", "from defserve.protocols.mcp.tools import Tool", []),
+        (
+            "protocols/mgp/audit.py",
+            "from defserve.protocols.mcpl.push.push import push",
+            ["mgp.audit:1 imports mcpl.push"],
+        ),
+        ("protocols/mgp/audit.py", "from defserve.protocols.mcp.tools.tools import Tool", []),
         ("protocols/mcp/tools.py", "from defserve.protocols.mgp import audit", ["mcp.tools:1 imports mgp.audit"]),
         ("server.py", "def run():\n    from defserve.core.session import Session", []),
-        ("core/call.py", "# see defserve.server\n'''Not defserve.server either.'''", []),
+        ("core/call.py", "# see defserve.server.server\n'''Not defserve.server.server either.'''", []),
     ],
 )
 def test_an_upward_import_is_found_wherever_it_hides(tmp_path: Path, path: str, source: str, found: list[str]) -> None:

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from defserve import Server, ToolError
 from defserve.errors import UsageError
 from defserve.host.addresses import Remote
-from defserve.telemetry import Telemetry
+from defserve.observing.telemetry import Telemetry
 from tests.raw import ERAS, HANDSHAKE, Raw, raw
 from tests.serving import at_address
 
@@ -138,7 +138,7 @@ async def test_nothing_is_left_behind_in_the_context():
 
 
 def test_without_opentelemetry_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "defserve.telemetry")
+    monkeypatch.delitem(sys.modules, "defserve.observing.telemetry")
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(UsageError, match="needs OpenTelemetry"):
-        import_module("defserve.telemetry")
+        import_module("defserve.observing.telemetry")

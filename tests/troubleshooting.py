@@ -280,7 +280,7 @@ def a_question_without_an_answer(_: Desk) -> str:
 
 
 def without_pytest(desk: Desk) -> str:
-    desk.patch.setattr("defserve.cli.test.find_spec", nothing)
+    desk.patch.setattr("defserve.cli.commands.test.find_spec", nothing)
     return desk.types("test")
 
 
@@ -290,7 +290,7 @@ def nothing(*_: object) -> None:
 
 def published_without_an_uploader(desk: Desk) -> str:
     desk.patch.setenv("PATH", "")
-    desk.patch.setattr("defserve.packaging.uploading.find_spec", nothing)
+    desk.patch.setattr("defserve.tooling.packaging.uploading.find_spec", nothing)
     return desk.types("publish", str(write_project(desk.folder / "weather-mcp")), "--yes")
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from _stage import HERE, Stage, play, present
 
 from defserve.errors import PeerError, PeerTimeout
-from defserve.host.participant import TopicClient
+from defserve.host.mcpx.participant import TopicClient
 from defserve.protocols.mcpx.topic import Chat
 
 SMALL = 100

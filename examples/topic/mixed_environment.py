@@ -7,7 +7,7 @@ import asyncio
 
 from _stage import Stage, play, present
 
-from defserve.host.participant import TopicClient
+from defserve.host.mcpx.participant import TopicClient
 from defserve.protocols.mcpx.errors import NotCapable
 
 SUM = {"name": "add", "arguments": {"a": 2, "b": 3}}

@@ -9,70 +9,70 @@ from defserve.version import VERSION as __version__
 if TYPE_CHECKING:
     from defserve.auth import JWT, ApiKeys, Auth, Principal, StaticTokens, TokenVerifier
     from defserve.binding.content import Audio, Embedded, File, Image, Link, Text
-    from defserve.binding.inject import Depends
+    from defserve.binding.injection import Depends
     from defserve.context import Context
     from defserve.core.extension import Extension
     from defserve.errors import Declined, Dismissed, NoBackChannel, PeerError, Refused, Rejected, ToolError, UsageError
     from defserve.guard.arguments import Code, PublicUrl, Shell, ShellCommand, Url, Within
     from defserve.guard.verdict import Verdict
     from defserve.limits import Limits
-    from defserve.marks import completion, prompt, resource, tool
     from defserve.net.egress import Egress
+    from defserve.protocols.mcp.asking.sampling import Assistant, Message, SampleOptions, User
     from defserve.protocols.mcp.identity import Icon
-    from defserve.protocols.mcp.numbered import NumberedErrors
+    from defserve.protocols.mcp.numbered.errors import NumberedErrors
     from defserve.protocols.mcp.prompts import Prompt, PromptOptions
-    from defserve.protocols.mcp.resources import Resource, ResourceOptions
-    from defserve.protocols.mcp.sampling import Assistant, Message, SampleOptions, User
-    from defserve.protocols.mcp.tools import Tool, ToolOptions
-    from defserve.protocols.mcpl.channel_values import Channel
+    from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
+    from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
+    from defserve.protocols.mcpl.channels.values import Channel
     from defserve.protocols.mcpl.errors import AmbiguousPeer, CannotUndo, CheckpointNotFound, FeatureDisabled
     from defserve.protocols.mcpl.inference import Inference
     from defserve.protocols.mcpl.peers import everyone
-    from defserve.protocols.mcpl.push import Event, Receipt
-    from defserve.protocols.mcpl.scopes import Scope
-    from defserve.protocols.mcpl.state import States
-    from defserve.protocols.mcpl.state_binding import State
+    from defserve.protocols.mcpl.push.push import Event, Receipt
+    from defserve.protocols.mcpl.scopes.scopes import Scope
+    from defserve.protocols.mcpl.state.binding import State
+    from defserve.protocols.mcpl.state.states import States
     from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Rewrite, Turn, Usage
     from defserve.protocols.mcpx.approval import ApprovalRules
     from defserve.protocols.mcpx.participant import Participant
     from defserve.protocols.mcpx.proposals import Proposal
     from defserve.protocols.mcpx.topic import Chat
-    from defserve.protocols.mgp.access_policy import AccessPolicy, Entry
+    from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
     from defserve.protocols.mgp.audit import AuditLogger
-    from defserve.protocols.mgp.event_channel import EventChannel
-    from defserve.protocols.mgp.security import Security, dangerous, moderate, safe
-    from defserve.protocols.mgp.validators import validator
-    from defserve.server import Server
-    from defserve.stores.audit_log import AuditLog
-    from defserve.stores.checkpoints import Checkpoint
+    from defserve.protocols.mgp.events.channel import EventChannel
+    from defserve.protocols.mgp.security.security import Security, dangerous, moderate, safe
+    from defserve.protocols.mgp.security.validators import validator
+    from defserve.server.marks import completion, prompt, resource, tool
+    from defserve.server.server import Server
+    from defserve.stores.audit.log import AuditLog
+    from defserve.stores.checkpoints.tree import Checkpoint
 
 
 # Name to module: a server imports only what it uses.
 _EXPORTS = {
-    "AccessPolicy": "protocols.mgp.access_policy",
+    "AccessPolicy": "protocols.mgp.access.policy",
     "AmbiguousPeer": "protocols.mcpl.errors",
     "ApiKeys": "auth",
     "ApprovalRules": "protocols.mcpx.approval",
-    "Assistant": "protocols.mcp.sampling",
+    "Assistant": "protocols.mcp.asking.sampling",
     "Audio": "binding.content",
-    "AuditLog": "stores.audit_log",
+    "AuditLog": "stores.audit.log",
     "AuditLogger": "protocols.mgp.audit",
     "Auth": "auth",
     "CannotUndo": "protocols.mcpl.errors",
-    "Channel": "protocols.mcpl.channel_values",
+    "Channel": "protocols.mcpl.channels.values",
     "Chat": "protocols.mcpx.topic",
-    "Checkpoint": "stores.checkpoints",
+    "Checkpoint": "stores.checkpoints.tree",
     "CheckpointNotFound": "protocols.mcpl.errors",
     "Code": "guard.arguments",
     "Context": "context",
     "Declined": "errors",
-    "Depends": "binding.inject",
+    "Depends": "binding.injection",
     "Dismissed": "errors",
     "Egress": "net.egress",
     "Embedded": "binding.content",
-    "Entry": "protocols.mgp.access_policy",
-    "Event": "protocols.mcpl.push",
-    "EventChannel": "protocols.mgp.event_channel",
+    "Entry": "protocols.mgp.access.policy",
+    "Event": "protocols.mcpl.push.push",
+    "EventChannel": "protocols.mgp.events.channel",
     "Extension": "core.extension",
     "FeatureDisabled": "protocols.mcpl.errors",
     "File": "binding.content",
@@ -84,10 +84,10 @@ _EXPORTS = {
     "JWT": "auth",
     "Limits": "limits",
     "Link": "binding.content",
-    "Message": "protocols.mcp.sampling",
+    "Message": "protocols.mcp.asking.sampling",
     "ModelInfo": "protocols.mcpl.turns",
     "NoBackChannel": "errors",
-    "NumberedErrors": "protocols.mcp.numbered",
+    "NumberedErrors": "protocols.mcp.numbered.errors",
     "Participant": "protocols.mcpx.participant",
     "PeerError": "errors",
     "Principal": "auth",
@@ -95,42 +95,42 @@ _EXPORTS = {
     "PromptOptions": "protocols.mcp.prompts",
     "Proposal": "protocols.mcpx.proposals",
     "PublicUrl": "guard.arguments",
-    "Receipt": "protocols.mcpl.push",
+    "Receipt": "protocols.mcpl.push.push",
     "Refused": "errors",
     "Rejected": "errors",
-    "Resource": "protocols.mcp.resources",
-    "ResourceOptions": "protocols.mcp.resources",
+    "Resource": "protocols.mcp.resources.resources",
+    "ResourceOptions": "protocols.mcp.resources.resources",
     "Rewrite": "protocols.mcpl.turns",
-    "SampleOptions": "protocols.mcp.sampling",
-    "Scope": "protocols.mcpl.scopes",
-    "Security": "protocols.mgp.security",
-    "Server": "server",
+    "SampleOptions": "protocols.mcp.asking.sampling",
+    "Scope": "protocols.mcpl.scopes.scopes",
+    "Security": "protocols.mgp.security.security",
+    "Server": "server.server",
     "Shell": "guard.arguments",
     "ShellCommand": "guard.arguments",
-    "State": "protocols.mcpl.state_binding",
-    "States": "protocols.mcpl.state",
+    "State": "protocols.mcpl.state.binding",
+    "States": "protocols.mcpl.state.states",
     "StaticTokens": "auth",
     "Text": "binding.content",
     "TokenVerifier": "auth",
-    "Tool": "protocols.mcp.tools",
+    "Tool": "protocols.mcp.tools.tools",
     "ToolError": "errors",
-    "ToolOptions": "protocols.mcp.tools",
+    "ToolOptions": "protocols.mcp.tools.tools",
     "Turn": "protocols.mcpl.turns",
     "Url": "guard.arguments",
     "Usage": "protocols.mcpl.turns",
     "UsageError": "errors",
-    "User": "protocols.mcp.sampling",
+    "User": "protocols.mcp.asking.sampling",
     "Verdict": "guard.verdict",
     "Within": "guard.arguments",
-    "completion": "marks",
-    "dangerous": "protocols.mgp.security",
+    "completion": "server.marks",
+    "dangerous": "protocols.mgp.security.security",
     "everyone": "protocols.mcpl.peers",
-    "moderate": "protocols.mgp.security",
-    "prompt": "marks",
-    "resource": "marks",
-    "safe": "protocols.mgp.security",
-    "tool": "marks",
-    "validator": "protocols.mgp.validators",
+    "moderate": "protocols.mgp.security.security",
+    "prompt": "server.marks",
+    "resource": "server.marks",
+    "safe": "protocols.mgp.security.security",
+    "tool": "server.marks",
+    "validator": "protocols.mgp.security.validators",
 }
 
 __all__ = [

@@ -25,9 +25,9 @@ from defserve.protocols.mcp.trace import trace_id
 if TYPE_CHECKING:
     from defserve.core.session import Session
     from defserve.net.client import GuardedClient
-    from defserve.protocols.mcp.sampling import Message, Sample, SampleOptions
-    from defserve.protocols.mcp.talkback import Root
-    from defserve.protocols.mcpl.scopes import Scope
+    from defserve.protocols.mcp.asking.client_requests import Root
+    from defserve.protocols.mcp.asking.sampling import Message, Sample, SampleOptions
+    from defserve.protocols.mcpl.scopes.scopes import Scope
     from defserve.protocols.mcpl.turns import ModelInfo
     from defserve.protocols.mgp.extension import MGP
 
@@ -187,7 +187,7 @@ class Context:
 
         Does nothing where a client cannot come back: outside a session over HTTP, and before version 2025-11-25.
         """
-        from defserve.transports.web_session import Stream
+        from defserve.transports.http.web_session import Stream
 
         stream, engine = self.call.envelope, self.call.engine
         if isinstance(stream, Stream):
@@ -211,27 +211,27 @@ class Context:
         Raises Declined or Dismissed (the model reads both unless they are caught), ToolError for an answer that
         does not fit, and NoBackChannel. Questions that say the same and are asked at once need a `key` each.
         """
-        from defserve.protocols.mcp import talkback
+        from defserve.protocols.mcp.asking import client_requests
 
-        return await talkback.ask(self.call, message, kind, key=key)
+        return await client_requests.ask(self.call, message, kind, key=key)
 
     async def ask_url(self, message: str, url: str, *, key: str | None = None) -> None:
         """Send a person to a web page; returns when they agreed to open it."""
-        from defserve.protocols.mcp import talkback
+        from defserve.protocols.mcp.asking import client_requests
 
-        await talkback.ask_url(self.call, message, url, key=key)
+        await client_requests.ask_url(self.call, message, url, key=key)
 
     def confirm(self, message: str, *, key: str | None = None) -> Confirmation:
         """Yes or no, to be awaited; a decline or a dismissal is no."""
-        from defserve.protocols.mcp import talkback
+        from defserve.protocols.mcp.asking import client_requests
 
-        return Confirmation(talkback.confirm(self.call, message, key=key))
+        return Confirmation(client_requests.confirm(self.call, message, key=key))
 
     async def choose(self, message: str, options: Sequence[str] | Mapping[str, str], *, key: str | None = None) -> str:
         """Let a person pick one option; a mapping gives each value a label."""
-        from defserve.protocols.mcp import talkback
+        from defserve.protocols.mcp.asking import client_requests
 
-        return await talkback.choose(self.call, message, options, key=key)
+        return await client_requests.choose(self.call, message, options, key=key)
 
     async def sample(
         self,
@@ -243,32 +243,32 @@ class Context:
         key: str | None = None,
     ) -> Sample:
         """Let the client's model write; `SampleOptions` holds every other setting."""
-        from defserve.protocols.mcp import talkback
-        from defserve.protocols.mcp.sampling import SampleOptions
+        from defserve.protocols.mcp.asking import client_requests
+        from defserve.protocols.mcp.asking.sampling import SampleOptions
 
         options = messages
         if not isinstance(options, SampleOptions):
             given = [options] if isinstance(options, str) else options
             options = SampleOptions(given, max_tokens=max_tokens, system=system, temperature=temperature)
-        return await talkback.sample(self.call, options, key=key)
+        return await client_requests.sample(self.call, options, key=key)
 
     async def roots(self, *, key: str | None = None) -> list[Root]:
         """The places the client lets the server work in."""
-        from defserve.protocols.mcp import talkback
+        from defserve.protocols.mcp.asking import client_requests
 
-        return await talkback.roots(self.call, key=key)
+        return await client_requests.roots(self.call, key=key)
 
     async def gather(self, *questions: Awaitable[Any]) -> list[Any]:
         """Several questions in one round: `name, age = await ctx.gather(ctx.ask(…), ctx.ask(…))`."""
-        from defserve.protocols.mcp import talkback
+        from defserve.protocols.mcp.asking import client_requests
 
-        return await talkback.gather(self.call, questions)
+        return await client_requests.gather(self.call, questions)
 
     async def once(self, key: str, effect: Callable[[], T | Awaitable[T]]) -> T:
         """Run an effect once, however often this function is run for one call; its JSON value is remembered."""
-        from defserve.protocols.mcp import talkback
+        from defserve.protocols.mcp.asking import client_requests
 
-        return await talkback.once(self.call, key, effect)
+        return await client_requests.once(self.call, key, effect)
 
     async def model_info(self, timeout: float = 5.0) -> ModelInfo:
         """The model behind an MCPL host.
@@ -319,7 +319,7 @@ class Context:
         `push`, `infer`, `model_info`: whether a feature set of this server that is enabled could do so here.
         `channels`: whether messages of its channels could be delivered. `chat`: whether there is a topic to talk in.
         """
-        from defserve.protocols.mcp import talkback
+        from defserve.protocols.mcp.asking import client_requests
 
         if feature in LIVE:
             return self._can_live(feature)
@@ -332,7 +332,7 @@ class Context:
             return self._mgp.pushes_events(self.call)
         if feature not in FEATURES:
             return False
-        return talkback.can(self.call, *FEATURES[feature])
+        return client_requests.can(self.call, *FEATURES[feature])
 
     def _can_chat(self) -> bool:
         from defserve.protocols.mcpx import extension
@@ -370,7 +370,7 @@ class Context:
     @property
     def scope(self) -> Scope | None:
         """The scope this call was let into; None for a tool that has none (MCPL)."""
-        from defserve.protocols.mcpl.scopes import Granted
+        from defserve.protocols.mcpl.scopes.scopes import Granted
 
         granted = self.call.peek(Granted)
         return granted.scope if granted is not None else None

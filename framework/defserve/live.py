@@ -1,6 +1,6 @@
 """What authors of live servers write with (MCPL), in one place; `Message` here is a channel's, not sampling's."""
 
-from defserve.protocols.mcpl.channel_values import Author, Channel, Message, MessageReceipt
+from defserve.protocols.mcpl.channels.values import Author, Channel, Message, MessageReceipt
 from defserve.protocols.mcpl.content import Content
 from defserve.protocols.mcpl.errors import (
     AmbiguousPeer,
@@ -11,8 +11,8 @@ from defserve.protocols.mcpl.errors import (
 )
 from defserve.protocols.mcpl.inference import Inference
 from defserve.protocols.mcpl.peers import To, everyone
-from defserve.protocols.mcpl.push import Event, Receipt
-from defserve.protocols.mcpl.scopes import Scope
+from defserve.protocols.mcpl.push.push import Event, Receipt
+from defserve.protocols.mcpl.scopes.scopes import Scope
 from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Rewrite, Turn, Usage
 
 __all__ = [

@@ -20,7 +20,7 @@ from defserve.auth.api_keys import TOUCH, ApiKeys
 from defserve.auth.key_file import KeyFile
 from defserve.auth.permissions import KeyHolder, scope_of
 from defserve.auth.verifiers import TokenVerifier
-from defserve.protocols.mcp.numbered import NumberedErrors
+from defserve.protocols.mcp.numbered.errors import NumberedErrors
 from defserve.stores.memory import MemoryStore
 from defserve.stores.store import Change, StoreBusy
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw
@@ -392,7 +392,7 @@ async def test_a_key_is_held_to_its_minute_and_its_hour(memory: ApiKeys, option:
 async def test_what_the_hour_refuses_does_not_use_up_the_minute() -> None:
     from defserve.auth.buckets import Rate
     from defserve.errors import LimitExceeded
-    from defserve.protocols.mcp.authorization import Authorization
+    from defserve.protocols.mcp.authorization.authorization import Authorization
 
     authorization = Authorization(Rate())
     rates = KeyHolder("alice", key="k", per_minute=100, per_hour=1).rates

@@ -22,12 +22,12 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from defserve.stores.checkpoint_ids import RANDOM, identify
-from defserve.stores.checkpoint_store import TREE, CheckpointStore
-from defserve.stores.checkpoints import Checkpoint, Record, Tree, TreeKey, successor
-from defserve.stores.contents import Content, draft
-from defserve.stores.patches import MAX_DEPTH
-from defserve.stores.sqlite import SqliteStore
+from defserve.stores.checkpoints.contents import Content, draft
+from defserve.stores.checkpoints.ids import RANDOM, identify
+from defserve.stores.checkpoints.patches import MAX_DEPTH
+from defserve.stores.checkpoints.store import TREE, CheckpointStore
+from defserve.stores.checkpoints.tree import Checkpoint, Record, Tree, TreeKey, successor
+from defserve.stores.sqlite.store import SqliteStore
 from defserve.stores.store import Change
 
 from .measure import Run

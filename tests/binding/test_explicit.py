@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.binding.explicit import ExplicitArguments
-from defserve.binding.patterns import backtracks
+from defserve.binding.arguments.explicit import ExplicitArguments
+from defserve.binding.arguments.patterns import backtracks
 from defserve.errors import BadArguments, UsageError
 
 SCHEMA: dict[str, Any] = {

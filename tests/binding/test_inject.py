@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from defserve.binding.inject import Depends, Injection
+from defserve.binding.injection import Depends, Injection
 from defserve.binding.signature import read
 from defserve.errors import UsageError
 

@@ -13,8 +13,8 @@ import pytest
 from pydantic import Field, TypeAdapter
 from pydantic_core import SchemaValidator, ValidationError
 
-from defserve.binding.models import TitlelessJsonSchema
-from defserve.binding.scalars import build
+from defserve.binding.arguments.models import TitlelessJsonSchema
+from defserve.binding.arguments.scalars import build
 
 
 class Colour(enum.Enum):
@@ -142,9 +142,9 @@ def test_a_scalar_server_never_imports_pydantic() -> None:
     code = """
 import sys, enum
 from typing import Annotated, Any, Literal, Optional
-from defserve.binding.inject import Injection
+from defserve.binding.injection import Injection
 from defserve.binding.results import Returns
-from defserve.binding.schema import Arguments
+from defserve.binding.arguments.arguments import Arguments
 from defserve.binding.signature import read
 from defserve.errors import BadArguments
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, SecretStr
 
-from defserve.binding.schema import Arguments, fragment
+from defserve.binding.arguments.arguments import Arguments, fragment
 from defserve.binding.signature import read
 from defserve.errors import BadArguments, UsageError
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from defserve.stores.audit_key import VARIABLE
-from defserve.stores.audit_log import AuditLog
+from defserve.stores.audit.key import VARIABLE
+from defserve.stores.audit.log import AuditLog
 from tests.cli.conftest import Outcome
 
 Run = Callable[..., Outcome]

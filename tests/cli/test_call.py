@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from defserve import Server
-from defserve.cli.call import fit, unknown_tool
+from defserve.cli.commands.call import fit, unknown_tool
 from defserve.cli.questions import terminal_answers
 from defserve.cli.tracebacks import MORE, OURS, PYTHONS, brief
 from tests.cli.conftest import Outcome

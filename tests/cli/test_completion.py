@@ -9,7 +9,7 @@ import pytest
 
 from defserve.cli import COMMANDS
 from defserve.cli.tree import commands
-from defserve.clients.table import CLIENTS
+from defserve.tooling.clients.table import CLIENTS
 from tests.cli.conftest import Outcome
 from tests.cli.shells import WAYS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.cli import doctor
+from defserve.cli.commands import doctor
 from defserve.version import VERSION
 from tests.cli.conftest import Outcome
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.clients.table import CLIENTS
+from defserve.tooling.clients.table import CLIENTS
 from tests.cli.conftest import Outcome
 
 Run = Callable[..., Outcome]

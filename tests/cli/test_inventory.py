@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.cli.inventory import page, signature, type_name
+from defserve.cli.commands.list import page, signature, type_name
 from tests.cli.conftest import Outcome
 
 Run = Callable[..., Outcome]

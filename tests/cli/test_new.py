@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from defserve.cli.new import ask
+from defserve.cli.commands.new import ask
 from defserve.errors import UsageError
-from defserve.scaffold.project import questions
+from defserve.tooling.scaffold.project import questions
 from tests.cli.conftest import Outcome
 
 Run = Callable[..., Outcome]

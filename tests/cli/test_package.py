@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from defserve.packaging import uploading
-from defserve.scaffold.placeholders import placeholders
-from defserve.scaffold.project import questions
+from defserve.tooling.packaging import uploading
+from defserve.tooling.scaffold.placeholders import placeholders
+from defserve.tooling.scaffold.project import questions
 from tests.cli.conftest import Outcome
 from tests.packaging.conftest import change, write_project
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from defserve.cli.state_pages import drawing
-from defserve.protocols.mcp.sealing import VARIABLE
-from defserve.stores.checkpoint_secret import checkpoint_secret
-from defserve.stores.checkpoint_store import OPAQUE, CheckpointStore
-from defserve.stores.checkpoints import Checkpoint, TreeKey
+from defserve.protocols.mcp.asking.sealing import VARIABLE
+from defserve.stores.checkpoints.secret import checkpoint_secret
+from defserve.stores.checkpoints.store import OPAQUE, CheckpointStore
+from defserve.stores.checkpoints.tree import Checkpoint, TreeKey
 from defserve.stores.open import open_store
 from tests.cli.conftest import Outcome
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from defserve.host.participant import TopicClient, join_topic
+from defserve.host.mcpx.participant import TopicClient, join_topic
 from tests.cli.conftest import Outcome
 from tests.gateway.topics import PATIENCE, Running, gateway
 from tests.serving import fresh

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.clients import jsonc
-from defserve.clients.jsonc import Broken, Unfit
+from defserve.tooling.clients import jsonc
+from defserve.tooling.clients.jsonc import Broken, Unfit
 
 PATH = ("mcpServers", "calc")
 ENTRY = {"command": "python", "args": ["-m", "calc"]}

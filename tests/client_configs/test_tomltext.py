@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.clients import tomltext
-from defserve.clients.jsonc import Broken, Unfit
+from defserve.tooling.clients import tomltext
+from defserve.tooling.clients.jsonc import Broken, Unfit
 
 PATH = ("mcp_servers", "calc")
 ENTRY = {"command": "python", "args": ["-m", "calc"], "env": {"K": "v"}}

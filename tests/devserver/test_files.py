@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.devserver.files import Files
+from defserve.tooling.devserver.files import Files
 
 
 @pytest.fixture(params=["watchfiles", "polling"])

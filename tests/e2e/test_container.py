@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from defserve.scaffold.project import create
+from defserve.tooling.scaffold.project import create
 from tests.scaffold.dockerfiles import instructions, the
 from tests.scaffold.packages import Environment, run
 

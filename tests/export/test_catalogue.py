@@ -7,8 +7,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from defserve import Server
-from defserve.export.catalogue import catalogue, schemas
-from defserve.listed import listed
+from defserve.tooling.export.catalogue import catalogue, schemas
+from defserve.tooling.listed import listed
 from tests.export import shop
 
 

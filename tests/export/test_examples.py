@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from defserve.export.examples import FORMATS, examples
-from defserve.export.patterns import Unmatched, matching
+from defserve.serving.openapi.examples import FORMATS, examples
+from defserve.serving.openapi.patterns import Unmatched, matching
 
 
 @pytest.mark.req("GGEN-EXP-2")

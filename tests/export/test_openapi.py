@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from openapi_spec_validator import validate
 
-from defserve.export.dialect import openapi_schema
-from defserve.export.openapi import openapi
-from defserve.listed import listed
+from defserve.serving.openapi.dialect import openapi_schema
+from defserve.serving.openapi.document import openapi
+from defserve.tooling.listed import listed
 from tests.export import shop
 
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import jsonpatch
 
-from defserve.stores.checkpoint_secret import kept
-from defserve.stores.checkpoint_store import CheckpointStore
+from defserve.stores.checkpoints.secret import kept
+from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.open import open_store
 from tests.faults.notebook import Broken, Json, Notebook, complaint
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.host.participant import TopicClient, join_topic
+from defserve.host.mcpx.participant import TopicClient, join_topic
 from defserve.protocols.mcpx.errors import NotCapable
 from defserve.protocols.mcpx.proposals import Proposal
 from tests.gateway.topics import Running, envelope, gateway, tool_call

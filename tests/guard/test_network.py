@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.guard.network import authority_of, judge, judge_address
+from defserve.guard.network.urls import authority_of, judge, judge_address
 from tests.effort import cpu_within
 
 CORPORA = Path(__file__).parent / "corpora"

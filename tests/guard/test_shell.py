@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from defserve.guard.shell import judge
-from defserve.guard.shell_program import Mode
-from defserve.guard.shell_rules import KINDS, ON_REQUEST, PROGRAMS
+from defserve.guard.shell.judgement import judge
+from defserve.guard.shell.program import Mode
+from defserve.guard.shell.rules import KINDS, ON_REQUEST, PROGRAMS
 from tests.effort import cpu_within
 
 CORPORA = Path(__file__).parent / "corpora"

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from defserve.host import Client, Mcpl
-from defserve.host.mcpl_peer import McplPeer
+from defserve.host.mcpl.peer import McplPeer
 from tests.host.pretend import STATELESS, PretendServer
 
 Json = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from defserve import Context, Server
-from defserve.protocols.mcpl.channel_values import Author, Channel, Message
+from defserve.protocols.mcpl.channels.values import Author, Channel, Message
 from defserve.protocols.mcpl.errors import ChannelOpenFailed
 from defserve.protocols.mcpl.turns import FinishedTurn, Injection, Rewrite, Turn
 

@@ -8,8 +8,8 @@ import pytest
 from defserve import Server
 from defserve.errors import PeerError, PeerGone
 from defserve.host import Client, Event, Mgp
-from defserve.host.events import EVENT
 from defserve.host.listening import MOST_KEPT
+from defserve.host.mgp.events import EVENT
 from tests.host.pretend import PretendServer
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
-from defserve.host import Answers, Client, HttpLink, http
+from defserve.host import Answers, Client, HttpLink
+from defserve.host.links import http
 from tests.host.web import Exchange, event, web
 
 pytestmark = pytest.mark.anyio
@@ -600,7 +601,7 @@ async def test_a_connection_that_fails_loses_its_request_alone():
 
 
 async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.host.endpoint.LONGEST_MESSAGE", 10_000)
+    monkeypatch.setattr("defserve.host.links.endpoint.LONGEST_MESSAGE", 10_000)
     monkeypatch.setattr(http, "LONGEST_MESSAGE", 10_000)
 
     async def rest(exchange: Exchange) -> None:

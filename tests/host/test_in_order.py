@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.host.in_order import MOST_EARLY, MOST_WANTED, InOrder
+from defserve.host.mgp.streaming.in_order import MOST_EARLY, MOST_WANTED, InOrder
 
 
 @given(st.permutations(range(12)), st.data())

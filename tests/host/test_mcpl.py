@@ -9,7 +9,7 @@ import pytest
 
 from defserve.errors import PeerError, UsageError
 from defserve.host import Client, Declared, Mcpl, ScriptedModel
-from defserve.host.live_sets import POLICY_KEY
+from defserve.host.mcpl.feature_sets import POLICY_KEY
 from defserve.protocols.mcpl.turns import Turn
 from tests.host.live import MEMORY, SETS, LiveServer, Trail, hosting, live_server, stateless_server
 

@@ -10,7 +10,7 @@ import pytest
 from defserve import Text
 from defserve.errors import PeerGone
 from defserve.host import EventAnswer, Mcpl, Once, PushedEvent
-from defserve.host.inbox import Inbox
+from defserve.host.mcpl.inbox import Inbox
 from tests.host.live import hosting, live_server
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import pytest
 from defserve import Server
 from defserve.errors import PeerError
 from defserve.host import Mcpl
-from defserve.protocols.mcpl.channel_values import Author, Channel, Message
+from defserve.protocols.mcpl.channels.values import Author, Channel, Message
 from tests.host.live import MEMORY, SETS, Json, hosting, live_server, stateless_server
 
 pytestmark = pytest.mark.anyio

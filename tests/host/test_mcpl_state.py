@@ -12,7 +12,7 @@ import pytest
 
 from defserve.errors import PeerError, PeerTimeout, ToolError, UsageError
 from defserve.host import Answers, Client, Mcpl, Remote, RolledBack
-from defserve.host.live_state import Sending
+from defserve.host.mcpl.state import Sending
 from defserve.protocols.mcpl.errors import UnknownFeatureSet
 from tests.forking.spawning import spawn
 from tests.host.live import Trail, hosting, live_server, stateless_server

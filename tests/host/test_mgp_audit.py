@@ -11,7 +11,7 @@ import pytest
 from defserve import AuditLog, Rejected
 from defserve.errors import BadArguments, Draining, PeerError, TimedOut, ToolError
 from defserve.host import AuditServer, Client, Mgp
-from defserve.host.retrying import delay, fallback
+from defserve.host.mgp.retrying import delay, fallback
 from defserve.protocols.mgp import errors
 from defserve.protocols.mgp.audit import EVENT_TYPES
 from defserve.protocols.mgp.confirmation import NotConfirmed

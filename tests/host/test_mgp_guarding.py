@@ -10,11 +10,11 @@ from pydantic import BaseModel
 from defserve import Rejected, Verdict, validator
 from defserve.errors import PeerError
 from defserve.host import Answers, Cancel, Client, Decline, Mgp
-from defserve.host.declared import declared
-from defserve.host.validating import guesses
+from defserve.host.mgp.declared import declared
+from defserve.host.mgp.validating import guesses
 from defserve.protocols.mgp.confirmation import NotConfirmed
 from defserve.protocols.mgp.errors import PermissionDenied
-from defserve.protocols.mgp.forwarding import judge
+from defserve.protocols.mgp.security.forwarding import judge
 from tests.host import guarded
 from tests.host.pretend import Fail, PretendServer
 from tests.host.test_mgp import ERAS, trusting

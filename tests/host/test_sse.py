@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import PeerError
-from defserve.host.sse import EventStream
+from defserve.host.links.sse import EventStream
 
 
 def events(*chunks: bytes, limit: int = 1_000) -> list[tuple[str, bytes]]:

@@ -8,7 +8,7 @@ import pytest
 
 from defserve.errors import PeerGone
 from defserve.host import Answers, Client
-from defserve.host.stdio import ProcessLink
+from defserve.host.links.stdio import ProcessLink
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ToolError
-from defserve.host import Answers, Client, Mgp, Stream, streaming
+from defserve.host import Answers, Client, Mgp, Stream
+from defserve.host.mgp.streaming import streaming
 from defserve.testing.client import SyncClient
 from defserve.testing.roads import ROADS, connect_over
 from tests.host.pretend import SILENCE, Fail, PretendServer

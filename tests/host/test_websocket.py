@@ -14,7 +14,8 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.host import Client, WebSocketLink, websocket
+from defserve.host import Client, WebSocketLink
+from defserve.host.links import websocket
 from tests.host.web import Exchange, web
 
 pytestmark = pytest.mark.anyio

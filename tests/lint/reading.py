@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from defserve import Server
-from defserve.lint.definitions import Definitions, of_wire
-from defserve.lint.reading import of_server
-from defserve.lint.report import Complaint, complaints
-from defserve.listed import Listed, listed
+from defserve.tooling.lint.definitions import Definitions, of_wire
+from defserve.tooling.lint.reading import of_server
+from defserve.tooling.lint.report import Complaint, complaints
+from defserve.tooling.listed import Listed, listed
 
 
 def read(server: Server) -> Definitions:

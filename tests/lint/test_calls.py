@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from defserve.lint.calls import problems, read_call
-from defserve.listed import listed
+from defserve.tooling.lint.calls import problems, read_call
+from defserve.tooling.listed import listed
 from tests.export import shop
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from defserve.lint.report import complaints
-from defserve.lint.rules import RULES
+from defserve.tooling.lint.report import complaints
+from defserve.tooling.lint.rules import RULES
 from tests.lint.reading import wire
 
 

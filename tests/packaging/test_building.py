@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from defserve.errors import UsageError
-from defserve.packaging import building
-from defserve.packaging.building import build_command
-from defserve.packaging.project import read_project
+from defserve.tooling.packaging import building
+from defserve.tooling.packaging.building import build_command
+from defserve.tooling.packaging.project import read_project
 
 
 def only(monkeypatch: pytest.MonkeyPatch, modules: Iterable[str] = (), uv: str | None = None) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from defserve.packaging.documents import disagreements, manifest_json, misfits, server_json
-from defserve.packaging.project import marker_in, read_project
-from defserve.packaging.wheel import Wheel
+from defserve.tooling.packaging.documents import disagreements, manifest_json, misfits, server_json
+from defserve.tooling.packaging.project import marker_in, read_project
+from defserve.tooling.packaging.wheel import Wheel
 from tests.packaging.conftest import README
 
 NAME = "io.github.ann/weather-mcp"

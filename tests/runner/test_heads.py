@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from defserve.runner.heads import KNOWN, LONGEST, UNKNOWN, Head, Heads
+from defserve.runner.fastpath.known_heads import KNOWN, LONGEST, UNKNOWN, Head, Heads
 
 BODY = b'{"jsonrpc":"2.0"}'
 

@@ -11,7 +11,7 @@ import pytest
 from defserve import AuditLog, Limits, Server
 from defserve.errors import ToolError
 from defserve.host import Client, Remote
-from defserve.stores.audit_log import verify
+from defserve.stores.audit.log import verify
 from tests.listening import listening
 
 pytestmark = pytest.mark.anyio

@@ -18,8 +18,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 from defserve import Limits, Server, UsageError
-from defserve.runner import deadlines
 from defserve.runner.address import Address
+from defserve.runner.fastpath import deadlines
 from defserve.runner.network import NetworkOptions, make_listener
 from defserve.runner.sockets import bound
 from tests.listening import Listening, listening, parsers, request

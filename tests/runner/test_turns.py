@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from defserve.runner.turns import ROUND, SHORTEST, short_turns
+from defserve.runner.switch_interval import ROUND, SHORTEST, short_turns
 
 
 @pytest.mark.parametrize(("threads", "seconds"), [(1, 0.005), (32, ROUND / 32), (1_000_000, SHORTEST)])

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from defserve import Context, Limits, Server
 from defserve.runner import network
-from defserve.runner.whole import Whole, fits
+from defserve.runner.fastpath.protocol import Whole, fits
 from tests.listening import Listening, listening, parsers, request
 
 pytestmark = pytest.mark.anyio

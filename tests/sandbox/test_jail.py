@@ -67,7 +67,7 @@ REACHING = {
     "raises its priority": "import os\nos.setpriority(os.PRIO_PROCESS, 0, -5)\nTrue",
     "leaves its session": "import os\nos.setpgid(0, 0)\nos.setsid()\nTrue",
     "imports what is installed": "import pydantic_core\nTrue",
-    "imports the framework": "import defserve.server\nTrue",
+    "imports the framework": "import defserve.server.server\nTrue",
     "opens a browser": "import webbrowser\nwebbrowser.open('http://example.com')",
 }
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from defserve.errors import UsageError
-from defserve.scaffold.answers import Questions
-from defserve.scaffold.project import questions
+from defserve.tooling.scaffold.answers import Questions
+from defserve.tooling.scaffold.project import questions
 
 
 @pytest.fixture

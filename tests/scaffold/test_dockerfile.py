@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.scaffold.project import create
+from defserve.tooling.scaffold.project import create
 from tests.scaffold.dockerfiles import instructions, is_sent, the
 
 

@@ -14,8 +14,8 @@ from cookiecutter.exceptions import FailedHookException
 from cookiecutter.main import cookiecutter
 
 from defserve.errors import UsageError
-from defserve.scaffold.data import data
-from defserve.scaffold.project import create, questions
+from defserve.tooling.scaffold.data import data
+from defserve.tooling.scaffold.project import create, questions
 from defserve.version import VERSION
 from tests.scaffold.packages import ROOT, run
 

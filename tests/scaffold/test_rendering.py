@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from defserve.errors import UsageError
-from defserve.scaffold.rendering import Renderer
+from defserve.tooling.scaffold.rendering import Renderer
 
 VALUES = {"name": "My Server", "body": "tools", "_about": {"tools": "Tools"}}
 

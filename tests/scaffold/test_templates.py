@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.scaffold.project import create, questions
+from defserve.tooling.scaffold.project import create, questions
 from tests.scaffold.packages import ROOT, run
 
 BODIES = list(questions().choices("body"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from defserve.scaffold.project import create
+from defserve.tooling.scaffold.project import create
 from tests.scaffold.workflows import commands, workflows
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from defserve.stores.checkpoint_store import CheckpointStore, HeadMoved
-from defserve.stores.checkpoints import TreeKey
+from defserve.stores.checkpoints.store import CheckpointStore, HeadMoved
+from defserve.stores.checkpoints.tree import TreeKey
 from defserve.stores.open import open_store
 
 SECRET = b"s" * 32

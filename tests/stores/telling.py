@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from defserve.stores.sqlite import SqliteStore
+from defserve.stores.sqlite.store import SqliteStore
 from defserve.stores.store import Change
 
 PLACES = 8

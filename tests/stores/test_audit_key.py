@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from defserve.errors import UsageError
-from defserve.stores.audit_chain import Report
-from defserve.stores.audit_key import VARIABLE, audit_key, default_key_file
-from defserve.stores.audit_log import AuditLog, verify
+from defserve.stores.audit.chain import Report
+from defserve.stores.audit.key import VARIABLE, audit_key, default_key_file
+from defserve.stores.audit.log import AuditLog, verify
 
 
 @pytest.fixture(autouse=True)

@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from defserve.errors import UsageError
-from defserve.stores import audit_log, private_files
-from defserve.stores.audit_chain import Report, head_path
-from defserve.stores.audit_log import AuditLog, AuditUnavailable, verify
+from defserve.stores import private_files
+from defserve.stores.audit import log as audit_log
+from defserve.stores.audit.chain import Report, head_path
+from defserve.stores.audit.log import AuditLog, AuditUnavailable, verify
 
 KEY = "0123456789abcdef0123456789abcdef"
 FRAMEWORK = Path(__file__).parents[2] / "framework"
@@ -218,7 +219,7 @@ def test_a_second_writer_is_refused_and_the_first_goes_on(path: Path):
 
 @posix
 def test_a_second_process_is_refused(path: Path):
-    script = "import sys; from defserve.stores.audit_log import AuditLog; AuditLog(sys.argv[1], key=sys.argv[2])"
+    script = "import sys; from defserve.stores.audit.log import AuditLog; AuditLog(sys.argv[1], key=sys.argv[2])"
     with AuditLog(path, key=KEY):
         done = run_python(script, path)
     assert done.returncode == 1
@@ -230,7 +231,7 @@ def test_a_forked_child_is_told_to_open_its_own(path: Path):
     script = """
 import os, sys, warnings
 from defserve.errors import UsageError
-from defserve.stores.audit_log import AuditLog
+from defserve.stores.audit.log import AuditLog
 warnings.simplefilter("ignore")  # Python 3.12 advises against what is tried here
 log = AuditLog(sys.argv[1], key=sys.argv[2], linger=30)
 log.append({"who": "parent"})
@@ -251,7 +252,7 @@ os.wait()
 def test_what_is_pending_when_the_process_ends_is_written(path: Path):
     script = """
 import sys
-from defserve.stores.audit_log import AuditLog
+from defserve.stores.audit.log import AuditLog
 AuditLog(sys.argv[1], key=sys.argv[2], linger=30).append({"n": 1})
 """
     assert run_python(script, path).returncode == 0
@@ -519,7 +520,7 @@ def test_a_log_of_another_key_is_not_continued(path: Path):
 
 APPENDING = """
 import sys
-from defserve.stores.audit_log import AuditLog
+from defserve.stores.audit.log import AuditLog
 log = AuditLog(sys.argv[1], key=sys.argv[2], linger=0.001, head_events=20)
 n = int(sys.argv[3])
 while True:
@@ -668,7 +669,7 @@ def test_closing_on_a_full_disk_says_so_and_lets_go(path: Path, disk: Disk):
 def test_a_limit_of_the_system_on_file_size_is_met_in_the_same_way(path: Path):
     script = """
 import resource, sys
-from defserve.stores.audit_log import AuditLog, AuditUnavailable
+from defserve.stores.audit.log import AuditLog, AuditUnavailable
 log = AuditLog(sys.argv[1], key=sys.argv[2], linger=30)
 log.append({"n": 0}, durable=True)
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
 from defserve.errors import LimitExceeded, UsageError
-from defserve.stores import checkpoints
-from defserve.stores.checkpoint_ids import RANDOM, canonical, identify, verify
-from defserve.stores.checkpoint_store import OPAQUE, TREE, CheckpointStore, Commit, HeadMoved, Tampered
-from defserve.stores.checkpoints import SNAPSHOT_EVERY, Gone, Record, Retention, TreeKey
+from defserve.stores.checkpoints import tree
+from defserve.stores.checkpoints.ids import RANDOM, canonical, identify, verify
+from defserve.stores.checkpoints.patches import apply
+from defserve.stores.checkpoints.store import OPAQUE, TREE, CheckpointStore, Commit, HeadMoved, Tampered
+from defserve.stores.checkpoints.tree import SNAPSHOT_EVERY, Gone, Record, Retention, TreeKey
 from defserve.stores.memory import MemoryStore
-from defserve.stores.patches import apply
 from defserve.stores.store import Change, Store, StoreCorrupt, StoreUnavailable
 from tests.stores.conftest import Run
 
@@ -147,7 +147,7 @@ def test_a_commit_offers_its_patch_unless_the_content_is_no_longer(store: Store,
 def test_a_small_content_is_kept_whole_and_its_patch_is_offered_all_the_same(
     run: Run, monkeypatch: pytest.MonkeyPatch, whole: int, form: str
 ):
-    monkeypatch.setattr(checkpoints, "WHOLE", whole)
+    monkeypatch.setattr(tree, "WHOLE", whole)
     store = MemoryStore()
 
     async def story() -> None:
@@ -605,7 +605,7 @@ class TreeMachine(RuleBasedStateMachine):
         assert [(at.id, at.parent) for at in found] == [
             (id, at.parent) for id, at in self.model.items() if self.is_kept(id)
         ]
-        assert len(checkpoints.history(found, self.head)) >= 1 if self.head else not found
+        assert len(tree.history(found, self.head)) >= 1 if self.head else not found
 
     def teardown(self) -> None:
         assert self.run(self.trees[0].verify(self.key)) == []

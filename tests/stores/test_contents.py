@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.stores.checkpoint_ids import canonical
-from defserve.stores.contents import Content, TooDeep, draft
-from defserve.stores.patches import apply
+from defserve.stores.checkpoints.contents import Content, TooDeep, draft
+from defserve.stores.checkpoints.ids import canonical
+from defserve.stores.checkpoints.patches import apply
 from tests.stores.json_values import text, values
 
 DEPTH = 64

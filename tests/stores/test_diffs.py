@@ -9,8 +9,8 @@ import jsonpatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.stores.diffs import diff, merge
-from defserve.stores.patches import apply
+from defserve.stores.checkpoints.diffs import diff, merge
+from defserve.stores.checkpoints.patches import apply
 from tests.stores.json_values import text, values
 
 

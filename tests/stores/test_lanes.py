@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from defserve.stores.lanes import Lane, Outcome
+from defserve.stores.sqlite.writer import Lane, Outcome
 
 pytestmark = pytest.mark.anyio
 

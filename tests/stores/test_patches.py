@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import LimitExceeded
-from defserve.stores.checkpoint_ids import canonical
-from defserve.stores.diffs import diff
-from defserve.stores.patches import BadPatch, apply, smaller
+from defserve.stores.checkpoints.diffs import diff
+from defserve.stores.checkpoints.ids import canonical
+from defserve.stores.checkpoints.patches import BadPatch, apply, smaller
 from tests.stores.json_values import text, values
 
 

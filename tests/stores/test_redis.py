@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.stores.checkpoint_store import CheckpointStore
+from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.open import open_store
 from defserve.stores.store import Change, Store, StoreFull, StoreReadOnly, StoreUnavailable
 from tests.stores.committing import KEY, SECRET

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from defserve.errors import UsageError
-from defserve.stores import sqlite
-from defserve.stores.checkpoint_store import CheckpointStore
-from defserve.stores.sqlite import APPLICATION, MIGRATIONS, SqliteStore
+from defserve.stores.checkpoints.store import CheckpointStore
+from defserve.stores.sqlite import store as sqlite
+from defserve.stores.sqlite.store import APPLICATION, MIGRATIONS, SqliteStore
 from defserve.stores.store import Change, StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
 from tests.stores import committing, telling
 from tests.stores.committing import KEY, SECRET

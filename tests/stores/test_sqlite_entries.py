@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.stores.memory import MemoryStore
-from defserve.stores.sqlite import MIGRATIONS
-from defserve.stores.sqlite_entries import Wanted, find, make, values
+from defserve.stores.sqlite.entries import Wanted, find, make, values
+from defserve.stores.sqlite.store import MIGRATIONS
 from defserve.stores.store import Change
 
 NOW = 1_000.0

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from defserve.stores.sqlite import SqliteStore
-from defserve.stores.sqlite_seen import MOST, SMALL, Seen
+from defserve.stores.sqlite.seen import MOST, SMALL, Seen
+from defserve.stores.sqlite.store import SqliteStore
 from defserve.stores.store import Change
 from tests.stores.conftest import Run
 

@@ -10,7 +10,7 @@ import pytest
 from defserve.errors import UsageError
 from defserve.stores.memory import MemoryStore
 from defserve.stores.open import open_store
-from defserve.stores.sqlite import SqliteStore
+from defserve.stores.sqlite.store import SqliteStore
 from defserve.stores.store import Change, Store, StoreFull
 from tests.stores.conftest import Run
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from defserve import UsageError
-from defserve.transports.gate import Gate
+from defserve.transports.http.gate import Gate
 
 EVIL_HOSTS = [
     "127.0.0.1.evil.com",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.transports.headers import (
+from defserve.transports.http.headers import (
     Headers,
     accepts,
     decode_value,

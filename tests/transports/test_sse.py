@@ -11,7 +11,7 @@ import pytest
 
 from defserve import Context, Limits, Server
 from defserve.core.extension import Outgoing
-from defserve.transports.exchange import Exchange
+from defserve.transports.http.exchange import Exchange
 from defserve.transports.outbox import UNREAD
 from tests.listening import Listening, listening, parsers, request
 from tests.raw import Raw, text_of, until

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from defserve.transports.sse_format import HEADERS, KEEP_ALIVE, comment, event
+from defserve.transports.http.sse_format import HEADERS, KEEP_ALIVE, comment, event
 
 
 def parsed(stream: bytes) -> list[dict[str, bytes]]:

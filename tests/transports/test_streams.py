@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from defserve import Context
-from defserve.transports import answering, outbox, sessions, web_session
+from defserve.transports import outbox
+from defserve.transports.http import answering, sessions, web_session
 from tests.asgi import Peer, Web, last, living, peer, request, text
 from tests.raw import ERAS, HANDSHAKE, PREFIX, STATELESS, soon, turns
 from tests.transports.web_tools import Tools, is_json, is_stream
@@ -421,7 +422,7 @@ async def test_what_waits_for_a_slow_reader_is_bounded_in_number_and_size(tools:
 
 
 async def test_a_reader_that_stays_stalled_is_given_up(tools: Tools, app: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.transports.exchange.STALL", 0.01)
+    monkeypatch.setattr("defserve.transports.http.exchange.STALL", 0.01)
     client = await Peer(app).open()
     stream = await client.listen().started()
     stream.stall()

@@ -13,9 +13,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from defserve import Context, Limits, Server
 from defserve.auth.principals import LOCAL
 from defserve.core.extension import Outgoing
-from defserve.transports import websocket
 from defserve.transports.outbox import UNREAD
-from defserve.transports.websocket import WebSocket, WebSockets, refusing
+from defserve.transports.websocket import server as websocket
+from defserve.transports.websocket.server import WebSocket, WebSockets, refusing
 from tests.listening import Listening, listening, parsers
 from tests.raw import ERAS, HANDSHAKE, Raw, text_of, until
 

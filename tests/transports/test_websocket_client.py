@@ -10,8 +10,8 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from defserve.errors import PeerGone, UsageError
-from defserve.transports import websocket_client
-from defserve.transports.websocket_client import WebSocketClient
+from defserve.transports.websocket import client as websocket_client
+from defserve.transports.websocket.client import WebSocketClient
 from tests.raw import until
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from defserve.auth.keys import Key, key_of_jwk
 from defserve.auth.urls import checked_url
-from defserve.jsonvalue import is_array, is_object
+from defserve.wire.jsonvalue import is_array, is_object
 
 Fetch = Callable[[str], Awaitable[bytes]]
 

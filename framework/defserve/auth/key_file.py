@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from defserve.errors import UsageError
-from defserve.jsonvalue import is_object
 from defserve.stores.private_files import open_locked, replace
 from defserve.stores.store import Change, StoreBusy, StoreCorrupt, StoreUnavailable
+from defserve.wire.jsonvalue import is_object
 
 PATIENCE: Final = 2.0
 STEP: Final = 0.01

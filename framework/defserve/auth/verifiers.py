@@ -12,7 +12,7 @@ from defserve.auth.bearer import is_token
 from defserve.auth.keys import ASYMMETRIC, INSTALL, FixedKey, KeySource, checked_algorithms, fixed_key
 from defserve.auth.principals import Principal, checked_scopes, is_scope, is_token_id
 from defserve.errors import UsageError
-from defserve.jsonvalue import is_array, is_mapping
+from defserve.wire.jsonvalue import is_array, is_mapping
 
 if TYPE_CHECKING:
     from defserve.auth.jwks import Fetch

@@ -8,7 +8,7 @@ import inspect
 import os
 from typing import Any, get_origin
 
-from defserve.binding.inject import Flow
+from defserve.binding.injection import Flow
 
 # What a plain function's return annotation promises about calling it.
 _ANSWERS: dict[Any, Flow] = {

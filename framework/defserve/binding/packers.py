@@ -9,9 +9,9 @@ import pydantic_core
 from pydantic_core import ValidationError
 
 from defserve.binding.annotations import members, peel, spelled
+from defserve.binding.arguments.arguments import Fragment
 from defserve.binding.content import Audio, Part, Text
-from defserve.binding.schema import Fragment
-from defserve.jsonvalue import is_array
+from defserve.wire.jsonvalue import is_array
 
 
 class _Nothing:

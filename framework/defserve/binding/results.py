@@ -21,6 +21,8 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Never, NoReturn, TypeGuard, get_args, get_origin
 
 from defserve.binding.annotations import members, peel
+from defserve.binding.arguments.arguments import Fragment, lookup, unusable
+from defserve.binding.arguments.scalars import CONCRETE
 from defserve.binding.content import Audio, Embedded, File, Image, Link, Part, Text
 from defserve.binding.packers import (
     NOTHING,
@@ -36,10 +38,8 @@ from defserve.binding.packers import (
     structured_packer,
     text_packer,
 )
-from defserve.binding.scalars import CONCRETE
-from defserve.binding.schema import Fragment, lookup, unusable
 from defserve.errors import UsageError
-from defserve.jsonvalue import JsonSchema, as_list
+from defserve.wire.jsonvalue import JsonSchema, as_list
 
 if TYPE_CHECKING:
     from defserve.binding.signature import Signature

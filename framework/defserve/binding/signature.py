@@ -17,7 +17,7 @@ from typing import Any
 from defserve.binding.annotations import described, is_field, members, peel, spelled
 from defserve.binding.docs import Docs
 from defserve.binding.functions import body_of, docstring_of, flow_of, name_of, where
-from defserve.binding.inject import Dependency, Depends, Flow, Provider
+from defserve.binding.injection import Dependency, Depends, Flow, Provider
 from defserve.errors import UsageError
 
 empty: Any = inspect.Parameter.empty

@@ -12,10 +12,10 @@ from defserve.cli.questions import is_yes_or_no, terminal_answers
 from defserve.errors import ToolError, UsageError
 from defserve.host.answers import Answers, settled
 from defserve.host.conversation import object_of
-from defserve.host.declared import Declared
+from defserve.host.mgp.declared import Declared
 from defserve.host.person import agrees
-from defserve.jsonvalue import is_object
 from defserve.redaction import redact
+from defserve.wire.jsonvalue import is_object
 
 EXAMPLE: Final = """--answer '{"value": true}'"""
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from defserve.redaction import printable
-from defserve.stores.checkpoints import Checkpoint
-from defserve.stores.patches import Op
+from defserve.stores.checkpoints.patches import Op
+from defserve.stores.checkpoints.tree import Checkpoint
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:

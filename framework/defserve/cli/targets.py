@@ -16,7 +16,7 @@ from defserve.host.addresses import is_address
 from defserve.host.targets import installed, is_code, load_server
 
 if TYPE_CHECKING:
-    from defserve.clients.configured import Configured
+    from defserve.tooling.clients.configured import Configured
 
 TARGET_HELP: Final = (
     "server.py, server.py:name, module:name, the name of an installed server or of one in .mcp.json (.mcp.json:name for"
@@ -73,7 +73,7 @@ def configured(named: str) -> Configured | None:
     _search_here()
     if is_code(named):
         return None
-    from defserve.clients.configured import find
+    from defserve.tooling.clients.configured import find
 
     return find(named)
 
@@ -118,12 +118,13 @@ def refuse_configured(target: str) -> None:
 
 def _refuse_unknown(target: str) -> None:
     """Raises UsageError where there are names that could be meant instead."""
-    from defserve.clients.configured import known, nearest
+    from defserve.tooling.clients.configured import known, nearest
 
     if names := [*known(), *(each.name for each in installed())]:
         places = "no module and no installed server" + (f", and no server of {file}" if (file := nearest()) else "")
         raise UsageError(
-            f"{target!r} is {places}", fix=f"use one of {', '.join(dict.fromkeys(names))}; or give a file: server.py"
+            f"{target!r} is {places}",
+            fix=f"use one of {', '.join(dict.fromkeys(names))}; or give a file: server.py",
         )
 
 

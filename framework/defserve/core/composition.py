@@ -23,8 +23,8 @@ from defserve.core.profile import Profile
 from defserve.core.service import Service
 from defserve.core.stages import Pipeline, Stages
 from defserve.errors import LimitExceeded, UsageError
-from defserve.jsonvalue import is_mapping
 from defserve.limits import Limits
+from defserve.wire.jsonvalue import is_mapping
 from defserve.wire.messages import Encoded, Notification, Params, Request
 
 if TYPE_CHECKING:

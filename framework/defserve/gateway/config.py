@@ -23,8 +23,8 @@ from defserve.gateway.policy import (
     TokenPolicy,
     Within,
 )
-from defserve.jsonvalue import is_array, is_object
 from defserve.protocols.mcpx.capabilities import PROFILES
+from defserve.wire.jsonvalue import is_array, is_object
 
 MATCHING: Final = ("wildcards", "reference")
 

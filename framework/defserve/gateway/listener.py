@@ -22,7 +22,7 @@ from defserve.gateway.config import GatewayConfig
 from defserve.gateway.gateway import POLICY, TRY_LATER, Gateway, TurnedAway
 from defserve.gateway.policy import Admission
 from defserve.gateway.requests import Answer, Incoming, answer, problem, read_request
-from defserve.transports.gate import Gate
+from defserve.transports.http.gate import Gate
 
 try:
     from websockets import Headers

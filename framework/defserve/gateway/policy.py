@@ -11,8 +11,8 @@ from typing import Final, Literal, Protocol
 from defserve.auth.principals import Principal, is_token_id
 from defserve.auth.verifiers import StaticTokens, TokenVerifier
 from defserve.errors import UsageError
-from defserve.jsonvalue import is_array
 from defserve.protocols.mcpx.capabilities import PROFILES
+from defserve.wire.jsonvalue import is_array
 
 Routing = Literal["all", "directed"]
 ROUTINGS: Final[tuple[Routing, ...]] = ("all", "directed")

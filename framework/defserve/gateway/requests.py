@@ -14,9 +14,9 @@ from defserve.auth.bearer import Malformed, bearer, challenge
 from defserve.auth.verifiers import TokenVerifier
 from defserve.gateway.gateway import Gateway
 from defserve.gateway.metrics import MEDIA_TYPE
-from defserve.jsonvalue import is_array, is_object
 from defserve.protocols.mcpx.kinds import is_reserved
 from defserve.wire.codec import encode
+from defserve.wire.jsonvalue import is_array, is_object
 
 JSON: Final = "application/json"
 HEAD_BYTES: Final = 16 * 1024

@@ -86,9 +86,9 @@ class Shell:
 
     def command(self, text: str) -> ShellCommand:
         """The command, if it may run. Raises Rejected."""
-        from defserve.guard import shell
+        from defserve.guard.shell import judgement
 
-        verdict = checked(shell.judge(text, mode=self.mode, allowed=self.allowed), "Command refused", self.mode)
+        verdict = checked(judgement.judge(text, mode=self.mode, allowed=self.allowed), "Command refused", self.mode)
         return ShellCommand(text, verdict.argv or ())
 
 
@@ -125,12 +125,12 @@ class Url:
 
     def url(self, text: str) -> PublicUrl:
         """The URL, if it may be fetched. Raises Rejected."""
-        from defserve.guard import network
+        from defserve.guard.network import urls
 
         options: dict[str, Any] = {"schemes": self.schemes, "hosts": self.hosts, "private": self.private}
         if self.ports is not None:
             options["ports"] = self.ports
-        verdict = checked(network.judge(text, **options), "URL refused", self.validator)
+        verdict = checked(urls.judge(text, **options), "URL refused", self.validator)
         return PublicUrl(verdict.url or text)
 
 

@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from defserve.host.addresses import Remote, connect_url
     from defserve.host.answers import Accept, Answers, Cancel, Decision, Decline
-    from defserve.host.approval import Grant
-    from defserve.host.audit_server import AuditServer
     from defserve.host.client import Client
-    from defserve.host.events import Event, EventStream
-    from defserve.host.health import Change, Drain, Health, Pong
-    from defserve.host.http import HttpLink
-    from defserve.host.inbox import Inbox
-    from defserve.host.links import Link, Lost
-    from defserve.host.live_channels import LiveChannels
-    from defserve.host.live_events import EventAnswer, PushedEvent
-    from defserve.host.live_hooks import HookRunner, Injected, Reviewed, Rewritten
-    from defserve.host.live_messages import ChannelMessage, Delivery, MessageAnswer, Outgoing
-    from defserve.host.live_routing import InferenceRequest, Router
-    from defserve.host.live_scopes import Elevation
-    from defserve.host.live_sets import Declared, FeatureSets
-    from defserve.host.live_state import HostState, RolledBack
-    from defserve.host.mcpl import Mcpl
-    from defserve.host.mcpl_peer import McplPeer
-    from defserve.host.mgp import Mgp
-    from defserve.host.mgp_peer import MgpPeer
-    from defserve.host.once import Once
-    from defserve.host.participant import TopicClient, join_topic
-    from defserve.host.scripted_model import ScriptedModel
-    from defserve.host.stdio import ProcessLink
-    from defserve.host.streaming import Stream
-    from defserve.host.websocket import WebSocketLink
+    from defserve.host.links.http import HttpLink
+    from defserve.host.links.link import Link, Lost
+    from defserve.host.links.stdio import ProcessLink
+    from defserve.host.links.websocket import WebSocketLink
+    from defserve.host.mcpl.channels import LiveChannels
+    from defserve.host.mcpl.events import EventAnswer, PushedEvent
+    from defserve.host.mcpl.feature_sets import Declared, FeatureSets
+    from defserve.host.mcpl.hooks import HookRunner, Injected, Reviewed, Rewritten
+    from defserve.host.mcpl.inbox import Inbox
+    from defserve.host.mcpl.mcpl import Mcpl
+    from defserve.host.mcpl.messages import ChannelMessage, Delivery, MessageAnswer, Outgoing
+    from defserve.host.mcpl.once import Once
+    from defserve.host.mcpl.peer import McplPeer
+    from defserve.host.mcpl.routing import InferenceRequest, Router
+    from defserve.host.mcpl.scopes import Elevation
+    from defserve.host.mcpl.scripted_model import ScriptedModel
+    from defserve.host.mcpl.state import HostState, RolledBack
+    from defserve.host.mcpx.participant import TopicClient, join_topic
+    from defserve.host.mgp.approval import Grant
+    from defserve.host.mgp.audit_server import AuditServer
+    from defserve.host.mgp.events import Event, EventStream
+    from defserve.host.mgp.health import Change, Drain, Health, Pong
+    from defserve.host.mgp.mgp import Mgp
+    from defserve.host.mgp.peer import MgpPeer
+    from defserve.host.mgp.streaming.streaming import Stream
 
 __all__ = [
     "Accept",
@@ -92,53 +92,53 @@ __all__ = [
 _HOMES = {
     "Accept": "defserve.host.answers",
     "Answers": "defserve.host.answers",
-    "AuditServer": "defserve.host.audit_server",
+    "AuditServer": "defserve.host.mgp.audit_server",
     "Cancel": "defserve.host.answers",
-    "Change": "defserve.host.health",
-    "ChannelMessage": "defserve.host.live_messages",
+    "Change": "defserve.host.mgp.health",
+    "ChannelMessage": "defserve.host.mcpl.messages",
     "Client": "defserve.host.client",
     "Decision": "defserve.host.answers",
-    "Declared": "defserve.host.live_sets",
+    "Declared": "defserve.host.mcpl.feature_sets",
     "Decline": "defserve.host.answers",
-    "Delivery": "defserve.host.live_messages",
-    "Drain": "defserve.host.health",
-    "Elevation": "defserve.host.live_scopes",
-    "Event": "defserve.host.events",
-    "EventAnswer": "defserve.host.live_events",
-    "EventStream": "defserve.host.events",
-    "FeatureSets": "defserve.host.live_sets",
-    "Grant": "defserve.host.approval",
-    "Health": "defserve.host.health",
-    "HookRunner": "defserve.host.live_hooks",
-    "HostState": "defserve.host.live_state",
-    "HttpLink": "defserve.host.http",
-    "Inbox": "defserve.host.inbox",
-    "InferenceRequest": "defserve.host.live_routing",
-    "Injected": "defserve.host.live_hooks",
-    "Link": "defserve.host.links",
-    "LiveChannels": "defserve.host.live_channels",
-    "Lost": "defserve.host.links",
-    "Mcpl": "defserve.host.mcpl",
-    "McplPeer": "defserve.host.mcpl_peer",
-    "MessageAnswer": "defserve.host.live_messages",
-    "Mgp": "defserve.host.mgp",
-    "MgpPeer": "defserve.host.mgp_peer",
-    "Once": "defserve.host.once",
-    "Outgoing": "defserve.host.live_messages",
-    "Pong": "defserve.host.health",
-    "ProcessLink": "defserve.host.stdio",
-    "PushedEvent": "defserve.host.live_events",
+    "Delivery": "defserve.host.mcpl.messages",
+    "Drain": "defserve.host.mgp.health",
+    "Elevation": "defserve.host.mcpl.scopes",
+    "Event": "defserve.host.mgp.events",
+    "EventAnswer": "defserve.host.mcpl.events",
+    "EventStream": "defserve.host.mgp.events",
+    "FeatureSets": "defserve.host.mcpl.feature_sets",
+    "Grant": "defserve.host.mgp.approval",
+    "Health": "defserve.host.mgp.health",
+    "HookRunner": "defserve.host.mcpl.hooks",
+    "HostState": "defserve.host.mcpl.state",
+    "HttpLink": "defserve.host.links.http",
+    "Inbox": "defserve.host.mcpl.inbox",
+    "InferenceRequest": "defserve.host.mcpl.routing",
+    "Injected": "defserve.host.mcpl.hooks",
+    "Link": "defserve.host.links.link",
+    "LiveChannels": "defserve.host.mcpl.channels",
+    "Lost": "defserve.host.links.link",
+    "Mcpl": "defserve.host.mcpl.mcpl",
+    "McplPeer": "defserve.host.mcpl.peer",
+    "MessageAnswer": "defserve.host.mcpl.messages",
+    "Mgp": "defserve.host.mgp.mgp",
+    "MgpPeer": "defserve.host.mgp.peer",
+    "Once": "defserve.host.mcpl.once",
+    "Outgoing": "defserve.host.mcpl.messages",
+    "Pong": "defserve.host.mgp.health",
+    "ProcessLink": "defserve.host.links.stdio",
+    "PushedEvent": "defserve.host.mcpl.events",
     "Remote": "defserve.host.addresses",
-    "Reviewed": "defserve.host.live_hooks",
-    "Rewritten": "defserve.host.live_hooks",
-    "RolledBack": "defserve.host.live_state",
-    "Router": "defserve.host.live_routing",
-    "ScriptedModel": "defserve.host.scripted_model",
-    "Stream": "defserve.host.streaming",
-    "TopicClient": "defserve.host.participant",
-    "WebSocketLink": "defserve.host.websocket",
+    "Reviewed": "defserve.host.mcpl.hooks",
+    "Rewritten": "defserve.host.mcpl.hooks",
+    "RolledBack": "defserve.host.mcpl.state",
+    "Router": "defserve.host.mcpl.routing",
+    "ScriptedModel": "defserve.host.mcpl.scripted_model",
+    "Stream": "defserve.host.mgp.streaming.streaming",
+    "TopicClient": "defserve.host.mcpx.participant",
+    "WebSocketLink": "defserve.host.links.websocket",
     "connect_url": "defserve.host.addresses",
-    "join_topic": "defserve.host.participant",
+    "join_topic": "defserve.host.mcpx.participant",
 }
 
 

@@ -10,7 +10,7 @@ from defserve.errors import UsageError
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
-    from defserve.host.links import Link
+    from defserve.host.links.link import Link
 
 HTTP: Final = ("http", "https")
 WEBSOCKET: Final = ("ws", "wss")
@@ -29,11 +29,11 @@ async def connect_url(url: str, *, headers: Mapping[str, str] | None = None, tok
     """
     scheme = url.partition("://")[0].lower()
     if scheme in HTTP:
-        from defserve.host.http import HttpLink
+        from defserve.host.links.http import HttpLink
 
         return HttpLink(url, headers=headers, token=token)
     if scheme in WEBSOCKET:
-        from defserve.host.websocket import WebSocketLink
+        from defserve.host.links.websocket import WebSocketLink
 
         return await WebSocketLink.connect(url, headers=headers, token=token)
     raise UsageError(f"{url!r} is not an address this client knows", fix="use http://, https://, ws:// or wss://")

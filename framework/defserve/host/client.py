@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
 from anyio import CancelScope
 
 from defserve.errors import PeerError, PeerGone
-from defserve.host import access
 from defserve.host.answers import Answers, in_rounds, settled
 from defserve.host.conversation import Attendant, Conversation, Progress, object_of
 from defserve.host.eras import Offer, Opening, merged, open_conversation
-from defserve.host.links import Link
+from defserve.host.links.link import Link
 from defserve.host.listening import Events, News, SessionEvents, StreamEvents, Wanted
+from defserve.host.mgp import access
 from defserve.host.values import RETURNS, lone_text, value_of
-from defserve.jsonvalue import is_object
 from defserve.version import VERSION
 from defserve.wire.codec import encode
+from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Request
 
 if TYPE_CHECKING:
-    from defserve.host.events import EventStream
-    from defserve.host.health import Drain, Health, Lifecycle, Pong, Reason
-    from defserve.host.mcpl import Mcpl
-    from defserve.host.mcpl_peer import McplPeer
-    from defserve.host.mgp import Mgp
-    from defserve.host.mgp_peer import MgpPeer
-    from defserve.host.streaming import Stream
+    from defserve.host.mcpl.mcpl import Mcpl
+    from defserve.host.mcpl.peer import McplPeer
+    from defserve.host.mgp.events import EventStream
+    from defserve.host.mgp.health import Drain, Health, Lifecycle, Pong, Reason
+    from defserve.host.mgp.mgp import Mgp
+    from defserve.host.mgp.peer import MgpPeer
+    from defserve.host.mgp.streaming.streaming import Stream
 
 Json: TypeAlias = dict[str, Any]
 
@@ -170,7 +170,7 @@ class Client:
 
         Needs `mgp` and a server that streams; from others the whole value comes as one part.
         """
-        from defserve.host.streaming import Stream
+        from defserve.host.mgp.streaming.streaming import Stream
 
         return Stream(self, tool, arguments, self._on_progress)
 
@@ -291,7 +291,7 @@ class Client:
 
         Where there is no session they are asked for `every` so many seconds.
         """
-        from defserve.host.events import subscription
+        from defserve.host.mgp.events import subscription
 
         pause = every if self.stateless else None
         return subscription(self.request, self._audience, channels, min_severity=min_severity, every=pause)
@@ -333,19 +333,19 @@ class Client:
 
     async def health(self) -> Health:
         """How the server is, with its resources and checks (MGP §11.3). Needs `mgp`."""
-        from defserve.host import health
+        from defserve.host.mgp import health
 
         return await health.status(self)
 
     async def health_ping(self) -> Pong:
         """A sign of life that says how the server is, as far as it knows without looking."""
-        from defserve.host import health
+        from defserve.host.mgp import health
 
         return await health.ping(self)
 
     async def shutdown(self, reason: Reason = "operator_request", timeout: float = 30.0) -> Drain:  # noqa: ASYNC109
         """Have the server finish what it does within `timeout` seconds, and end (§11.4). For admins and local peers."""
-        from defserve.host import health
+        from defserve.host.mgp import health
 
         return await health.shutdown(self, reason, timeout)
 
@@ -354,7 +354,7 @@ class Client:
 
         Only a session is told of them.
         """
-        from defserve.host.health import Lifecycle
+        from defserve.host.mgp.health import Lifecycle
 
         return Lifecycle(self._audience)
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
-from defserve.host.links import Link, Lost
-from defserve.jsonvalue import is_object
+from defserve.host.links.link import Link, Lost
 from defserve.wire.codec import decode, encode
+from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
 
 Params: TypeAlias = Mapping[str, Any]

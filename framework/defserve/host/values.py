@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from defserve.errors import ToolError
 from defserve.host.conversation import object_of
-from defserve.jsonvalue import is_array
+from defserve.wire.jsonvalue import is_array
 
 RETURNS: Final = "dev.defserve/returns"
 """The key of a tool's `_meta` that says what type its lone text stands for."""

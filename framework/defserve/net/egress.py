@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from defserve.errors import Rejected, UsageError
-from defserve.guard.network import DEFAULT_PORTS, PORTS, SCHEMES, hints_of, judge
+from defserve.guard.network.urls import DEFAULT_PORTS, PORTS, SCHEMES, hints_of, judge
 from defserve.guard.verdict import Verdict, Violation, refused
 from defserve.limits import Limits
 

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
-from defserve.guard.network import authority_of, judge_address
+from defserve.guard.network.urls import authority_of, judge_address
 from defserve.guard.verdict import Verdict, Violation
 from defserve.net.egress import Egress, refusal
 

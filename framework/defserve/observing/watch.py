@@ -10,8 +10,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from defserve.core.call import Call
 from defserve.core.extension import EVERY, Extension, Next, Offer, Wrapper
 from defserve.errors import ProtocolError
-from defserve.jsonvalue import is_mapping
 from defserve.protocols.mcp.failures import ERROR_KEY
+from defserve.wire.jsonvalue import is_mapping
 from defserve.wire.messages import Params
 
 Begun = TypeVar("Begun")

@@ -11,9 +11,9 @@ from typing import Any, TypeVar, cast
 
 from defserve.core.call import Call
 from defserve.core.engine import Pending, Task
+from defserve.core.stepping import rest, steps_left
 from defserve.errors import Draining, Suspended, TimedOut
 from defserve.runner.pool import Pool
-from defserve.stepping import rest, steps_left
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.runner.address import SECURE, Address
-from defserve.runner.deadlines import HEAD_BYTES, lasting, with_deadlines
+from defserve.runner.fastpath.deadlines import HEAD_BYTES, lasting, with_deadlines
 from defserve.runner.sockets import BACKLOG, bound
-from defserve.runner.turns import short_turns
+from defserve.runner.switch_interval import short_turns
 
 if TYPE_CHECKING:
     import uvicorn

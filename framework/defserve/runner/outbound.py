@@ -17,8 +17,8 @@ from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.runner.connection import Caller, Connection
 from defserve.runner.life import alive, drain, leave
 from defserve.runner.serve import Stopper
-from defserve.runner.turns import short_turns
-from defserve.transports.websocket_client import NORMAL, POLICY, WebSocketClient
+from defserve.runner.switch_interval import short_turns
+from defserve.transports.websocket.client import NORMAL, POLICY, WebSocketClient
 
 FAILED = 1
 ADMISSION_SECONDS = 10.0

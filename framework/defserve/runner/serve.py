@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from defserve.core.composition import Composition
 from defserve.errors import UsageError
 from defserve.runner.connection import Connection
-from defserve.runner.turns import short_turns
+from defserve.runner.switch_interval import short_turns
 from defserve.transports.stdio import Stdio
 
 if TYPE_CHECKING:

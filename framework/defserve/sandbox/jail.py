@@ -17,11 +17,11 @@ from pydantic_core import from_json
 
 from defserve.errors import Refused
 from defserve.guard.verdict import Violation
-from defserve.jsonvalue import is_object
 from defserve.sandbox.job import Job, Stop
 from defserve.sandbox.layers import Layers
 from defserve.sandbox.outcome import EXPLANATION, Outcome, Status
 from defserve.sandbox.pipes import Heard, converse
+from defserve.wire.jsonvalue import is_object
 
 PACKAGE = Path(__file__).parents[2]
 # Imported rather than run as a file, so that its bytecode is cached.

@@ -18,7 +18,7 @@ def open_store(address: str) -> Store:
 
             return MemoryStore()
         case "sqlite" if rest.startswith("///") and len(rest) > 3:
-            from defserve.stores.sqlite import SqliteStore
+            from defserve.stores.sqlite.store import SqliteStore
 
             return SqliteStore(rest.removeprefix("///"))
         case "redis" | "rediss" | "redis+unix" if rest.startswith("//"):

@@ -18,7 +18,7 @@ from defserve.testing.roads import connect_over
 from defserve.testing.script import KINDS, Script
 
 if TYPE_CHECKING:
-    from defserve.host.mgp_peer import MgpPeer
+    from defserve.host.mgp.peer import MgpPeer
     from defserve.testing.mcpl import SyncMcpl
 
 # pytest leaves the frames of this module out: a failure points at the line of the test.

@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from defserve.errors import PeerTimeout
-from defserve.host.inbox import Inbox
-from defserve.host.live_channels import LiveChannels
-from defserve.host.live_events import PushedEvent
-from defserve.host.live_hooks import Injected, Reviewed
-from defserve.host.live_messages import ChannelMessage, Delivery
-from defserve.host.live_sets import FeatureSets
-from defserve.host.live_state import HostState, RolledBack
-from defserve.host.mcpl_peer import McplPeer
-from defserve.protocols.mcpl.channel_values import Channel
+from defserve.host.mcpl.channels import LiveChannels
+from defserve.host.mcpl.events import PushedEvent
+from defserve.host.mcpl.feature_sets import FeatureSets
+from defserve.host.mcpl.hooks import Injected, Reviewed
+from defserve.host.mcpl.inbox import Inbox
+from defserve.host.mcpl.messages import ChannelMessage, Delivery
+from defserve.host.mcpl.peer import McplPeer
+from defserve.host.mcpl.state import HostState, RolledBack
+from defserve.protocols.mcpl.channels.values import Channel
 from defserve.protocols.mcpl.content import Sendable
-from defserve.protocols.mcpl.scopes import Scope
+from defserve.protocols.mcpl.scopes.scopes import Scope
 from defserve.protocols.mcpl.turns import Turn, Usage
 
 # pytest leaves the frames of this module out: a failure points at the line of the test.

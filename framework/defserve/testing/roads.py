@@ -11,7 +11,7 @@ from typing import Any
 from defserve.errors import UsageError
 from defserve.host.addresses import Remote, is_address
 from defserve.host.client import Client
-from defserve.host.stdio import ProcessLink
+from defserve.host.links.stdio import ProcessLink
 from defserve.host.targets import load_server
 
 # What only the network has: who the client is, told with every request.

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from defserve.jsonvalue import excess, is_array, is_object
+from defserve.wire.jsonvalue import excess, is_array, is_object
 from defserve.wire.messages import Encoded, Id, Malformed, Message, Notification, Reply, Request
 
 PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS = -32700, -32600, -32602

@@ -8,7 +8,7 @@ import pytest
 
 from defserve import Context, Server
 from defserve.core.extension import Extension
-from defserve.protocols.mcp.kept import Kept
+from defserve.protocols.mcp.resources.kept import Kept
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import InvalidParams, LimitExceeded
-from defserve.protocols.mcp.request_state import MAX_LENGTH, InvalidState, Sealer, binding
+from defserve.protocols.mcp.asking.request_state import MAX_LENGTH, InvalidState, Sealer, binding
 from defserve.stores.nonces import MemoryNonces
 
 SECRET = b"0123456789abcdef"

@@ -13,8 +13,8 @@ import pytest
 
 from defserve import Context, Server
 from defserve.host import Client
-from defserve.host.stdio import ProcessLink
-from defserve.protocols.mcp.sealing import Sealing
+from defserve.host.links.stdio import ProcessLink
+from defserve.protocols.mcp.asking.sealing import Sealing
 from defserve.runner.connection import Connection
 from defserve.runner.life import alive
 from defserve.stores.memory import MemoryStore

@@ -7,7 +7,7 @@ import pytest
 
 from defserve.binding.content import Embedded, Link
 from defserve.errors import UsageError
-from defserve.protocols.mcp.sampling import Assistant, Message, Sample, SampleOptions, User, sampling_params
+from defserve.protocols.mcp.asking.sampling import Assistant, Message, Sample, SampleOptions, User, sampling_params
 from tests.protocols.mcp.asking_server import server
 from tests.raw import raw, text_of
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from defserve import Server, UsageError
-from defserve.protocols.mcp.request_state import InvalidState
-from defserve.protocols.mcp.sealing import VARIABLE, Sealing
+from defserve.protocols.mcp.asking.request_state import InvalidState
+from defserve.protocols.mcp.asking.sealing import VARIABLE, Sealing
 
 
 @pytest.mark.parametrize("secret", ["short", b"fifteen bytes.."])

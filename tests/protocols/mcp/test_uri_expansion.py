@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from defserve.protocols.mcp.uri_expansion import expand, parse
+from defserve.protocols.mcp.resources.uri_expansion import expand, parse
 
 VALUES: dict[str, Any] = {
     "count": ["one", "two", "three"],

@@ -8,8 +8,8 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from defserve import Server, ToolError
-from defserve.protocols.mcpl.channel_type import ChannelType
-from defserve.protocols.mcpl.channel_values import Channel
+from defserve.protocols.mcpl.channels.type import ChannelType
+from defserve.protocols.mcpl.channels.values import Channel
 from defserve.protocols.mcpl.errors import (
     ChannelOpenFailed,
 )

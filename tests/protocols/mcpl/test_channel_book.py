@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import PeerError
-from defserve.protocols.mcpl.channel_values import Channel
+from defserve.protocols.mcpl.channels.values import Channel
 from tests.protocols.mcpl.connectors import (
     DESCRIPTOR,
     GENERAL,

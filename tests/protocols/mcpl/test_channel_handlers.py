@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from defserve.protocols.mcpl.channel_handlers import Lanes
+from defserve.protocols.mcpl.channels.handlers import Lanes
 from tests.raw import turns
 
 pytestmark = pytest.mark.anyio

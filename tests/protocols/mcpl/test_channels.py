@@ -7,8 +7,8 @@ from typing import Any, TypedDict
 import pytest
 
 from defserve import Server, UsageError
-from defserve.protocols.mcpl.channel_values import Channel, Message
-from defserve.protocols.mcpl.channels import MOST_CHANNELS
+from defserve.protocols.mcpl.channels.channels import MOST_CHANNELS
+from defserve.protocols.mcpl.channels.values import Channel, Message
 from defserve.protocols.mcpl.errors import UnknownFeatureSet
 from tests.protocols.mcpl.connectors import (
     DESCRIPTOR,
@@ -238,7 +238,7 @@ async def test_channels_are_closed_when_their_set_is_taken_back_and_the_type_is_
 
 
 async def test_a_session_has_only_so_many_channels_open(discord: Discord, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.protocols.mcpl.channels.MOST_CHANNELS", 2)
+    monkeypatch.setattr("defserve.protocols.mcpl.channels.channels.MOST_CHANNELS", 2)
     assert MOST_CHANNELS == 1_000
     async with hosting(discord.server) as host:
         await opened(host, "#1")

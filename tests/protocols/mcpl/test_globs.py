@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpl.globs import Glob
+from defserve.protocols.mcpl.scopes.globs import Glob
 from tests.effort import cpu_within
 
 pytestmark = pytest.mark.req("MCPL-7.2")

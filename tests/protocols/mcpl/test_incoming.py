@@ -11,7 +11,7 @@ import pytest
 from defserve import Context, Server, StaticTokens, Text, UsageError
 from defserve.errors import NoBackChannel, PeerError
 from defserve.host import HttpLink
-from defserve.protocols.mcpl.channel_values import Author, Channel, Message, MessageReceipt
+from defserve.protocols.mcpl.channels.values import Author, Channel, Message, MessageReceipt
 from defserve.protocols.mcpl.errors import (
     AmbiguousPeer,
     UnknownChannel,

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import pytest
 
 from defserve import Context, Depends, Image, Server, Text, ToolError, UsageError
-from defserve.protocols.mcpl.channel_handlers import MOST_WAITING
-from defserve.protocols.mcpl.channel_values import Channel, Message
+from defserve.protocols.mcpl.channels.handlers import MOST_WAITING
+from defserve.protocols.mcpl.channels.values import Channel, Message
 from defserve.protocols.mcpl.errors import (
     ChannelNotPermitted,
     FeatureDisabled,

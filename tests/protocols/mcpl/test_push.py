@@ -19,7 +19,7 @@ from defserve import Context, Image, Limits, Link, Server, UsageError
 from defserve.errors import NoBackChannel, PeerError, PeerGone, PeerTimeout
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.peers import everyone
-from defserve.protocols.mcpl.push import REMEMBERED, UNDER_WAY, Event
+from defserve.protocols.mcpl.push.push import REMEMBERED, UNDER_WAY, Event
 from tests.protocols.mcpl.hosts import MCPL, SILENCE, Host, HostError, Json, hosting, session_of
 from tests.raw import STATELESS, text_of, turns, until
 
@@ -484,8 +484,8 @@ async def test_an_event_of_a_source_for_all_may_be_for_one(server: Server):
 
 
 async def test_a_host_that_is_silent_holds_nobody_up(server: Server, reminders: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.protocols.mcpl.push.PATIENCE", 0.01)
-    monkeypatch.setattr("defserve.protocols.mcpl.push.BACKLOG", 20)
+    monkeypatch.setattr("defserve.protocols.mcpl.push.push.PATIENCE", 0.01)
+    monkeypatch.setattr("defserve.protocols.mcpl.push.push.BACKLOG", 20)
     go = asyncio.Event()
 
     @reminders.events(per="server")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from defserve import Context, Server, UsageError
 from defserve.protocols.mcpl.policies import POLICY_KEY
-from defserve.protocols.mcpl.scopes import MOST_APPROVALS, Scope, normal
+from defserve.protocols.mcpl.scopes.scopes import MOST_APPROVALS, Scope, normal
 from tests.protocols.mcpl.hosts import SILENCE, Host, HostError, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, text_of, turns
 

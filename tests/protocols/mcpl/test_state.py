@@ -9,7 +9,7 @@ import pytest
 
 from defserve import Context, Limits, Server, State, dangerous
 from defserve.auth.principals import Principal, anonymous
-from defserve.protocols.mcpl.state_wire import STATE_KEY
+from defserve.protocols.mcpl.state.wire import STATE_KEY
 from defserve.stores.memory import MemoryStore
 from defserve.stores.store import Change
 from tests.protocols.mcpl.hosts import Host, Json, hosting

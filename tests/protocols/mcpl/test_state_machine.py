@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, precondition, rule
 
 from defserve import Server
-from defserve.stores import checkpoints
+from defserve.stores.checkpoints import tree
 from defserve.stores.memory import MemoryStore
 from defserve.stores.open import open_store
 from defserve.stores.store import Store
@@ -58,7 +58,7 @@ class Stage:
 class StateMachine(RuleBasedStateMachine):
     """What the server should keep: the notes at every checkpoint, in the order of their making, and the head."""
 
-    checkpoints = Bundle("checkpoints")
+    tree = Bundle("checkpoints")
 
     def new_store(self) -> Store:
         return MemoryStore()
@@ -107,12 +107,12 @@ class StateMachine(RuleBasedStateMachine):
 
     # -- what happens ------------------------------------------------------------------------------------
 
-    @rule(target=checkpoints, text=texts)
+    @rule(target=tree, text=texts)
     def add(self, text: str) -> str:
         result = self.call("add_note", {"text": text})["result"]
         return self.made(result, self.head, [*self.notes.get(self.head or "", []), text])
 
-    @rule(target=checkpoints, text=texts, at=checkpoints)
+    @rule(target=tree, text=texts, at=tree)
     def add_at(self, text: str, at: str) -> Any:
         reply = self.call("add_note", {"text": text}, checkpoint=at)
         if at not in self.kept:
@@ -120,12 +120,12 @@ class StateMachine(RuleBasedStateMachine):
             return multiple()
         return self.made(reply["result"], at, [*self.notes[at], text])
 
-    @rule(target=checkpoints, text=texts, at=checkpoints)
+    @rule(target=tree, text=texts, at=tree)
     def add_to_what_the_host_has(self, text: str, at: str) -> str:
         result = self.call("add_note", {"text": text}, checkpoint=at, state=self.data[at])["result"]
         return self.made(result, at, [*self.notes[at], text])  # although it may be pruned by now
 
-    @rule(target=checkpoints, one=texts, other=texts)
+    @rule(target=tree, one=texts, other=texts)
     def add_at_once(self, one: str, other: str) -> Any:
         async def both() -> list[Json]:
             return await asyncio.gather(*(self.host.call("add_note", {"text": text}) for text in (one, other)))
@@ -139,7 +139,7 @@ class StateMachine(RuleBasedStateMachine):
             *[self.made(result, self.head, said) for result, said in zip(results, (first, second), strict=True)]
         )
 
-    @rule(target=checkpoints)
+    @rule(target=tree)
     def read(self) -> Any:
         result = self.call("list_notes")["result"]
         if self.head is None:
@@ -147,7 +147,7 @@ class StateMachine(RuleBasedStateMachine):
         assert notes_of(result) == self.notes[self.head] and "state" not in result
         return multiple()
 
-    @rule(at=checkpoints)
+    @rule(at=tree)
     def read_at(self, at: str) -> None:
         reply = self.call("list_notes", checkpoint=at)
         if at in self.kept:
@@ -170,13 +170,13 @@ class StateMachine(RuleBasedStateMachine):
 
         self.stage.run(cancel())
 
-    @rule(at=checkpoints)
+    @rule(at=tree)
     def forge(self, at: str) -> None:
         forged = {**self.data[at], "title": "forged"}
         result = self.call("add_note", {"text": "a"}, checkpoint=at, state=forged)["result"]
         assert refusal(result)[0] == "state_tampered"
 
-    @rule(to=checkpoints)
+    @rule(to=tree)
     def roll_back(self, to: str) -> None:
         reply = self.stage.run(roll_back(self.host, to))
         if to in self.kept:
@@ -196,10 +196,10 @@ class StateMachine(RuleBasedStateMachine):
     def the_author_sees_the_same_tree(self) -> None:
         async def seen() -> tuple[list[str], list[str], list[str]]:
             states = self.served.states
-            checkpoints = await states.checkpoints(owner="local")
+            tree = await states.checkpoints(owner="local")
             ends = await states.branches(owner="local")
             now = [note.text for note in (await states.at(owner="local")).notes]
-            return [at.id for at in checkpoints], [at.id for at in ends], now
+            return [at.id for at in tree], [at.id for at in ends], now
 
         kept = self.kept
         parents = {self.parents[id] for id in kept}
@@ -226,7 +226,7 @@ class RedisMachine(StateMachine):
 @pytest.fixture(autouse=True)
 def small_patches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small contents are kept as patches, too: theirs is the longer way."""
-    monkeypatch.setattr(checkpoints, "WHOLE", 0)
+    monkeypatch.setattr(tree, "WHOLE", 0)
 
 
 def _test_of(machine: type[StateMachine], examples: int) -> Any:

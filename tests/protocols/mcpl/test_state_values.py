@@ -7,8 +7,8 @@ from pydantic import BaseModel, field_validator
 
 from defserve import Server, State
 from defserve.host import Mcpl
-from defserve.protocols.mcpl.state_values import Values
-from defserve.stores.contents import Content
+from defserve.protocols.mcpl.state.values import Values
+from defserve.stores.checkpoints.contents import Content
 
 pytestmark = pytest.mark.anyio
 

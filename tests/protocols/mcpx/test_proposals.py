@@ -8,7 +8,7 @@ import pytest
 
 from defserve import Server
 from defserve.errors import PeerError, PeerTimeout, UsageError
-from defserve.host.participant import join_topic
+from defserve.host.mcpx.participant import join_topic
 from defserve.protocols.mcpx.envelope import Envelope
 from defserve.protocols.mcpx.errors import NotCapable, NotPending
 from defserve.protocols.mcpx.participant import Participant

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from defserve import Server, UsageError
 from defserve.auth.principals import LOCAL, Principal
-from defserve.protocols.mgp.access import AccessPolicy, Decision, Entry
+from defserve.protocols.mgp.access.access import AccessPolicy, Decision, Entry
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, NOON, STRANGER, Clock, Trail, code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw
 

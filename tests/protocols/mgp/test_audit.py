@@ -24,7 +24,7 @@ from defserve import (
 )
 from defserve.auth.principals import LOCAL
 from defserve.protocols.mgp.audit import EVENT_TYPES
-from defserve.stores.audit_log import verify
+from defserve.stores.audit.log import verify
 from tests.protocols.mgp.callers import ALICE, STRANGER, Trail, speaking
 from tests.raw import ERAS, HANDSHAKE, Json, raw
 

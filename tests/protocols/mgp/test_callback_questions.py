@@ -6,8 +6,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from defserve.errors import Declined, Dismissed, ToolError
-from defserve.protocols.mcp.elicitation import Form
-from defserve.protocols.mgp.callback_questions import Question, questions
+from defserve.protocols.mcp.asking.elicitation import Form
+from defserve.protocols.mgp.callbacks.questions import Question, questions
 
 
 class Guest(BaseModel):

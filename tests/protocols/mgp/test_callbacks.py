@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from defserve import Context, Declined, Limits, Server
 from defserve.errors import PeerGone
-from defserve.protocols.mgp.callbacks import REQUEST, Asked, Callbacks
+from defserve.protocols.mgp.callbacks.callbacks import REQUEST, Asked, Callbacks
 from tests.asgi import Peer, last, living, text
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw, text_of, turns
 

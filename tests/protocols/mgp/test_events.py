@@ -25,7 +25,7 @@ from defserve import (
 )
 from defserve.auth.principals import LOCAL
 from defserve.protocols.mcp.lifecycle import LOG_LEVELS
-from defserve.protocols.mgp.event_delivery import EVENT, UNDER_WAY, WAITING, WAITING_BYTES
+from defserve.protocols.mgp.events.delivery import EVENT, UNDER_WAY, WAITING, WAITING_BYTES
 from defserve.runner.connection import Connection
 from defserve.runner.life import alive
 from defserve.transports.stdio import Stdio

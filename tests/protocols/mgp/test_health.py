@@ -16,8 +16,8 @@ import pytest
 from defserve import AccessPolicy, Context, Limits, Server
 from defserve.auth.principals import Principal
 from defserve.errors import UsageError
-from defserve.protocols.mgp import health
-from defserve.protocols.mgp.health import Finding, derived
+from defserve.protocols.mgp.lifecycle import health
+from defserve.protocols.mgp.lifecycle.health import Finding, derived
 from tests.asgi import Exchange, Web, living
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, Json, Raw, raw, text_of, until

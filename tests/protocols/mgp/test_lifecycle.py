@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from defserve import AccessPolicy, Limits, Server
 from defserve.core.composition import Composition
 from defserve.core.service import Phase
-from defserve.protocols.mgp.lifecycle import REASONS, STATES, TRANSITIONS, IllegalTransition, State, StateMachine
+from defserve.protocols.mgp.lifecycle.lifecycle import (
+    REASONS,
+    STATES,
+    TRANSITIONS,
+    IllegalTransition,
+    State,
+    StateMachine,
+)
 from tests.asgi import Peer, last, living, text
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, Trail, code_of, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, text_of, turns, until

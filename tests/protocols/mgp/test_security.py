@@ -24,9 +24,9 @@ from defserve import (
     tool,
     validator,
 )
-from defserve.protocols.mcp.tools import ToolOptions
-from defserve.protocols.mgp.security import PERMISSIONS
-from defserve.protocols.mgp.validators import UnguardedParameter
+from defserve.protocols.mcp.tools.tools import ToolOptions
+from defserve.protocols.mgp.security.security import PERMISSIONS
+from defserve.protocols.mgp.security.validators import UnguardedParameter
 from tests.protocols.mgp.callers import code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, VERSIONS, Json
 

@@ -12,7 +12,7 @@ from defserve.protocols.mcp.function import FindProvider, Function
 from defserve.protocols.mcp.items import find
 from defserve.protocols.mcp.params import fields, optional_fields, text
 from defserve.protocols.mcp.prompts import Prompts
-from defserve.protocols.mcp.resources import Resources
+from defserve.protocols.mcp.resources.resources import Resources
 from defserve.wire.messages import Params
 
 AT_MOST = 100

@@ -9,16 +9,16 @@ from typing import Any
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Handler, Listener, Offer
 from defserve.protocols.mcp import reporting
+from defserve.protocols.mcp.asking.sealing import Sealing
 from defserve.protocols.mcp.completion import Completions
 from defserve.protocols.mcp.identity import Identity
 from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.lifecycle import Dialect, Lifecycle
 from defserve.protocols.mcp.prompts import Prompts
-from defserve.protocols.mcp.resources import Resources
-from defserve.protocols.mcp.sealing import Sealing
-from defserve.protocols.mcp.subscriptions import Subscriptions
-from defserve.protocols.mcp.tools import Tools
-from defserve.protocols.mcp.validation import Validation
+from defserve.protocols.mcp.resources.resources import Resources
+from defserve.protocols.mcp.resources.subscriptions import Subscriptions
+from defserve.protocols.mcp.tools.tools import Tools
+from defserve.protocols.mcp.tools.validation import Validation
 from defserve.wire.messages import Notification, Request
 
 

@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from defserve.binding.inject import Injection
+from defserve.binding.arguments.arguments import Arguments
+from defserve.binding.injection import Injection
 from defserve.binding.packers import least_size
-from defserve.binding.schema import Arguments
 from defserve.binding.signature import Signature, read
 from defserve.errors import LimitExceeded
 
 if TYPE_CHECKING:
-    from defserve.binding.explicit import ExplicitArguments
+    from defserve.binding.arguments.explicit import ExplicitArguments
     from defserve.core.call import Call
 
 FindProvider = Callable[[Any], Callable[[Any], Any] | None]
@@ -115,7 +115,7 @@ def _arguments(signature: Signature, schema: Mapping[str, Any] | None, plain: bo
         return Arguments((), ())
     if schema is None:
         return Arguments.of(signature)
-    from defserve.binding.explicit import ExplicitArguments
+    from defserve.binding.arguments.explicit import ExplicitArguments
 
     return ExplicitArguments.of(signature, dict(schema))
 

@@ -11,14 +11,14 @@ from defserve.core.call import Call
 from defserve.core.extension import Offer
 from defserve.core.profile import Profile
 from defserve.errors import InvalidParams, InvalidRequest, MethodNotFound, ProtocolError
-from defserve.jsonvalue import is_object
 from defserve.protocols.mcp import failures
 from defserve.protocols.mcp.params import optional_fields, text
+from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Encoded, Id, Notification, Params, Request
 
 if TYPE_CHECKING:
+    from defserve.protocols.mcp.asking.sealing import Sealing
     from defserve.protocols.mcp.identity import Identity
-    from defserve.protocols.mcp.sealing import Sealing
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 STATELESS_VERSIONS = ("2026-07-28",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from defserve.errors import InvalidParams
-from defserve.jsonvalue import is_object
+from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
 

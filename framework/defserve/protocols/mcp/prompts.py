@@ -10,13 +10,13 @@ from defserve.binding.content import Part
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
-from defserve.jsonvalue import is_array, is_mapping
+from defserve.protocols.mcp.asking.sampling import Message, User
 from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
 from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_running, checked_name, find, take_up_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import optional_fields, text
-from defserve.protocols.mcp.sampling import Message, User
+from defserve.wire.jsonvalue import is_array, is_mapping
 from defserve.wire.messages import Params
 
 

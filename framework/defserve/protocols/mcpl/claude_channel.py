@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from defserve.jsonvalue import is_object
+from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from defserve.binding.content import Audio, Embedded, Image, Link, Part, Text
 from defserve.errors import InvalidParams, UsageError
-from defserve.jsonvalue import is_array, is_mapping, is_object
+from defserve.wire.jsonvalue import is_array, is_mapping, is_object
 from defserve.wire.messages import Params
 
 Content: TypeAlias = Text | Image | Audio | Link

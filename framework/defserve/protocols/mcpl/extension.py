@@ -22,18 +22,18 @@ from defserve.protocols.mcpl import claude_channel, errors
 from defserve.protocols.mcpl.feature_sets import FeatureSet, Tie
 from defserve.protocols.mcpl.policies import Live, is_pushed_to, offered, policy, require
 from defserve.protocols.mcpl.section import Section
-from defserve.protocols.mcpl.state_binding import without_state
+from defserve.protocols.mcpl.state.binding import without_state
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcpl.channels import Channels
+    from defserve.protocols.mcpl.channels.channels import Channels
     from defserve.protocols.mcpl.hooks import Hooks
     from defserve.protocols.mcpl.inference import Inferring
-    from defserve.protocols.mcpl.keeping import Keeping
-    from defserve.protocols.mcpl.push import Pushing
-    from defserve.protocols.mcpl.scopes import Scopes
-    from defserve.protocols.mcpl.state import States
-    from defserve.protocols.mcpl.state_section import Stating
+    from defserve.protocols.mcpl.push.push import Pushing
+    from defserve.protocols.mcpl.scopes.scopes import Scopes
+    from defserve.protocols.mcpl.state.section import Stating
+    from defserve.protocols.mcpl.state.states import States
+    from defserve.protocols.mcpl.state.storage import Keeping
 
 VERSION = "0.4"
 
@@ -185,7 +185,7 @@ class MCPL(Extension):
 
     @cached_property
     def pushing(self) -> Pushing:
-        from defserve.protocols.mcpl.push import Pushing
+        from defserve.protocols.mcpl.push.push import Pushing
 
         return Pushing(self)
 
@@ -197,19 +197,19 @@ class MCPL(Extension):
 
     @cached_property
     def channels(self) -> Channels:
-        from defserve.protocols.mcpl.channels import Channels
+        from defserve.protocols.mcpl.channels.channels import Channels
 
         return Channels(self)
 
     @cached_property
     def states(self) -> Stating:
-        from defserve.protocols.mcpl.state_section import Stating
+        from defserve.protocols.mcpl.state.section import Stating
 
         return Stating(self)
 
     @cached_property
     def scopes(self) -> Scopes:
-        from defserve.protocols.mcpl.scopes import Scopes
+        from defserve.protocols.mcpl.scopes.scopes import Scopes
 
         return Scopes(self)
 

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from defserve.core.session import Session
     from defserve.protocols.mcpl.extension import MCPL
-    from defserve.protocols.mcpl.inbox import Inbox
     from defserve.protocols.mcpl.inference import Inference, InferenceStream, Messages
     from defserve.protocols.mcpl.peers import Everyone, To
-    from defserve.protocols.mcpl.push import Receipt
-    from defserve.protocols.mcpl.state import Concurrency, Mode, States
-    from defserve.protocols.mcpl.state_owner import Per
+    from defserve.protocols.mcpl.push.inbox import Inbox
+    from defserve.protocols.mcpl.push.push import Receipt
+    from defserve.protocols.mcpl.state.owner import Per
+    from defserve.protocols.mcpl.state.states import Concurrency, Mode, States
     from defserve.stores.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -142,7 +142,7 @@ class FeatureSet:
 
         Every call that changes it makes a checkpoint, and hosts may go back to those (§8).
         """
-        from defserve.protocols.mcpl.state import StateOptions
+        from defserve.protocols.mcpl.state.states import StateOptions
 
         return self.mcpl.states.declare(self, model, StateOptions(keep, ttl, mode, per, concurrency, store))
 
@@ -166,7 +166,7 @@ class FeatureSet:
         Raises FeatureDisabled, AmbiguousPeer, PeerError, and NoBackChannel where the host cannot be called and the set
         has no `inbox`.
         """
-        from defserve.protocols.mcpl.push import Event
+        from defserve.protocols.mcpl.push.push import Event
 
         return await self.mcpl.pushing.push(self, Event(content, **about), to)
 
@@ -277,6 +277,6 @@ class Tie:
 
 
 def _inbox(feature_set: FeatureSet) -> Inbox:
-    from defserve.protocols.mcpl.inbox import Inbox
+    from defserve.protocols.mcpl.push.inbox import Inbox
 
     return Inbox(feature_set)

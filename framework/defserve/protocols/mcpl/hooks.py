@@ -10,7 +10,6 @@ from defserve.core.call import Call
 from defserve.core.profile import mask
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, TimedOut, UsageError
-from defserve.jsonvalue import as_list, is_array
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcpl.errors import HookFailed
 from defserve.protocols.mcpl.extension import CURRENT, in_hook
@@ -18,6 +17,7 @@ from defserve.protocols.mcpl.feature_sets import FeatureSet
 from defserve.protocols.mcpl.policies import is_enabled
 from defserve.protocols.mcpl.section import Section
 from defserve.protocols.mcpl.turns import FinishedTurn, Injection, Rewrite, Turn
+from defserve.wire.jsonvalue import as_list, is_array
 from defserve.wire.messages import Notification, Params
 
 if TYPE_CHECKING:

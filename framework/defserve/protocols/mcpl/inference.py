@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from defserve.binding.content import Part, Text
 from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerError, UsageError
-from defserve.jsonvalue import is_array, is_mapping, is_object
-from defserve.protocols.mcp.sampling import Message
+from defserve.protocols.mcp.asking.sampling import Message
 from defserve.protocols.mcpl import content, peers
 from defserve.protocols.mcpl.extension import IN_HOOK
 from defserve.protocols.mcpl.peers import Peer, To, everyone
 from defserve.protocols.mcpl.policies import require
 from defserve.protocols.mcpl.section import Section
 from defserve.protocols.mcpl.turns import ModelInfo, Usage
+from defserve.wire.jsonvalue import is_array, is_mapping, is_object
 from defserve.wire.messages import Id, Params
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
-    from defserve.protocols.mcp.sampling import Sample
+    from defserve.protocols.mcp.asking.sampling import Sample
     from defserve.protocols.mcpl.feature_sets import FeatureSet
 
 METHOD, MODEL_INFO = "inference/request", "model/info"
@@ -157,9 +157,9 @@ class Inferring(Section):
         if _in_a_hook():
             return False
         if peer.call is not None and not peer.calls_back:
-            from defserve.protocols.mcp import talkback
+            from defserve.protocols.mcp.asking import client_requests
 
-            return talkback.can(peer.call, "sampling")
+            return client_requests.can(peer.call, "sampling")
         return any(_obstacle(peer, one) is None for one in self.mcpl.sets if "inferenceRequest" in one.uses)
 
     # -- asking ------------------------------------------------------------------------------------------
@@ -188,14 +188,14 @@ class Inferring(Section):
         return _inference(await peer.request(METHOD, params, timeout=timeout, numbered=numbered))
 
     async def _sampled(self, call: Call, feature_set: FeatureSet, wish: Wish) -> Inference:
-        from defserve.protocols.mcp import talkback
-        from defserve.protocols.mcp.sampling import SampleOptions
+        from defserve.protocols.mcp.asking import client_requests
+        from defserve.protocols.mcp.asking.sampling import SampleOptions
 
         require(call, feature_set)
         options = SampleOptions(
             _listed(wish.messages), max_tokens=wish.max_tokens or 1024, temperature=wish.temperature
         )
-        return _from_sample(await talkback.sample(call, options))
+        return _from_sample(await client_requests.sample(call, options))
 
     async def _streamed(self, feature_set: FeatureSet, wish: Wish, to: To) -> AsyncGenerator[str | Inference, None]:
         peer = self._peer(feature_set, to)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from defserve.core.call import Call
 from defserve.core.extension import Offer
 from defserve.errors import InvalidParams
-from defserve.jsonvalue import is_array, is_object
 from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.params import meta
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
+from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from defserve.errors import InvalidParams, UsageError
-from defserve.jsonvalue import is_array, is_object
 from defserve.protocols.mcp.params import optional_fields, text
 from defserve.protocols.mcpl.content import Sendable, blocks
+from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Params
 
 Position = Literal["system", "beforeUser", "afterUser", "before_user", "after_user"]

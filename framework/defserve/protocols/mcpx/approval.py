@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from defserve.errors import UsageError
-from defserve.jsonvalue import is_object
 from defserve.protocols.mcpx.proposals import Proposal
+from defserve.wire.jsonvalue import is_object
 
 VERSION: Final = 1
 ENOUGH: Final = 3

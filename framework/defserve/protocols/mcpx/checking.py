@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from defserve.jsonvalue import is_object
 from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REQUEST, RESPONSE, Kind, context_of
+from defserve.wire.jsonvalue import is_object
 
 FORMATS: Final = ("plain", "markdown")
 

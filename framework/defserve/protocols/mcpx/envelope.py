@@ -8,8 +8,8 @@ from typing import Any, Final, TypeGuard
 
 from pydantic_core import from_json
 
-from defserve.jsonvalue import is_array, is_object
 from defserve.wire.codec import encode as encode_json
+from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Encoded
 
 PROTOCOL: Final = "mcpx/v0.1"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
-from defserve.jsonvalue import is_array, is_object
 from defserve.protocols.mcpx.capabilities import Capabilities
 from defserve.protocols.mcpx.checking import FORMATS
 from defserve.protocols.mcpx.envelope import Envelope
@@ -16,6 +15,7 @@ from defserve.protocols.mcpx.errors import NotCapable, NotPending, NotWelcome
 from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REQUEST, Kind, kind_of, parse_kind
 from defserve.protocols.mcpx.proposals import Clock, Proposal
 from defserve.protocols.mcpx.topic import Answered, Heard, Presence, Problem, Topic, Welcome
+from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Encoded, Id
 
 ANSWER_SECONDS: Final = 60.0

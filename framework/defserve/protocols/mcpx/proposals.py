@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
-from defserve.jsonvalue import is_object
 from defserve.protocols.mcpx.envelope import Envelope
 from defserve.protocols.mcpx.kinds import Kind, context_of, parse_kind
+from defserve.wire.jsonvalue import is_object
 
 LIFETIME: Final = 300.0
 KEPT: Final = 10_000

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from defserve.jsonvalue import is_array, is_object
 from defserve.protocols.mcpx.capabilities import Capabilities
 from defserve.protocols.mcpx.checking import mismatch
 from defserve.protocols.mcpx.envelope import Broken, Envelope, parse
@@ -24,6 +23,7 @@ from defserve.protocols.mcpx.kinds import (
     parse_kind,
 )
 from defserve.protocols.mcpx.proposals import Clock, Proposal, Proposals
+from defserve.wire.jsonvalue import is_array, is_object
 
 COUNTED: Final = 1_000
 NOBODY: Final = "?"

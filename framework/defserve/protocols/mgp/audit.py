@@ -15,16 +15,16 @@ from pydantic_core import to_json
 
 from defserve.core.call import Call
 from defserve.errors import BadArguments, Refused, Rejected, UsageError
-from defserve.jsonvalue import is_array
-from defserve.protocols.mcp.authorization import identity
+from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.trace import trace_id
 from defserve.protocols.mgp import instants
 from defserve.redaction import redact
+from defserve.wire.jsonvalue import is_array
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcp.tools import Tool
-    from defserve.protocols.mgp.events import Events
+    from defserve.protocols.mcp.tools.tools import Tool
+    from defserve.protocols.mgp.events.events import Events
     from defserve.protocols.mgp.extension import MGP
 
 EVENT_TYPES = frozenset(
@@ -228,7 +228,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _unavailable() -> Refused:
-    from defserve.stores.audit_log import AuditUnavailable
+    from defserve.stores.audit.log import AuditUnavailable
 
     return AuditUnavailable("the audit log cannot be written, and without it this must not be done")
 
@@ -240,7 +240,7 @@ def sinks_of(given: Sinks) -> tuple[Sink, ...]:
 
 def _sink(given: Any) -> Sink:
     if isinstance(given, str | Path):
-        from defserve.stores.audit_log import AuditLog
+        from defserve.stores.audit.log import AuditLog
 
         return AuditLog(given)
     if not callable(getattr(given, "append", None)):

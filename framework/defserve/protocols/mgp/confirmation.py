@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.errors import Refused
-from defserve.protocols.mcp.authorization import identity
+from defserve.protocols.mcp.authorization.authorization import identity
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcp.tools import Tool
+    from defserve.protocols.mcp.tools.tools import Tool
     from defserve.protocols.mgp.extension import MGP
 
 LONGEST_VALUE = 200
@@ -37,14 +37,14 @@ class NotConfirmed(Refused):
 
 async def confirmed(mgp: MGP, call: Call, tool: Tool, arguments: dict[str, Any]) -> None:
     """Return when the call may go on. Raises NotConfirmed."""
-    from defserve.protocols.mcp import talkback
+    from defserve.protocols.mcp.asking import client_requests
     from defserve.protocols.mgp.extension import sections
 
     policy = mgp.options.confirm
     if policy == "never" or (policy == "auto" and "tool_security" in sections(call)):
         return
-    if talkback.can(call, "elicitation"):
-        if not await talkback.confirm(call, question(tool, arguments), key=f"confirm:{tool.name}"):
+    if client_requests.can(call, "elicitation"):
+        if not await client_requests.confirm(call, question(tool, arguments), key=f"confirm:{tool.name}"):
             raise NotConfirmed(f"{tool.name} was not confirmed: the user said no; do not call it again unasked")
         return
     if policy == "always" or identity(call.session).kind == "anonymous":

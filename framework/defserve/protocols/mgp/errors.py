@@ -209,7 +209,7 @@ def code_of(error: BaseException) -> int | None:
 
 def failure(call: Call, error: BaseException) -> Params | None:
     """The rest of the reply to a request that raised, for a peer that speaks MGP; None leaves it to MCP."""
-    from defserve.protocols.mcp.tools import is_unknown_tool
+    from defserve.protocols.mcp.tools.tools import is_unknown_tool
 
     error = lone(error)
     if is_unknown_tool(error, call):

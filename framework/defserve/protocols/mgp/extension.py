@@ -16,7 +16,7 @@ from defserve.core.stages import Stages
 from defserve.errors import MethodNotFound
 from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.lifecycle import dialect_of
-from defserve.protocols.mgp.negotiation import EXTENSION_ID, VERSION, Agreed, agree
+from defserve.protocols.mgp.agreed import EXTENSION_ID, VERSION, Agreed, agree
 from defserve.protocols.mgp.options import SecurityOptions
 from defserve.wire.messages import Params
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from defserve.core.composition import Composition, Terms
     from defserve.core.service import Phase
     from defserve.net.client import GuardedClient
-    from defserve.protocols.mcp.tools import Tool
-    from defserve.protocols.mgp.access import Access
+    from defserve.protocols.mcp.tools.tools import Tool
+    from defserve.protocols.mgp.access.access import Access
     from defserve.protocols.mgp.audit import Audit
-    from defserve.protocols.mgp.callbacks import Callbacks
-    from defserve.protocols.mgp.events import Events
-    from defserve.protocols.mgp.health import Health, HealthCheck
-    from defserve.protocols.mgp.lifecycle import Lifecycle
+    from defserve.protocols.mgp.callbacks.callbacks import Callbacks
+    from defserve.protocols.mgp.events.events import Events
+    from defserve.protocols.mgp.lifecycle.health import Health, HealthCheck
+    from defserve.protocols.mgp.lifecycle.lifecycle import Lifecycle
     from defserve.protocols.mgp.permissions import Permissions
-    from defserve.protocols.mgp.security import Guarded
-    from defserve.protocols.mgp.streaming import Streaming
+    from defserve.protocols.mgp.security.security import Guarded
+    from defserve.protocols.mgp.streaming.streaming import Streaming
 
-_BRINGERS = {"defserve.protocols.mgp.security", "defserve.guard.arguments"}
+_BRINGERS = {"defserve.protocols.mgp.security.security", "defserve.guard.arguments"}
 SECURITY_KEY = VENDOR + "security"
 
 # Method → the section it belongs to, and that section's handler.
@@ -116,7 +116,7 @@ class MGP(Extension):
 
     @cached_property
     def access(self) -> Access:
-        from defserve.protocols.mgp.access import Access
+        from defserve.protocols.mgp.access.access import Access
 
         return Access(self)
 
@@ -128,13 +128,13 @@ class MGP(Extension):
 
     @cached_property
     def callbacks(self) -> Callbacks:
-        from defserve.protocols.mgp.callbacks import Callbacks
+        from defserve.protocols.mgp.callbacks.callbacks import Callbacks
 
         return Callbacks(self)
 
     @cached_property
     def events(self) -> Events:
-        from defserve.protocols.mgp.events import Events
+        from defserve.protocols.mgp.events.events import Events
 
         return Events(self)
 
@@ -144,19 +144,19 @@ class MGP(Extension):
 
     @cached_property
     def streaming(self) -> Streaming:
-        from defserve.protocols.mgp.streaming import Streaming
+        from defserve.protocols.mgp.streaming.streaming import Streaming
 
         return Streaming(self)
 
     @cached_property
     def lifecycle(self) -> Lifecycle:
-        from defserve.protocols.mgp.lifecycle import Lifecycle
+        from defserve.protocols.mgp.lifecycle.lifecycle import Lifecycle
 
         return Lifecycle(self)
 
     @cached_property
     def health(self) -> Health:
-        from defserve.protocols.mgp.health import Health
+        from defserve.protocols.mgp.lifecycle.health import Health
 
         return Health(self)
 
@@ -229,7 +229,7 @@ class MGP(Extension):
         # Marks and guarded types bring their modules along; without them there is nothing to read.
         if item.kind != "tool" or not (item.options.security or sys.modules.keys() & _BRINGERS):
             return
-        from defserve.protocols.mgp.security import Guarded
+        from defserve.protocols.mgp.security.security import Guarded
 
         found = Guarded.of(item)
         if found is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 if TYPE_CHECKING:
     from defserve.net.egress import Egress
-    from defserve.protocols.mgp.access import AccessPolicy
+    from defserve.protocols.mgp.access.access import AccessPolicy
     from defserve.protocols.mgp.audit import Sinks
 
 Policy = Literal["operator", "config_only", "deny_all"]

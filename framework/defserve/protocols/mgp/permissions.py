@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, get_args
 
 from defserve.core.call import Call
 from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageError
-from defserve.jsonvalue import is_array, is_object
-from defserve.protocols.mcp.authorization import identity
+from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.params import fields, meta
 from defserve.protocols.mgp import instants
+from defserve.protocols.mgp.agreed import EXTENSION_ID
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.extension import guarded, sections
-from defserve.protocols.mgp.negotiation import EXTENSION_ID
 from defserve.protocols.mgp.options import Policy
-from defserve.protocols.mgp.security import CUSTOM, PERMISSIONS, checked_permission
+from defserve.protocols.mgp.security.security import CUSTOM, PERMISSIONS, checked_permission
+from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.auth.principals import Principal
-    from defserve.protocols.mcp.tools import Tool
+    from defserve.protocols.mcp.tools.tools import Tool
     from defserve.protocols.mgp.extension import MGP
 
 Decision = Literal["approved", "denied", "deferred"]

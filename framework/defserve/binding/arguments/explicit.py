@@ -1,0 +1,274 @@
+"""Arguments described by an author's own JSON Schema, kept word for word and checked with jsonschema.
+
+The schema is held to rules that keep checking cheap whatever a peer sends: no remote references, no
+quadratic `uniqueItems`, no pattern that can backtrack for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from defserve.binding.arguments.compact import walk
+from defserve.binding.arguments.secrets import is_secret
+from defserve.binding.arguments.wording import alternatives, counted, did_you_mean, kind_of, shown, spell_path
+from defserve.errors import BadArguments, Problem, UsageError
+from defserve.wire.jsonvalue import JsonSchema, as_list, is_object
+
+if TYPE_CHECKING:
+    from defserve.binding.signature import Signature
+
+MOST_UNIQUE = 500
+MOST_PROBLEMS = 20
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class ExplicitArguments:
+    """Same shape as Arguments; `validate` gives back what it was given, unchanged.
+
+    `names` are those the function takes; others are refused whatever the schema says. None: it takes any.
+    """
+
+    __slots__ = ("schema", "_validator", "_names")
+
+    may_annotate = True
+
+    def __init__(
+        self,
+        schema: JsonSchema,
+        *,
+        where: str = "",
+        subject: str = "input schema",
+        names: Collection[str] | None = None,
+    ) -> None:
+        """Raises UsageError for a schema that is wrong, or that a peer could abuse."""
+        self.schema, self._names = schema, names
+
+        def wrong(problem: str, fix: str) -> UsageError:
+            return UsageError(f"{subject}: {problem}", where=where, fix=fix)
+
+        self._validator = _checked(schema, wrong)
+
+    @classmethod
+    def of(cls, signature: Signature, schema: JsonSchema) -> ExplicitArguments:
+        """The schema for a function. Raises UsageError where they could not agree on a call."""
+        required = {parameter.name: parameter.required for parameter in signature.parameters}
+        names = None if signature.takes_rest else list(required)
+        made = cls(schema, where=signature.where, subject=f"{signature.name}: input schema", names=names)
+
+        def wrong(problem: str, fix: str) -> UsageError:
+            return UsageError(f"{signature.name}: {problem}", where=signature.where, fix=fix)
+
+        for name in schema.get("properties", {}):
+            if name in {injected.name for injected in signature.injected}:
+                raise wrong(f"parameter {name!r} is injected, yet the schema has it", "take it out of the schema")
+            if names is not None and name not in names:
+                raise wrong(
+                    f"the schema has {name!r}, but the function does not", f"add a parameter {name!r} or **rest"
+                )
+        for name in (name for name, needed in required.items() if needed):
+            if name not in schema.get("required", ()):
+                raise wrong(
+                    f"parameter {name!r} has no default, but the schema does not require it",
+                    f'add it to "required", or write {name}=None',
+                )
+        return made
+
+    def validate(self, given: dict[str, Any] | None) -> dict[str, Any]:
+        """The keyword arguments. Raises BadArguments with one problem for each field."""
+        given = {} if given is None else given
+        if not isinstance(given, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadArguments((Problem("", f"arguments must be an object, got {shown(given)}"),))
+        try:
+            problems = self._problems(given)
+        except Exception as error:
+            # jsonschema may fail in any way on odd values (depth, huge numbers); none of them fits.
+            raise BadArguments((Problem("", f"arguments cannot be checked ({type(error).__name__})"),)) from None
+        if problems:
+            raise BadArguments(tuple(problems))
+        return dict(given)
+
+    def _problems(self, given: dict[str, Any]) -> list[Problem]:
+        problems: dict[Problem, None] = {}
+        if self._names is not None:
+            problems |= {Problem("", did_you_mean(n, self._names)): None for n in given if n not in self._names}
+        for error in self._validator.iter_errors(given):
+            for problem in _said(error, self.schema):
+                problems[problem] = None
+            if len(problems) >= MOST_PROBLEMS:
+                break
+        return list(problems)
+
+
+_Wrong = Callable[[str, str], UsageError]
+
+
+def _checked(schema: Any, wrong: _Wrong) -> Any:
+    import jsonschema
+    from jsonschema.validators import validator_for
+
+    if not is_object(schema) or schema.get("type") != "object":
+        raise wrong('its root must be {"type": "object"}', 'write "type": "object" at the root')
+    dialect: Any = schema.get("$schema", _DIALECT)
+    unknown: Any = None
+    kind: Any = validator_for({"$schema": dialect}, default=unknown)
+    if kind is unknown:
+        raise wrong(f"unknown dialect {dialect!r}", f'remove "$schema" or write "{_DIALECT}"')
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise wrong(f"{error.json_path}: {error.message}", "correct the schema") from None
+    except RecursionError:
+        raise wrong("it is nested too deeply", "flatten it") from None
+    registry, resolver = _registry(schema)
+    for node in walk(schema):
+        _lint(node, wrong)
+        _resolve(node, resolver, wrong)
+    return _bounded(kind)(schema, registry=registry)
+
+
+@cache
+def _bounded(kind: Any) -> Any:
+    """A validator whose unions look at a few errors of each branch: jsonschema would keep them all."""
+    import jsonschema
+    from jsonschema import validators
+
+    untyped: Any = validators
+
+    def failed(validator: Any, options: Any, value: Any) -> Iterator[list[Any]]:
+        for position, option in enumerate(options):
+            yield list(islice(validator.descend(value, option, schema_path=position), MOST_PROBLEMS))
+
+    def any_of(validator: Any, options: Any, value: Any, _: Any) -> Iterator[Any]:
+        errors: list[Any] = []
+        for branch in failed(validator, options, value):
+            if not branch:
+                return
+            errors += branch
+        yield jsonschema.ValidationError("fits no form", context=errors)
+
+    def one_of(validator: Any, options: Any, value: Any, _: Any) -> Iterator[Any]:
+        branches = list(failed(validator, options, value))
+        fitting = branches.count([])
+        if fitting != 1:
+            context = [] if fitting else [error for branch in branches for error in branch]
+            yield jsonschema.ValidationError("fits more than one form" if fitting else "fits no form", context=context)
+
+    return untyped.extend(kind, {"anyOf": any_of, "oneOf": one_of})
+
+
+def _registry(schema: JsonSchema) -> tuple[Any, Any]:
+    """A registry that knows no other document, and a resolver of references into this one."""
+    from referencing import Registry, Resource
+    from referencing.jsonschema import DRAFT202012, specification_with
+
+    specification: Any = specification_with(str(schema.get("$schema", "")), default=DRAFT202012)
+    resource: Any = Resource(contents=schema, specification=specification)
+    registry: Any = Registry[Any]()
+    return registry, registry.with_resource("", resource).resolver("")
+
+
+def _lint(node: JsonSchema, wrong: _Wrong) -> None:
+    if node.get("uniqueItems") is True and not _at_most(node.get("maxItems"), MOST_UNIQUE):
+        raise wrong("uniqueItems compares every pair of items", f'add "maxItems": {MOST_UNIQUE} or less')
+    pattern = node.get("pattern")
+    if isinstance(pattern, str):
+        if not isinstance(node.get("maxLength"), int):
+            raise wrong(f"pattern {pattern!r} without maxLength", 'add "maxLength"')
+        _lint_pattern(pattern, wrong)
+    for pattern in node.get("patternProperties", {}):
+        _lint_pattern(pattern, wrong)
+
+
+def _lint_pattern(pattern: str, wrong: _Wrong) -> None:
+    from defserve.binding.arguments.patterns import backtracks
+
+    if backtracks(pattern):
+        raise wrong(f"pattern {pattern!r} repeats a repetition and can take for ever", "write it without nested * or +")
+
+
+def _at_most(value: Any, limit: int) -> bool:
+    return isinstance(value, int) and value <= limit
+
+
+def _resolve(node: JsonSchema, resolver: Any, wrong: _Wrong) -> None:
+    from referencing.exceptions import Unresolvable
+
+    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+        ref = node.get(keyword)
+        if ref is None:
+            continue
+        if not isinstance(ref, str) or not ref.startswith("#"):
+            raise wrong(f"{keyword} {ref!r} is not in this schema", "copy what it points to into $defs")
+        try:
+            resolver.lookup(ref)
+        except (Unresolvable, ValueError):
+            raise wrong(f"{keyword} {ref!r} points to nothing", "define it in $defs") from None
+
+
+_Phrase = Callable[[Any, Any], str]
+
+
+def _types(wanted: Any, _: Any) -> str:
+    return f"expected {alternatives(as_list(wanted))}"
+
+
+_PHRASES: dict[str, _Phrase] = {
+    "type": _types,
+    "enum": lambda wanted, _: f"expected {alternatives(map(shown, wanted))}",
+    "const": lambda wanted, _: f"expected {shown(wanted)}",
+    "minimum": lambda wanted, _: f"must be at least {wanted}",
+    "maximum": lambda wanted, _: f"must be at most {wanted}",
+    "exclusiveMinimum": lambda wanted, _: f"must be greater than {wanted}",
+    "exclusiveMaximum": lambda wanted, _: f"must be less than {wanted}",
+    "multipleOf": lambda wanted, _: f"must be a multiple of {wanted}",
+    "minLength": lambda wanted, _: f"must have at least {counted(wanted, 'character')}",
+    "maxLength": lambda wanted, _: f"must have at most {counted(wanted, 'character')}",
+    "minItems": lambda wanted, _: f"must have at least {counted(wanted, 'item')}",
+    "maxItems": lambda wanted, _: f"must have at most {counted(wanted, 'item')}",
+    "uniqueItems": lambda _, __: "must have no item twice",
+    "minProperties": lambda wanted, _: f"must have at least {counted(wanted, 'field')}",
+    "maxProperties": lambda wanted, _: f"must have at most {counted(wanted, 'field')}",
+    "pattern": lambda wanted, _: f"must match the pattern {wanted}",
+}
+
+
+def _said(error: Any, schema: JsonSchema) -> list[Problem]:
+    path: tuple[str | int, ...] = tuple(error.absolute_path)
+    keyword, wanted, value = str(error.validator), error.validator_value, error.instance
+    if keyword == "required" and is_object(value):
+        return [Problem(spell_path((*path, name)), "missing") for name in wanted if name not in value]
+    if keyword in ("additionalProperties", "unevaluatedProperties") and is_object(value) and wanted is False:
+        known = error.schema.get("properties", {})
+        unknown = [name for name in value if name not in known]
+        if not path:
+            return [Problem("", did_you_mean(name, known)) for name in unknown]
+        return [Problem(spell_path((*path, name)), "unknown field") for name in unknown]
+    got = kind_of(value) if is_secret(schema, path) else shown(value)
+    if keyword in ("anyOf", "oneOf") and error.context:
+        return _of_union(error, schema, path, got)
+    phrase = _PHRASES.get(keyword)
+    if phrase is None:
+        return [Problem(spell_path(path), f"does not fit {keyword}, got {got}")]
+    return [Problem(spell_path(path), f"{phrase(wanted, value)}, got {got}")]
+
+
+def _of_union(error: Any, schema: JsonSchema, path: tuple[str | int, ...], got: str) -> list[Problem]:
+    """The errors of the one branch with the value's shape, else every type that would do."""
+    branches: dict[Any, list[Any]] = {}
+    for inner in error.context:
+        branches.setdefault(inner.schema_path[0], []).append(inner)
+    mismatched = {
+        at: inner[0]
+        for at, inner in branches.items()
+        if len(inner) == 1 and inner[0].validator == "type" and tuple(inner[0].absolute_path) == path
+    }
+    shaped = [inner for at, inner in branches.items() if at not in mismatched]
+    if len(shaped) == 1:
+        return [problem for inner in shaped[0] for problem in _said(inner, schema)]
+    wanted = [_types(inner.validator_value, None).removeprefix("expected ") for inner in mismatched.values()]
+    if shaped or not wanted:
+        return [Problem(spell_path(path), f"fits none of the {len(branches)} forms allowed, got {got}")]
+    return [Problem(spell_path(path), f"expected {alternatives(wanted)}, got {got}")]

@@ -1,0 +1,68 @@
+"""The road through pydantic, for every annotation that is not built by hand. Imported only when one needs it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, ClassVar, Literal
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
+from pydantic_core import core_schema
+
+Mode = Literal["validation", "serialization"]
+
+
+def adapter(annotation: Any) -> TypeAdapter[Any]:
+    """A complete TypeAdapter; raises whatever pydantic has to say about the annotation."""
+    if sys.version_info < (3, 12):
+        from defserve.binding.arguments.typed_dicts import modern
+
+        annotation = modern(annotation)
+    made: TypeAdapter[Any] = TypeAdapter(annotation)
+    if not made.pydantic_complete:
+        made.rebuild(raise_errors=True)
+    return made
+
+
+def json_schema(made: TypeAdapter[Any], mode: Mode) -> dict[str, Any]:
+    """The JSON Schema, every model of it in `$defs`, even one used once or at the root."""
+    schemas, shared = TypeAdapter.json_schemas([("", mode, made)], schema_generator=TitlelessJsonSchema)
+    return {**schemas["", mode], **shared}
+
+
+class TitlelessJsonSchema(GenerateJsonSchema):
+    """No titles but the author's own, no OpenAPI keywords."""
+
+    ignored_warning_kinds: ClassVar[set[JsonSchemaWarningKind]] = {  # type: ignore[misc]
+        "skipped-choice",
+        "non-serializable-default",
+        "skipped-discriminator",
+    }
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        return _untitled(super().model_schema(schema), schema)
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        return _untitled(super().dataclass_schema(schema), schema)
+
+    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
+        return _untitled(super().typed_dict_schema(schema), schema)
+
+    def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
+        return _untitled(super().enum_schema(schema), schema)
+
+    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
+        made = super().tagged_union_schema(schema)
+        made.pop("discriminator", None)
+        return made
+
+
+def _untitled(made: JsonSchemaValue, schema: Any) -> JsonSchemaValue:
+    kind = schema.get("cls")
+    config: Any = getattr(kind, "model_config", None) or getattr(kind, "__pydantic_config__", {})
+    if kind is not None and made.get("title") == kind.__name__ and not config.get("title"):
+        del made["title"]
+    return made

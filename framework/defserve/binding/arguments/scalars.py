@@ -1,0 +1,262 @@
+"""Core and JSON schemas of scalars and their containers, built by hand: no pydantic is imported for them.
+
+`build` answers None for everything it does not know exactly; pydantic then does the whole annotation.
+"""
+
+from __future__ import annotations
+
+import collections.abc as abc
+from collections.abc import Callable, Iterable
+from enum import Enum, Flag, IntEnum, StrEnum
+from types import NoneType
+from typing import Any, Literal, NewType, cast, get_args, get_origin
+
+from pydantic_core import core_schema
+from pydantic_core.core_schema import CoreSchema
+
+from defserve.binding.annotations import is_doc, is_field, kind_of, members, peel
+from defserve.wire.jsonvalue import JsonSchema
+
+Built = tuple[CoreSchema, JsonSchema]
+
+_PLAIN: dict[Any, Built] = {
+    str: (core_schema.str_schema(), {"type": "string"}),
+    int: (core_schema.int_schema(), {"type": "integer"}),
+    float: (core_schema.float_schema(), {"type": "number"}),
+    bool: (core_schema.bool_schema(), {"type": "boolean"}),
+    bytes: (core_schema.bytes_schema(), {"type": "string", "format": "binary"}),
+    NoneType: (core_schema.none_schema(), {"type": "null"}),
+    None: (core_schema.none_schema(), {"type": "null"}),
+    Any: (core_schema.any_schema(), {}),
+    object: (core_schema.any_schema(), {}),
+}
+
+# Abstract containers arrive as the concrete one a JSON array or object becomes.
+CONCRETE: dict[Any, Any] = {
+    abc.Iterable: list,
+    abc.Collection: list,
+    abc.Sequence: list,
+    abc.MutableSequence: list,
+    abc.Set: set,
+    abc.MutableSet: set,
+    abc.Mapping: dict,
+    abc.MutableMapping: dict,
+}
+
+_SEQUENCES: dict[Any, Callable[[CoreSchema], CoreSchema]] = {
+    list: core_schema.list_schema,
+    set: core_schema.set_schema,
+    frozenset: core_schema.frozenset_schema,
+}
+
+_ENUMS = (Enum, IntEnum, StrEnum)
+_SUB_TYPES: dict[type, Any] = {str: "str", int: "int", float: "float"}
+_JSON_TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+
+# Constraint attribute -> core schema types it fits -> JSON keyword there.
+_NUMBER = ("int", "float")
+_KEYWORDS: dict[str, dict[str, str]] = {
+    "ge": dict.fromkeys(_NUMBER, "minimum"),
+    "gt": dict.fromkeys(_NUMBER, "exclusiveMinimum"),
+    "le": dict.fromkeys(_NUMBER, "maximum"),
+    "lt": dict.fromkeys(_NUMBER, "exclusiveMaximum"),
+    "multiple_of": dict.fromkeys(_NUMBER, "multipleOf"),
+    "min_length": {"str": "minLength", "bytes": "minLength", "dict": "minProperties"}
+    | dict.fromkeys(("list", "set", "frozenset"), "minItems"),
+    "max_length": {"str": "maxLength", "bytes": "maxLength", "dict": "maxProperties"}
+    | dict.fromkeys(("list", "set", "frozenset"), "maxItems"),
+    "pattern": {"str": "pattern"},
+}
+_CONSTRAINTS = {"Ge", "Gt", "Le", "Lt", "MultipleOf", "MinLen", "MaxLen"}
+_READ_BY_SIGNATURE = {"annotation", "default", "alias", "alias_priority", "validation_alias", "serialization_alias"}
+_READ_HERE = {"description", "title", "examples"}
+
+
+def build(annotation: Any) -> Built | None:
+    """The schemas of a scalar annotation; None when pydantic has to make them."""
+    try:
+        if (plain := _PLAIN.get(annotation)) is not None:
+            return plain
+    except TypeError:
+        pass  # unhashable metadata
+    inner, metadata = peel(annotation)
+    if metadata:
+        return _constrained(inner, metadata)
+    if isinstance(annotation, NewType):
+        return build(annotation.__supertype__)
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return _enum(annotation)
+    origin = cast(Any, get_origin(annotation) or annotation)
+    if origin is Literal:
+        return _literal(get_args(annotation))
+    if len(members(annotation)) > 1:
+        return _union(members(annotation))
+    args = get_args(annotation)
+    if origin is tuple and not args and annotation is not tuple:
+        return None  # tuple[()]
+    return _container(_concrete(origin), args)
+
+
+def _concrete(origin: Any) -> Any:
+    try:
+        return CONCRETE.get(origin, origin)
+    except TypeError:
+        return origin
+
+
+def _container(origin: Any, args: tuple[Any, ...]) -> Built | None:
+    if origin in _SEQUENCES and len(args) <= 1:
+        item = build(args[0] if args else Any)
+        if item is None:
+            return None
+        json: JsonSchema = {"type": "array", "items": item[1]}
+        return _SEQUENCES[origin](item[0]), json if origin is list else json | {"uniqueItems": True}
+    if origin is dict and len(args) in (0, 2):
+        return _mapping(*(args or (str, Any)))
+    if origin is tuple:
+        return _tuple(args)
+    return None
+
+
+def _mapping(key: Any, value: Any) -> Built | None:
+    built = build(value)
+    if built is None or key not in (str, int, Any):
+        return None
+    # No annotation of the keys in JSON: they are strings anyway.
+    keys = _PLAIN[str if key is Any else key][0]
+    return core_schema.dict_schema(keys, built[0]), {"type": "object", "additionalProperties": built[1] or True}
+
+
+def _tuple(args: tuple[Any, ...]) -> Built | None:
+    if not args:
+        args = (Any, ...)
+    if len(args) == 2 and args[1] is Ellipsis:
+        item = build(args[0])
+        if item is None:
+            return None
+        return core_schema.tuple_schema([item[0]], variadic_item_index=0), {"type": "array", "items": item[1]}
+    items = _each(args)
+    if items is None:
+        return None
+    json = {"type": "array", "prefixItems": [json for _, json in items], "minItems": len(items), "maxItems": len(items)}
+    return core_schema.tuple_schema([core for core, _ in items]), json
+
+
+def _union(options: tuple[Any, ...]) -> Built | None:
+    values = _each(option for option in options if option is not NoneType)
+    if values is None:
+        return None
+    shapes: list[JsonSchema] = []
+    for _, json in values:
+        if json not in shapes:
+            shapes.append(json)
+    core = values[0][0] if len(values) == 1 else core_schema.union_schema([core for core, _ in values])
+    if len(values) < len(options):
+        core = core_schema.nullable_schema(core)
+        shapes.append({"type": "null"})
+    return core, {"anyOf": shapes}
+
+
+def _each(annotations: Iterable[Any]) -> list[Built] | None:
+    found: list[Built] = []
+    for annotation in annotations:
+        built = build(annotation)
+        if built is None:
+            return None
+        found.append(built)
+    return found
+
+
+def _literal(values: tuple[Any, ...]) -> Built | None:
+    json = _choices(values)
+    return None if json is None else (core_schema.literal_schema(list(values)), json)
+
+
+def _enum(kind: type[Enum]) -> Built | None:
+    values = tuple(member.value for member in kind.__members__.values())
+    json = _choices(values)
+    custom = any("_missing_" in vars(base) for base in kind.__mro__ if base not in _ENUMS)
+    if json is None or custom or issubclass(kind, Flag) or hasattr(kind, "__get_pydantic_core_schema__"):
+        return None
+    if "enum" not in json:
+        json = {"type": json["type"], "enum": [json["const"]]}
+    if doc := vars(kind).get("__doc__"):
+        json["description"] = " ".join(str(doc).split())
+    sub_type = next((name for base, name in _SUB_TYPES.items() if issubclass(kind, base)), None)
+    return core_schema.enum_schema(kind, list(kind.__members__.values()), sub_type=sub_type), json
+
+
+def _choices(values: tuple[Any, ...]) -> JsonSchema | None:
+    kinds = {_JSON_TYPES.get(type(value)) for value in values}
+    if not values or None in kinds:
+        return None
+    types = sorted(str(kind) for kind in kinds)
+    json: JsonSchema = {"type": types[0] if len(types) == 1 else types}
+    return json | ({"const": values[0]} if len(values) == 1 else {"enum": list(values)})
+
+
+def _constrained(inner: Any, metadata: tuple[Any, ...]) -> Built | None:
+    built = build(inner)
+    for item in metadata:
+        if built is None:
+            return None
+        built = _apply(item, built)
+    return built
+
+
+def _apply(item: Any, built: Built) -> Built | None:
+    """One piece of metadata on top of a schema; None when only pydantic knows what it means."""
+    core, json = built
+    if isinstance(item, str):
+        return core, json | {"description": item}
+    if is_doc(item):
+        return core, json | {"description": item.documentation}
+    if is_field(item):
+        return _field(item, built)
+    if getattr(item, "__is_annotated_types_grouped_metadata__", False):
+        return _constrained_by(list(item), built)
+    kind = kind_of(item)
+    if kind.__module__ == "annotated_types":
+        return _bounded(vars_of(item), built) if kind.__name__ in _CONSTRAINTS else None
+    if kind.__name__ == "_PydanticGeneralMetadata":
+        return _bounded(vars_of(item), built)
+    foreign = kind.__module__.startswith("pydantic") or isinstance(item, type)
+    hooked = hasattr(item, "__get_pydantic_core_schema__") or hasattr(item, "__get_pydantic_json_schema__")
+    return None if foreign or hooked else built
+
+
+def _field(field: Any, built: Built) -> Built | None:
+    said: set[str] | None = getattr(field, "_attributes_set", {}).keys() | set()
+    if said is None or said - _READ_BY_SIGNATURE - _READ_HERE - _KEYWORDS.keys():
+        return None
+    core, json = built
+    json = json | {name: getattr(field, name) for name in sorted(_READ_HERE & said) if getattr(field, name) is not None}
+    return _constrained_by(field.metadata, (core, json))
+
+
+def _constrained_by(items: list[Any], built: Built) -> Built | None:
+    found: Built | None = built
+    for item in items:
+        if found is None:
+            return None
+        found = _apply(item, found)
+    return found
+
+
+def _bounded(bounds: dict[str, Any], built: Built) -> Built | None:
+    core, json = built
+    made: dict[str, Any] = {**core}
+    for name, value in bounds.items():
+        keyword = _KEYWORDS.get(name, {}).get(core["type"])
+        if keyword is None or not isinstance(value, int | float | str):
+            return None
+        made[name] = value
+        json = json | {keyword: value}
+    return cast(CoreSchema, made), json
+
+
+def vars_of(item: Any) -> dict[str, Any]:
+    """The attributes of a small frozen object, whether it keeps them in slots or not."""
+    kind = kind_of(item)
+    slots: tuple[str, ...] = getattr(kind, "__slots__", ())
+    return {name: getattr(item, name) for name in slots if not name.startswith("__")} or {**vars(item)}

@@ -1,0 +1,57 @@
+"""`defserve add`: a tool, resource, prompt or feature set, with its test, in the project you are in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from defserve.cli.parser import Parser
+from defserve.tooling.scaffold.adding import Edit, apply, plan
+from defserve.tooling.scaffold.locating import locate
+from defserve.tooling.scaffold.parts import KINDS, Wish, part_of
+
+EXAMPLES: Final = """  defserve add tool get_weather --description "The weather in a place."
+  defserve add resource report --uri 'weather://reports/{day}'
+  defserve add prompt summarise
+  defserve add feature-set weather.alerts --dry-run
+"""
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser("defserve add", "Add a part, and a test of it, to the server of a project.", EXAMPLES)
+    parser.add_argument("kind", choices=list(KINDS), metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("name", metavar="NAME", help="the function's name; of a feature set, words with dots between")
+    parser.add_argument("--description", default="", metavar="TEXT", help="what it does, for the model to choose by")
+    parser.add_argument("--uri", default="", help="the URI of a resource; {names} in it become parameters")
+    parser.add_argument(
+        "--server", metavar="FILE", help="path/server.py or path/server.py:name, if pyproject.toml is mute"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show what would be changed, and change nothing")
+    options = parser.parse_args(argv)
+    if options.uri and options.kind != "resource":
+        parser.error("--uri is for resources")
+    home = locate(Path.cwd(), options.server)
+    wish = Wish(options.kind, options.name, home.variable, home.distribution, options.description, options.uri)
+    edits = plan(home, part_of(wish))
+    if options.dry_run:
+        print("".join(diff(edits)), end="")
+        return 0
+    apply(edits)
+    for edit in edits:
+        print(f"{'Changed' if edit.before else 'Made'} {shown(edit.path)}")
+    print("\nNext: write what it does, then run `pytest`.")
+    return 0
+
+
+def diff(edits: list[Edit]) -> Iterator[str]:
+    from difflib import unified_diff
+
+    for path, before, after in edits:
+        name = shown(path)
+        yield from unified_diff(before.splitlines(True), after.splitlines(True), name, name)
+
+
+def shown(path: Path) -> str:
+    return os.path.relpath(path)

@@ -1,0 +1,160 @@
+"""`defserve check`: lint a server's definitions, and calls against them."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any, Final
+
+from defserve.cli import complain
+from defserve.cli.connecting import add_connection_options
+from defserve.cli.listing import listed_by
+from defserve.cli.parser import Parser
+from defserve.cli.targets import TARGET_HELP, Target, quiet, resolve, split_command
+from defserve.errors import DefserveError, UsageError
+from defserve.redaction import printable
+from defserve.tooling.lint.calls import problems, read_call
+from defserve.tooling.lint.definitions import Definitions, of_wire
+from defserve.tooling.lint.finding import Finding
+from defserve.tooling.lint.report import Complaint, complaints
+from defserve.tooling.lint.rules import RULES
+from defserve.tooling.listed import Listed
+
+CLEAN: Final = 0
+FOUND: Final = 1
+UNKNOWN: Final = 2
+"""Not even looked at: no such server, no such rule."""
+
+BAD_CALL: Final = "bad-call"
+
+ABOUT: Final = """Look for what is wrong with a server's definitions, without starting it.
+
+Exits with 0 if nothing is wrong, 1 if there are errors (with --strict: or warnings), 2 if it could not be looked at."""
+EXAMPLES: Final = """  defserve check server.py
+  defserve check server.py --strict --ignore vague-name
+  defserve check -m shop --json
+  defserve check server.py --calls calls.jsonl        each line {"name": "add", "arguments": {"a": 1}}
+  defserve check -- npx some-mcp-server
+  defserve check weather                              one in .mcp.json
+  defserve check --rules
+"""
+
+
+def main(argv: list[str]) -> int:
+    try:
+        return _main(argv)
+    except SystemExit as stop:
+        return UNKNOWN if stop.code else CLEAN
+    except DefserveError as error:
+        return complain(str(error), UNKNOWN)
+
+
+def _main(argv: list[str]) -> int:
+    before, command = split_command(argv)
+    options = _parser().parse_args(before)
+    if options.rules:
+        print("\n".join(f"{name:30} {rule.level:8} {rule.about}" for name, rule in RULES.items()))
+        return CLEAN
+    ignored = _ignored(options.ignore)
+    words: list[str] = options.target
+    with quiet(), warnings.catch_warnings():
+        # Registration warns of some of it; here it is all said in one place.
+        warnings.filterwarnings("ignore", message=".*nothing judges it")
+        target = resolve(words, options.module, command)
+        if words:
+            raise UsageError(f"one server at a time: what is {words[0]!r}?", fix="see defserve check --help")
+        listed = listed_by(target, options)
+        found = definitions(target, listed)
+        made = complaints(found, ignored)
+        if options.calls and BAD_CALL not in ignored:
+            made += bad_calls(options.calls, listed)
+    _show(made, found, options)
+    errors = any(complaint.level == "error" for complaint in made)
+    return FOUND if errors or (made and options.strict) else CLEAN
+
+
+def _parser() -> Parser:
+    parser = Parser("defserve check", ABOUT, EXAMPLES)
+    parser.add_argument("target", nargs="*", help=TARGET_HELP)
+    parser.add_argument("--strict", action="store_true", help="warnings count as errors, for CI")
+    parser.add_argument("--ignore", action="append", default=[], metavar="RULE", help="leave a rule out; repeatable")
+    parser.add_argument("--calls", metavar="FILE", help="also check calls, one JSON object a line, against the list")
+    parser.add_argument("--rules", action="store_true", help="show the rules")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    add_connection_options(parser)
+    return parser
+
+
+def _ignored(given: list[str]) -> set[str]:
+    names = {name for text in given for name in text.split(",")}
+    for name in names - {*RULES, BAD_CALL}:
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, RULES, 1)
+        raise UsageError(
+            f"there is no rule {name!r}",
+            fix=f"did you mean {close[0]!r}?" if close else "defserve check --rules shows them",
+        )
+    return names
+
+
+def definitions(target: Target, listed: Listed) -> Definitions:
+    """What there is to look at: more of a server of ours than of one at the end of a wire."""
+    if target.server is None:
+        return of_wire(listed)
+    from defserve.server.server import Server
+    from defserve.tooling.lint.reading import of_server
+
+    return of_server(target.server, listed) if isinstance(target.server, Server) else of_wire(listed)
+
+
+def bad_calls(path: str, listed: Listed) -> Iterator[Complaint]:
+    """The calls of a file that the list of tools does not allow."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.readlines()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", fix="name a file of JSON lines") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        call = _call(line)
+        if call is None:
+            finding = Finding("the line", where, "is no call", 'write {"name": "add", "arguments": {"a": 1}}')
+            yield Complaint(BAD_CALL, "error", finding)
+            continue
+        for problem in problems(listed.tools, *call):
+            fix = "correct the call, or what it was written for"
+            yield Complaint(BAD_CALL, "error", Finding(f"call of {call[0]!r}", where, problem, fix))
+
+
+def _call(line: str) -> Any:
+    try:
+        return read_call(json.loads(line))
+    except ValueError:
+        return None
+
+
+def _show(made: list[Complaint], found: Definitions, options: Namespace) -> None:
+    if options.json:
+        shown = {"tokens": found.tokens, "findings": [complaint.wire() for complaint in made]}
+        print(json.dumps(shown, indent=2, ensure_ascii=False))
+        return
+    for rule, level, (subject, where, problem, fix) in made:
+        place = f"{where}: " if where else ""
+        print(f"{place}{level}: {printable(f'{subject}: {problem}')} [{rule}]\n  fix: {printable(fix)}")
+    print(summary(made, found))
+
+
+def summary(made: list[Complaint], found: Definitions) -> str:
+    errors = sum(complaint.level == "error" for complaint in made)
+    counted = f"{_many(errors, 'error')}, {_many(len(made) - errors, 'warning')}" if made else "nothing is wrong"
+    cost = f"{_many(len(found.tools), 'tool')}, about {found.tokens} tokens with every request (characters/4)"
+    return f"{counted}; {cost}"
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,60 @@
+"""`defserve dev`: serve a server while its code is edited; clients stay connected."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from defserve.cli.parser import Parser
+from defserve.cli.targets import refuse_configured
+from defserve.errors import UsageError
+from defserve.host.addresses import is_address
+from defserve.runner.arguments import add_serving, serving
+
+GRACE: Final = 30.0
+ABOUT: Final = """Serve a server, and start it anew whenever one of its files changes.
+
+The client stays connected: it is told that the lists have changed. Calls under way are finished by the server that
+began them. One that does not start changes nothing: its traceback is shown, and the one before it goes on."""
+EXAMPLES: Final = """  defserve dev server.py
+  defserve dev server.py --on http://127.0.0.1:8000/mcp --log-level info
+  defserve dev shop.tools:catalogue --watch prices.toml
+"""
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser("defserve dev", ABOUT, EXAMPLES)
+    parser.add_argument("target", help="server.py, server.py:name or module:name")
+    add_serving(parser)
+    parser.add_argument(
+        "--watch", metavar="PATH", action="append", default=[], help="another file or folder; repeatable"
+    )
+    text = "how long a call may go on after a change (%(default)g seconds)"
+    parser.add_argument("--grace", metavar="SECONDS", type=float, default=GRACE, help=text)
+    options = parser.parse_args(argv)
+    if is_address(options.target):
+        raise UsageError(f"{options.target!r} runs elsewhere", fix="name the server here: server.py or module:name")
+    refuse_configured(options.target)
+    from defserve.tooling.devserver.files import Files
+    from defserve.tooling.devserver.plan import Plan
+
+    missing = [path for path in options.watch if not os.path.exists(path)]
+    if missing:
+        raise UsageError(f"there is no {missing[0]!r} to watch", fix="check --watch; it is relative to this folder")
+    plan, files = Plan(options.target, serving(options)), Files([*first_files(options.target), *options.watch])
+    if options.on.startswith("stdio:"):
+        from defserve.tooling.devserver.stdio import serve
+    else:
+        from defserve.tooling.devserver.network import serve
+    return serve(plan, files, options.grace)
+
+
+def first_files(target: str) -> list[str]:
+    """What to watch before a child has said what it is made of. Raises UsageError for a file that is not there."""
+    path = target.rpartition(".py:")[0] + ".py" if ".py:" in target else target
+    if not path.endswith(".py"):
+        return [os.path.join(os.getcwd(), f"{path.partition(':')[0].partition('.')[0]}.py")]
+    if not os.path.isfile(path):
+        path = os.path.abspath(path)
+        raise UsageError(f"there is no file {path!r}", fix="check the path; it is relative to the current folder")
+    return [path]

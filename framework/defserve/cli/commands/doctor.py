@@ -1,0 +1,168 @@
+"""`defserve doctor`: what is installed here, what is missing, and what to type about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from defserve.cli.parser import Parser
+from defserve.errors import UsageError
+from defserve.version import VERSION
+from defserve.wire.jsonvalue import is_object
+
+EXAMPLES: Final = """  defserve doctor
+  defserve doctor --port 8080 --json
+"""
+OLDEST: Final = (3, 11)
+PORT: Final = 8000
+
+# Extra → modules that it brings.
+EXTRAS: Final = {
+    "http": ("uvicorn", "httptools", "websockets"),
+    "client": ("httpx2",),
+    "auth": ("jwt", "cryptography"),
+    "redis": ("redis",),
+    "sandbox": ("pydantic_monty",),
+    "telemetry": ("opentelemetry",),
+    "dev": ("watchfiles", "cookiecutter"),
+    "semantic": ("numpy", "safetensors", "tokenizers", "wordllama"),
+}
+NEEDED: Final = ("pydantic", "anyio", "docstring_parser", "jsonschema", "RestrictedPython", "jsonpatch", "idna")
+# Command → what it is good for.
+COMMANDS: Final = {
+    "uv": "builds, publishes, and starts servers for clients (uvx)",
+    "mcp-publisher": "publishes to the MCP registry",
+    "node": "runs clients and inspectors that are not Python",
+}
+
+State = Literal["ok", "missing", "broken"]
+SIGNS: Final[dict[State, str]] = {"ok": "ok", "missing": "--", "broken": "!!"}
+
+
+class Finding(NamedTuple):
+    """`missing` is no fault, `broken` is one."""
+
+    group: str
+    name: str
+    state: State
+    about: str = ""
+    fix: str = ""
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser("defserve doctor", "Look at what is installed here. Exits with 1 if something is broken.", EXAMPLES)
+    parser.add_argument("--port", type=int, default=PORT, help=f"the port that a server is to listen on ({PORT})")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(argv)
+    found = list(findings(options.port))
+    if options.json:
+        print(json.dumps([finding._asdict() for finding in found], indent=2))
+    else:
+        print("\n".join(page(found)))
+    return int(any(finding.state == "broken" for finding in found))
+
+
+def findings(port: int) -> Iterator[Finding]:
+    yield from _python()
+    yield from _extras()
+    yield from _sandbox()
+    yield from _commands()
+    yield from _clients()
+    yield _port(port)
+
+
+def page(found: list[Finding]) -> Iterator[str]:
+    """The findings for a terminal, line by line."""
+    width = max(len(finding.name) for finding in found)
+    group = ""
+    for finding in found:
+        if finding.group != group:
+            yield f"{chr(10) if group else ''}{finding.group}"
+            group = finding.group
+        yield f"  {SIGNS[finding.state]}  {finding.name:{width}}  {finding.about}".rstrip()
+        if finding.fix:
+            yield f"      {'':{width}}  fix: {finding.fix}"
+
+
+def _python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    fits = sys.version_info[:2] >= OLDEST
+    yield Finding("Python", "python", "ok" if fits else "broken", f"{version} at {sys.executable}")
+    yield Finding("Python", "defserve", "ok", f"{VERSION} at {Path(__file__).parents[2]}")
+    lacking = [module for module in NEEDED if find_spec(module) is None]
+    fix = f"{sys.executable} -m pip install --upgrade defserve" if lacking else ""
+    yield Finding("Python", "dependencies", "broken" if lacking else "ok", ", ".join(lacking), fix)
+    script = shutil.which("defserve")
+    fix = "" if script else f"use {sys.executable} -m defserve, or put {Path(sys.executable).parent} on PATH"
+    yield Finding("Python", "on PATH", "ok" if script else "missing", script or "the command is not on PATH", fix)
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, modules in EXTRAS.items():
+        lacking = [module for module in modules if find_spec(module) is None]
+        about = f"without {', '.join(lacking)}" if lacking else ", ".join(modules)
+        fix = f'pip install "defserve[{extra}]"' if lacking else ""
+        yield Finding("Extras", extra, "missing" if lacking else "ok", about, fix)
+
+
+def _sandbox() -> Iterator[Finding]:
+    from defserve.sandbox.layers import probe
+
+    layers = probe()
+    for name in ("rlimits", "landlock", "seccomp"):
+        there = bool(getattr(layers, name))
+        about = f"version {layers.landlock}" if name == "landlock" and there else ""
+        yield Finding("Kernel layers of the sandbox", name, "ok" if there else "missing", about)
+
+
+def _commands() -> Iterator[Finding]:
+    for command, about in COMMANDS.items():
+        path = shutil.which(command)
+        yield Finding("Commands", command, "ok" if path else "missing", path or about)
+    for module, about in {"build": "builds wheels", "twine": "uploads wheels"}.items():
+        there = (spec := find_spec(module)) is not None and spec.origin is not None
+        fix = "" if there else f"pip install {module}"
+        yield Finding("Commands", module, "ok" if there else "missing", "" if there else about, fix)
+
+
+def _clients() -> Iterator[Finding]:
+    from defserve.tooling.clients import files
+    from defserve.tooling.clients.table import CLIENTS
+
+    seen: set[Path] = set()
+    for name, client in CLIENTS.items():
+        for scope in client.paths:
+            path = client.path(scope, Path.cwd())
+            if path in seen or not os.path.lexists(path):
+                continue
+            seen.add(path)
+            try:
+                whole = files.holds(path, client.format)
+                servers = whole.get(client.key) if is_object(whole) else None
+            except UsageError as error:
+                yield Finding("Client settings", name, "broken", error.problem, error.fix)
+                continue
+            count = len(servers) if is_object(servers) else 0
+            yield Finding("Client settings", name, "ok", f"{path} ({count} server{'' if count == 1 else 's'})")
+    if not seen:
+        yield Finding("Client settings", "none", "missing", "no client keeps settings here or in this folder")
+
+
+def _port(port: int) -> Finding:
+    with socket.socket() as listening:
+        # As servers do: a connection that was closed a moment ago is nobody's.
+        if os.name == "posix":
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            about = f"cannot be listened on: {getattr(error, 'strerror', None) or error}"
+            return Finding("Ports", str(port), "missing", about, "serve on another: --on http://127.0.0.1:0/mcp")
+    return Finding("Ports", str(port), "ok", "free on 127.0.0.1")

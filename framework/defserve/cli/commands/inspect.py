@@ -1,0 +1,150 @@
+"""`defserve inspect`: a server at a glance."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from defserve.cli.commands.list import first_line, signature
+from defserve.cli.connecting import add_connection_options
+from defserve.cli.listing import eras, listed_by
+from defserve.cli.parser import Parser
+from defserve.cli.targets import TARGET_HELP, quiet, resolve, split_command
+from defserve.protocols.mgp.agreed import SECTIONS
+from defserve.redaction import printable
+from defserve.tooling.lint.definitions import security_of, tokens
+from defserve.tooling.listed import Listed
+from defserve.wire.jsonvalue import is_array, is_mapping
+
+EXAMPLES: Final = """  defserve inspect server.py
+  defserve inspect server.py --json
+  defserve inspect http://127.0.0.1:8000/mcp
+  defserve inspect -- python server.py
+  defserve inspect .mcp.json:weather
+"""
+
+# A hint of MCP's → the word for it, where nobody has marked the tool.
+HINTS: Final = {"readOnlyHint": "read-only", "destructiveHint": "destructive", "openWorldHint": "open world"}
+
+
+def main(argv: list[str]) -> int:
+    before, command = split_command(argv)
+    parser = Parser(
+        "defserve inspect", "Show a server at a glance: what it speaks, offers, may do and costs.", EXAMPLES
+    )
+    parser.add_argument("target", nargs="*", help=TARGET_HELP)
+    parser.add_argument("--json", action="store_true", help="print what goes over the wire: initialize and the lists")
+    add_connection_options(parser)
+    options = parser.parse_args(before)
+    words: list[str] = options.target
+    with quiet():
+        target = resolve(words, options.module, command)
+        if words:
+            parser.error(f"one server at a time: what is {words[0]!r}?")
+        listed = listed_by(target, options)
+        spoken = [] if options.json else asyncio.run(eras(target, options))
+    if options.json:
+        print(json.dumps(wire(listed), indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(page(listed, spoken)))
+    return 0
+
+
+def wire(listed: Listed) -> dict[str, Any]:
+    """Results as they came: `initialize`, and the lists under the names their results have."""
+    return {
+        "initialize": listed.initialize,
+        "tools": listed.tools,
+        "resources": listed.resources,
+        "resourceTemplates": listed.templates,
+        "prompts": listed.prompts,
+    }
+
+
+def page(listed: Listed, spoken: list[str]) -> Iterator[str]:
+    """A server for a terminal, line by line."""
+    info = listed.info
+    yield printable(
+        " ".join(str(info[key]) for key in ("name", "version") if info.get(key)) or "a server without a name"
+    )
+    for text in (info.get("title"), info.get("description"), listed.initialize.get("instructions")):
+        if text:
+            yield f"  {printable(str(text).strip().partition(chr(10))[0])}"
+    yield "\nSpeaks"
+    yield f"  MCP   {', '.join(spoken) or listed.initialize.get('protocolVersion')}"
+    yield from _extensions(listed)
+    yield from _live(listed.mcpl)
+    yield from _tools(listed.tools)
+    for heading, items in (
+        ("Resources", listed.resources),
+        ("Templates", listed.templates),
+        ("Prompts", listed.prompts),
+    ):
+        yield from _items(f"{heading} ({len(items)})", items)
+
+
+def _extensions(listed: Listed) -> Iterator[str]:
+    mgp, mcpl = listed.mgp, listed.mcpl
+    if mgp:
+        # Names of several sections at once only repeat them.
+        offered = [str(name) for name in mgp.get("extensions") or () if SECTIONS.get(name) in (None, {name})]
+        needed = ", ".join(mgp.get("permissions_required") or ()) or "nothing"
+        yield printable(f"  MGP   {mgp.get('version')}: {', '.join(offered)}")
+        yield printable(f"        needs {needed}; trust level {mgp.get('trust_level', 'not said')}")
+    if mcpl:
+        other = [name for name, value in mcpl.items() if value and name not in ("version", "featureSets")]
+        yield printable(f"  MCPL  {mcpl.get('version')}: {', '.join(other) or 'tools'}")
+
+
+def _live(mcpl: Mapping[str, Any]) -> Iterator[str]:
+    sets: Any = mcpl.get("featureSets") or {}
+    named: Mapping[str, Any] = {one.get("name"): one for one in sets} if is_array(sets) else sets
+    if named:
+        yield f"\nFeature sets ({len(named)})"
+    for name, one in named.items():
+        flags = [flag for flag in ("scoped", "rollback") if one.get(flag)]
+        yield printable(f"  {name}  [{', '.join([*(one.get('uses') or ()), *flags])}]")
+        yield printable(f"      {first_line(one)}")
+    channels = mcpl.get("channels")
+    if channels:
+        yield "\nChannels"
+        told = ", ".join(name for name, value in channels.items() if value) if is_mapping(channels) else ""
+        yield printable(f"  {told or 'of any type'}")
+
+
+def _tools(tools: list[dict[str, Any]]) -> Iterator[str]:
+    cost = sum(map(tokens, tools))
+    yield f"\nTools ({len(tools)}, about {cost} tokens with every request: characters/4)"
+    for tool in tools:
+        told = ", ".join(tags(tool))
+        yield printable(f"  {signature(tool)}  ~{tokens(tool)}" + (f"  [{told}]" if told else ""))
+        if line := first_line(tool):
+            yield printable(f"      {line}")
+
+
+def tags(tool: Mapping[str, Any]) -> list[str]:
+    """What a tool may do, in a few words: of its mark, or else of its hints."""
+    security = security_of(tool)
+    if not security:
+        hints: Mapping[str, Any] = tool.get("annotations") or {}
+        return [word for hint, word in HINTS.items() if hints.get(hint) is True]
+    validator = security.get("validator", "none")
+    said = [
+        security.get("risk_level"),
+        *(security.get("permissions_required") or ()),
+        "confirmed" if security.get("confirmation_required") else None,
+        f"judged: {validator}" if validator != "none" else None,
+    ]
+    return [str(word) for word in said if word]
+
+
+def _items(heading: str, items: list[dict[str, Any]]) -> Iterator[str]:
+    if not items:
+        return
+    yield f"\n{heading}"
+    for item in items:
+        yield printable(f"  {signature(item)}")
+        if line := first_line(item):
+            yield printable(f"      {line}")

@@ -1,0 +1,125 @@
+"""`defserve install`: tell an MCP client of a server."""
+
+from __future__ import annotations
+
+import shlex
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from defserve.cli.parser import Parser
+from defserve.cli.targets import TARGET_HELP, configured, headers_of, load, load_package, quiet, split_command
+from defserve.errors import DefserveError, UsageError
+from defserve.host.addresses import connect_url, is_address
+from defserve.host.client import Client
+from defserve.tooling.clients import files, launch
+from defserve.tooling.clients.configured import Configured
+from defserve.tooling.clients.table import CLIENTS, SCOPES, Launch, client
+
+INSTALL_ABOUT: Final = """Write a server into the settings of an MCP client.
+
+Everything else in the file stays as it is, comments too; what it held is kept beside it as FILE.bak."""
+INSTALL_EXAMPLES: Final = """  defserve install server.py --client claude-desktop
+  defserve install server.py:catalogue --client cursor --name catalogue --env API_KEY=k-123
+  defserve install weather-mcp --client claude-code --scope project
+  defserve install https://example.com/mcp --client vscode --dry-run
+  defserve install --client codex --name files -- npx some-mcp-server --flag
+"""
+DEFAULT: Final = "mcp-json"
+PATIENCE: Final = 5.0
+
+
+def main(argv: list[str]) -> int:
+    before, command = split_command(argv)
+    parser = Parser("defserve install", INSTALL_ABOUT, INSTALL_EXAMPLES)
+    parser.add_argument("target", nargs="?", help=TARGET_HELP)
+    parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package whose server it is, instead of TARGET")
+    add_client_options(parser)
+    parser.add_argument("--name", help="what the client calls the server (its own name)")
+    parser.add_argument("--env", action="append", default=[], metavar="K=V", help="a variable for it; repeatable")
+    parser.add_argument(
+        "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
+    )
+    parser.add_argument("--token", help="a bearer token for a server at an address; it is written into the settings")
+    options = parser.parse_args(before)
+    if sum(map(bool, (options.target, options.module, command))) != 1:
+        raise UsageError("install needs one server", fix=f"say which: {TARGET_HELP}")
+    with quiet():
+        name, how = _server(options, command)
+    known = client(options.client)
+    path = known.path(options.scope, Path.cwd())
+    edit = files.put(path, known.format, (known.key, name), known.entry(how))
+    if not edit.changes:
+        print(f"{name} is already in {path}, as it should be")
+        return 0
+    return finish(edit, options.dry_run, f"{name} is in {path}", f"{known.title}: {known.then}")
+
+
+def add_client_options(parser: Parser) -> None:
+    parser.add_argument("--client", choices=CLIENTS, default=DEFAULT, help=f"whose settings ({DEFAULT})")
+    parser.add_argument("--scope", choices=SCOPES, help="settings of the user, or of the project in this folder")
+    parser.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
+
+
+def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]:
+    """What it is called and how it is started. A server of ours is loaded first: better it fails here than there."""
+    env = launch.environment(options.env)
+    target: str = options.target or ""
+    if (options.token or options.header) and not is_address(target):
+        raise UsageError("tokens and headers are for a server at an address", fix="give --env NAME=VALUE instead")
+    if command is not None:
+        own, how = Path(command[0]).stem, launch.of_command(command, env)
+    elif is_address(target):
+        headers = headers_of(options.header) | ({"Authorization": f"Bearer {options.token}"} if options.token else {})
+        own, how = options.name or _told(target, headers), Launch(url=target, headers=headers)
+    elif options.module:
+        own, how = _own(load_package(options.module)), launch.of_package(options.module, env)
+    elif found := configured(target):
+        raise UsageError(
+            f"{target!r} is in {found.path} already, and other clients do not read what it says as this one does",
+            fix=f"give what it stands for: {_again(found, options.client)}",
+        )
+    else:
+        own, how = _own(load(target)), launch.of_target(target, env)
+    return launch.server_name(own, options.name), how
+
+
+def _told(address: str, headers: Mapping[str, str]) -> str:
+    """What the server at an address calls itself; its host where it does not say."""
+    import asyncio
+
+    async def ask() -> str:
+        async with Client(await connect_url(address, headers=headers), timeout=PATIENCE) as client:
+            return str(client.server_info.get("name") or "")
+
+    try:
+        told = asyncio.run(ask())
+    except DefserveError:
+        told = ""  # it may not run yet, or not be for us
+    return told or str(urlsplit(address).hostname)
+
+
+def _again(found: Configured, client: str) -> str:
+    """The command line that tells a client of the same server."""
+    how, begin = found.launch, f"defserve install --client {client} --name {found.name}"
+    return f"{begin} {how.url}" if how.url else f"{begin} -- {shlex.join((how.command, *how.args))}"
+
+
+def _own(server: object) -> str:
+    return str(getattr(server, "name", None) or "server")
+
+
+def finish(edit: files.Edit, dry_run: bool, done: str, then: str = "") -> int:
+    """Write it, or show what would be written, and say so."""
+    if dry_run:
+        print(edit.diff(), end="")
+        return 0
+    backup = edit.write()
+    print(done)
+    if backup is not None:
+        print(f"  what it held is in {backup}")
+    if then:
+        print(f"  {then}")
+    return 0

@@ -1,0 +1,154 @@
+"""`defserve new`: a project that can be published, from a few answers."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from defserve.cli.parser import Parser
+from defserve.errors import UsageError
+from defserve.tooling.scaffold.answers import DERIVED, Question, Questions
+from defserve.tooling.scaffold.project import Project, create, questions
+
+EXAMPLES: Final = """  defserve new
+  defserve new weather-mcp --template tools --author "Ada Lovelace" --yes
+  defserve new notes --template stateful --licence Apache-2.0 --output ~/code
+"""
+
+# option -> (question of the template, what it is); NAME stands for itself.
+OPTIONS: Final = {
+    "--name": ("project_name", "what it is called; the distribution and its command are named after it"),
+    "--template": ("body", "what it is to begin with"),
+    "--description": ("description", "what it does, in a line"),
+    "--author": ("author", "who writes it"),
+    "--github-user": ("github_user", "whose GitHub account it is under; its registry name is io.github.USER/NAME"),
+    "--licence": ("licence", "the licence"),
+    "--package": ("package_name", "the name to import it by, if not that of the distribution"),
+}
+
+# What has no default that would do for everybody.
+PERSONAL: Final = ("description", "author", "github_user", "licence")
+
+Read = Callable[[], str]
+
+
+def main(argv: list[str]) -> int:
+    asked = questions()
+    options = parse(argv, asked)
+    given = answered(options)
+    if not options.yes:
+        given = ask(asked, given) if sys.stdin.isatty() else named(given)
+    project = create(given, Path(options.output))
+    print("\n".join(report(project, made_up(project.answers, given))))
+    return 0
+
+
+def parse(argv: list[str], asked: Questions) -> Namespace:
+    bodies = "\n".join(f"  {line}" for line in asked.choices("body").values())
+    parser = Parser("defserve new", "Make a project: a server, its tests, and all it takes to publish it.", EXAMPLES)
+    parser.epilog = f"templates:\n{bodies}\n\n{parser.epilog}"
+    parser.add_argument("name", nargs="?", help="the same as --name")
+    for option, (question, about) in OPTIONS.items():
+        also = ("--license",) if option == "--licence" else ()
+        choices = list(asked.choices(question)) or None
+        parser.add_argument(option, *also, dest=question, choices=choices, metavar=option[2:].upper(), help=about)
+    parser.add_argument("--output", default=".", metavar="DIR", help="where to put its folder (here)")
+    parser.add_argument("--yes", "-y", action="store_true", help="ask nothing: what is not said is taken by default")
+    return parser.parse_args(argv)
+
+
+def answered(options: Namespace) -> dict[str, str]:
+    """The answers of the command line."""
+    if options.name and options.project_name:
+        raise UsageError("two names", fix=f"leave out {options.name!r} or --name {options.project_name!r}")
+    found = {question: getattr(options, question) for question, _ in OPTIONS.values()}
+    found["project_name"] = options.name or options.project_name
+    return {question: answer for question, answer in found.items() if answer is not None}
+
+
+def named(given: dict[str, str]) -> dict[str, str]:
+    """Without a terminal nobody can be asked, so a name has to be there."""
+    if "project_name" not in given:
+        raise UsageError("no name is given, and there is no terminal to ask for it", fix="defserve new NAME --yes")
+    return given
+
+
+def ask(asked: Questions, given: Mapping[str, str], read: Read = sys.stdin.readline) -> dict[str, str]:
+    """Every answer that is not given, from the person at the terminal. Questions go to stderr."""
+    asked.complete(given)  # for its complaints, before anybody types
+    answers = dict(given)
+    for question in asked:
+        if question.name not in (*given, *DERIVED):
+            answers[question.name] = _ask_one(asked, question, answers, read)
+    return answers
+
+
+def _ask_one(asked: Questions, question: Question, answers: Mapping[str, str], read: Read) -> str:
+    default = asked.complete(answers)[question.name]
+    names = list(question.choices)
+    for number, about in enumerate(question.choices.values(), 1):
+        _say(f"  {number}. {about}\n")
+    while True:
+        _say(f"{question.prompt} [{default}] ")
+        line = read()
+        if not line:
+            raise UsageError("the questions were not answered", fix="defserve new NAME --yes asks none")
+        answer = line.strip() or default
+        if answer.isdecimal() and 1 <= int(answer) <= len(names):
+            answer = names[int(answer) - 1]
+        try:
+            # Whole, because a name has to be good for all that is called after it.
+            asked.complete({**answers, question.name: answer})
+        except UsageError as error:
+            _say(f"{error}\n")
+        else:
+            return answer
+
+
+def made_up(answers: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
+    """The answers that nobody gave and that say who somebody is or what they want: option and answer."""
+    named = {question: option for option, (question, _) in OPTIONS.items() if question in PERSONAL}
+    return [f"{option} {shlex.quote(answers[name])}" for name, option in named.items() if name not in given]
+
+
+def report(project: Project, guesses: Sequence[str] = ()) -> Iterator[str]:
+    """What was made, and what to type next."""
+    slug, package = project.answers["project_slug"], project.answers["package_name"]
+    posix = os.name == "posix"
+    activate = ". .venv/bin/activate" if posix else r".venv\Scripts\activate"
+    yield f"Made {project.folder}{os.sep} from {project.answers['body']!r}: {len(project.files)} files.\n\nNext:"
+    yield f"  cd {shlex.quote(str(project.folder))}"
+    yield f"  python -m venv .venv && {activate}"
+    if checkout := _checkout():
+        yield f"  pip install {shlex.quote(checkout)}"
+    yield "  pip install -e '.[dev]'" if posix else '  pip install -e ".[dev]"'
+    yield "  pytest"
+    yield f"  defserve list -m {package}"
+    if guesses:
+        yield f"\nNobody was asked, so these were made up; edit them before you publish:\n  {', '.join(guesses)}"
+    yield f"\n`defserve add tool NAME` adds to it; `{slug}` is the command it installs; README.md has the rest."
+
+
+def _checkout() -> str | None:
+    """The folder this defserve was installed from, if not from an index: a new environment cannot find it there."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        origin = json.loads(distribution("defserve").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return None
+    url = urlsplit(str(origin.get("url", "")))
+    return url2pathname(url.path) if url.scheme == "file" else None
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

@@ -1,0 +1,55 @@
+"""`defserve publish`: check everything, and show the commands that upload it; run them only if told so."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from defserve.cli import complain
+from defserve.cli.commands.package import add_package_options, packaged, report, unedited
+from defserve.cli.parser import Parser
+from defserve.tooling.packaging.uploading import check_ready, uploads
+from defserve.tooling.scaffold.placeholders import placeholders
+from defserve.tooling.scaffold.project import questions
+
+ABOUT: Final = """Build and check a project as `defserve package` does, then show the commands that upload it.
+
+Nothing is uploaded without --yes."""
+EXAMPLES: Final = """  defserve publish
+  defserve publish weather-mcp --yes
+"""
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser("defserve publish", ABOUT, EXAMPLES)
+    add_package_options(parser)
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--dry-run", action="store_true", help="only show the commands; the default")
+    choice.add_argument("--yes", action="store_true", help="run them")
+    options = parser.parse_args(argv)
+    if still := placeholders(Path(options.folder).resolve(), questions()):
+        return complain(unedited(still), 1)
+    _, package, out = packaged(options)
+    if package.problems:
+        code = report(package)
+        return complain("nothing was uploaded\n  fix: mend what is named above, and run it again", code)
+    planned = uploads(package, out)
+    print(f"{package.wheel.name} {package.wheel.version} is ready.")
+    if options.yes:
+        check_ready(planned)
+    for upload in planned:
+        print(
+            f"  {upload.about}:\n    (cd {shlex.quote(str(upload.folder))} && {shlex.join(upload.command)})", flush=True
+        )
+        if upload.fix and not options.yes:
+            print(f"    first: {upload.fix}")
+        if options.yes:
+            code = subprocess.run(upload.command, cwd=upload.folder).returncode
+            if code:
+                return complain(f"{shlex.join(upload.command[:3])} … ended with {code}; the rest was not run", 1)
+    if not options.yes:
+        print("Nothing was uploaded: run it again with --yes.", file=sys.stderr)
+    return 0

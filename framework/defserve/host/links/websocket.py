@@ -1,0 +1,78 @@
+"""A server at a ws(s) address: one message a text frame, subprotocol `mcp`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from defserve.errors import PeerGone
+from defserve.transports.websocket.client import dial, websockets_library
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+SUBPROTOCOL: Final = "mcp"
+
+LONGEST_MESSAGE = 4 * 1024 * 1024
+CONNECT_SECONDS = 10.0
+PING_SECONDS = 20.0
+FAREWELL_SECONDS = 2.0
+
+
+class WebSocketLink:
+    """Speaks over one connection, which `WebSocketLink.connect` opens. A peer that answers no ping is gone."""
+
+    def __init__(self, socket: ClientConnection, address: str) -> None:
+        self._socket, self._address = socket, address
+        self._Closed: type[Exception] = websockets_library().ConnectionClosed
+
+    @classmethod
+    async def connect(
+        cls,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        token: str | None = None,
+        longest: int = LONGEST_MESSAGE,
+    ) -> WebSocketLink:
+        """Open a connection. `token` is sent as a bearer token; a message longer than `longest` ends the connection.
+
+        Raises PeerError when the server refuses, PeerGone when there is none, UsageError without `websockets`.
+        """
+        return cls(
+            *await dial(
+                url,
+                token=token,
+                headers=headers,
+                longest=longest,
+                subprotocols=[SUBPROTOCOL],
+                open_timeout=CONNECT_SECONDS,
+                ping_interval=PING_SECONDS,
+                ping_timeout=PING_SECONDS,
+                close_timeout=FAREWELL_SECONDS,
+            )
+        )
+
+    async def send(self, message: bytes) -> None:
+        """Send one message as a text frame. Raises PeerGone if the connection is closed."""
+        try:
+            await self._socket.send(message, text=True)
+        except self._Closed as closed:
+            raise self._obituary(closed) from None
+
+    async def receive(self) -> bytes | None:
+        """The next message. Raises PeerGone, with the reason, once the connection is closed."""
+        try:
+            return await self._socket.recv(decode=False)
+        except self._Closed as closed:
+            raise self._obituary(closed) from None
+
+    async def aclose(self) -> None:
+        """Close the connection. Safe to call twice."""
+        await self._socket.close()
+
+    def _obituary(self, closed: Any) -> PeerGone:
+        # Whoever closed first gave the reason; the other end only repeats it.
+        frame = closed.sent if closed.rcvd is None or closed.rcvd_then_sent is False else closed.rcvd
+        why = f"{frame.code} {frame.reason}".rstrip() if frame else "without a word"
+        return PeerGone(f"the connection with {self._address} was closed: {why}")

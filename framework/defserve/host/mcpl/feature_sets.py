@@ -1,0 +1,187 @@
+"""MCPL §5.3, §6, §7.2 from the host's side: the feature sets a server declares, and which of them may act.
+
+Patterns (`memory.*`) stay here: a server is told the names that they come to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from defserve.errors import InvalidParams, UsageError
+from defserve.host.answers import settled
+from defserve.host.conversation import object_of
+from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
+from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY, Policy, Scoping, covering
+from defserve.wire.jsonvalue import is_array, is_object
+
+Json: TypeAlias = dict[str, Any]
+
+UPDATE: Final = "featureSets/update"
+CHANGED: Final = "featureSets/changed"
+
+__all__ = ["CHANGED", "POLICY_KEY", "UPDATE", "Declared", "FeatureSets", "Wish"]
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A feature set as its server describes it."""
+
+    name: str
+    description: str = ""
+    uses: tuple[str, ...] = ()
+    scoped: bool = False
+    rollback: bool = False
+    raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
+
+
+Decide: TypeAlias = Callable[[Declared], bool | Awaitable[bool]]
+
+Wish: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]] | Decide | None
+"""The sets that are enabled, by patterns; `{"enabled": …, "disabled": …}`; a function of each; None for all there are.
+
+Without `enabled` everything is that is not disabled.
+"""
+
+
+class FeatureSets:
+    """`client.mcpl.feature_sets`: name to `Declared`, and what this host lets each do."""
+
+    def __init__(self, wish: Wish, scopes: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
+        self._declared: dict[str, Declared] = {}
+        self._decide = wish if callable(wish) else None
+        patterns = _patterns(wish)
+        self._policy = Policy(strict="enabled" in patterns or self._decide is not None)
+        self._change({**patterns, "scopes": scopes})
+
+    def __iter__(self) -> Iterator[Declared]:
+        return iter(self._declared.values())
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._declared
+
+    def __getitem__(self, name: str) -> Declared:
+        """Raises UnknownFeatureSet for what the server does not declare."""
+        found = self._declared.get(name)
+        if found is None:
+            raise UnknownFeatureSet(name)
+        return found
+
+    def enabled(self, name: str) -> bool:
+        """Whether a set is declared and may act."""
+        return name in self._declared and self._policy.enabled(name)
+
+    def using(self, use: str) -> list[Declared]:
+        """The sets that may act and use one of these: `contextHooks.beforeInference`, or a family, `channels.`."""
+        return [one for one in self if self.enabled(one.name) and any(used.startswith(use) for used in one.uses)]
+
+    def scoping(self, name: str) -> Scoping:
+        """Which scopes of a set are allowed and denied."""
+        return self._policy.scoping(name)
+
+    def require(self, name: Any, use: str | None = None) -> Declared:
+        """The set a message is tagged with (§6.5, §6.6), which must also have told that it does such things.
+
+        Raises InvalidParams, UnknownFeatureSet or FeatureDisabled.
+        """
+        if not isinstance(name, str):
+            raise InvalidParams("Invalid params: featureSet must be a string")
+        found = self[name]
+        if not self._policy.enabled(name) or (use is not None and use not in found.uses):
+            raise FeatureDisabled(name)
+        return found
+
+    # -- what the server declares ------------------------------------------------------------------------
+
+    async def declare(self, found: Any) -> list[str]:
+        """Take note of declarations, as the specification's object or as an array; gives the names."""
+        added = list(_declarations(found))[: MOST_NAMES - len(self._declared)]
+        for one in added:
+            self._declared[one.name] = one
+            if self._decide is not None:
+                enabled = await settled(self._decide(one))
+                self._change({"enabled" if enabled else "disabled": [one.name]})
+        return [one.name for one in added]
+
+    def withdraw(self, names: Any) -> None:
+        """Forget sets that the server does not declare any more; what is no name is passed over."""
+        for name in names if is_array(names) else ():
+            if isinstance(name, str):
+                self._declared.pop(name, None)
+
+    # -- what this host decides --------------------------------------------------------------------------
+
+    def update(
+        self, enabled: Sequence[str], disabled: Sequence[str], scopes: Mapping[str, Mapping[str, Sequence[str]]]
+    ) -> Json:
+        """Decide anew; gives what to tell the server: of the sets that this is about, how it stands with them."""
+        self._change({"enabled": enabled, "disabled": disabled, "scopes": scopes})
+        spoken_of = {*enabled, *disabled}
+        told = self.wire(name for name in self._declared if spoken_of.intersection(covering(name)))
+        rescoped = (name for name in self._declared if any(pattern in scopes for pattern in covering(name)))
+        limits = self._scopes(rescoped)
+        return {**told, "scopes": limits} if limits else {k: v for k, v in told.items() if k != "scopes"}
+
+    def wire(self, names: Iterable[str] | None = None) -> Json:
+        """The params of `featureSets/update` for these sets, or for all."""
+        about = list(self._declared if names is None else names)
+        told: Json = {
+            "enabled": [name for name in about if self._policy.enabled(name)],
+            "disabled": [name for name in about if not self._policy.enabled(name)],
+        }
+        limits = self._scopes(about)
+        return {**told, "scopes": limits} if limits else told
+
+    def _scopes(self, names: Iterable[str]) -> Json:
+        found = ((name, self._policy.scoping(name)) for name in names)
+        return {
+            name: {"whitelist": list(lists.whitelist), "blacklist": list(lists.blacklist)}
+            for name, lists in found
+            if lists.whitelist or lists.blacklist
+        }
+
+    def _change(self, change: Mapping[str, Any]) -> None:
+        for member in ("enabled", "disabled"):
+            if isinstance(change.get(member), str):
+                raise UsageError(f"{member}={change[member]!r} is not a list", fix=f"write [{change[member]!r}]")
+        plain = {name: list(change[name]) for name in ("enabled", "disabled") if name in change}
+        scopes = {name: {k: list(v) for k, v in lists.items()} for name, lists in change.get("scopes", {}).items()}
+        try:
+            self._policy.update({**plain, "scopes": scopes})
+        except InvalidParams as error:
+            raise UsageError(f"this is no policy for feature sets: {error.message}") from None
+
+
+def _patterns(wish: Any) -> dict[str, Sequence[str]]:
+    if wish is None or callable(wish):
+        return {}
+    if not isinstance(wish, Mapping):
+        return {"enabled": wish}
+    chosen: dict[str, Sequence[str]] = dict(wish)  # pyright: ignore[reportUnknownArgumentType]
+    if unknown := chosen.keys() - {"enabled", "disabled"}:
+        raise UsageError(f"feature_sets has {sorted(unknown)}", fix='write {"enabled": […], "disabled": […]}')
+    return chosen
+
+
+def _declarations(found: Any) -> Iterator[Declared]:
+    if is_object(found):
+        entries = found.items()
+    elif is_array(found):
+        entries = ((object_of(one).get("name"), one) for one in found)
+    else:
+        return
+    for name, entry in entries:
+        if isinstance(name, str) and is_object(entry):
+            described, uses = entry.get("description"), entry.get("uses")
+            yield Declared(
+                name,
+                described if isinstance(described, str) else "",
+                tuple(use for use in uses if isinstance(use, str)) if is_array(uses) else (),
+                entry.get("scoped") is True,
+                entry.get("rollback") is True,
+                entry,
+            )

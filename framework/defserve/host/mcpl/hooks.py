@@ -1,0 +1,241 @@
+"""MCPL §10 from the host's side: servers asked before and after inference, each within its time.
+
+Before, all are asked at once, and what fails contributes nothing. After, blocking servers see the answer one after the
+other, each as the one before left it, and then the others are told what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from defserve.errors import DefserveError, InvalidParams, PeerError, PeerTimeout, UsageError
+from defserve.host.conversation import object_of
+from defserve.host.mcpl.audit import LiveAudit
+from defserve.host.mcpl.feature_sets import FeatureSets
+from defserve.host.mcpl.wire import turn_wire
+from defserve.protocols.mcp.params import optional_fields, text
+from defserve.protocols.mcpl.content import read
+from defserve.protocols.mcpl.errors import HookFailed, LiveRefusal
+from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Turn, Usage
+from defserve.wire.jsonvalue import is_array, is_object
+
+if TYPE_CHECKING:
+    from defserve.host.client import Client
+
+Json: TypeAlias = dict[str, Any]
+Request: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Json]]
+Notify: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+
+BEFORE: Final = "context/beforeInference"
+AFTER: Final = "context/afterInference"
+BEFORE_SECONDS: Final = 5.0
+AFTER_SECONDS: Final = 10.0
+POSITIONS: Final = ("system", "beforeUser", "afterUser")
+
+log = logging.getLogger("defserve.host")
+
+
+@dataclass(frozen=True, slots=True)
+class Injected(Injection):
+    """An injection as it came: with who says so. Its content is a list of parts, its position as on the wire."""
+
+    feature_set: str = ""
+    server_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What a blocking server made of an answer."""
+
+    text: str
+    metadata: Mapping[str, Any]
+    feature_set: str
+    server_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """The answer that may be shown, and who changed it."""
+
+    text: str
+    rewrites: tuple[Rewritten, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class HookOptions:
+    before_seconds: float = BEFORE_SECONDS
+    after_seconds: float = AFTER_SECONDS
+    fail_closed: bool = False
+    model: ModelInfo | None = None
+
+
+class LiveHooks:
+    """The hooks of one server; none until `read` finds some."""
+
+    def __init__(
+        self, options: HookOptions, sets: FeatureSets, audit: LiveAudit, request: Request, notify: Notify
+    ) -> None:
+        self._options, self._sets, self._audit = options, sets, audit
+        self._request, self._notify = request, notify
+        self._hooks: Json = {}
+
+    def read(self, capability: Any) -> None:
+        """Take note of `contextHooks`."""
+        self._hooks = object_of(capability)
+
+    @property
+    def wants_before(self) -> bool:
+        return bool(self._hooks.get("beforeInference")) and bool(self._sets.using("contextHooks.beforeInference"))
+
+    @property
+    def wants_after(self) -> bool:
+        after = self._hooks.get("afterInference")
+        return after is not None and after is not False and bool(self._sets.using("contextHooks.afterInference"))
+
+    @property
+    def is_blocking(self) -> bool:
+        return self.wants_after and object_of(self._hooks.get("afterInference")).get("blocking") is True
+
+    # -- before ------------------------------------------------------------------------------------------
+
+    async def before(self, turn: Turn) -> list[Injected]:
+        """What this server injects. A server that fails, or takes too long, injects nothing."""
+        if not self.wants_before:
+            return []
+        try:
+            with self._audit.watching(BEFORE, inference_id=turn.inference_id) as told:
+                async with asyncio.timeout(self._options.before_seconds):
+                    result = await self._request(BEFORE, turn_wire(self._dated(turn)))
+                found = list(self._injections(result))
+                told |= {"feature_set": result.get("featureSet"), "injections": len(found)}
+                return found
+        except (TimeoutError, DefserveError) as error:
+            log.warning("%s: %s contributes nothing: %s", BEFORE, self._audit.server_id, _why(error))
+            return []
+
+    def _injections(self, result: Json) -> Iterator[Injected]:
+        given = result.get("contextInjections")
+        for entry in given if is_array(given) else ():
+            injection = object_of(entry)
+            name = object_of(injection.get("metadata")).get("featureSet") or result.get("featureSet")
+            try:
+                declared = self._sets.require(name, "contextHooks.beforeInference")
+                yield _injection(injection, declared.name, self._audit.server_id)
+            except (InvalidParams, LiveRefusal) as error:
+                log.warning("%s: left out what %s injects: %s", BEFORE, self._audit.server_id, error)
+                self._audit.report(BEFORE, "refused", feature_set=name, reason=str(error))
+
+    # -- after -------------------------------------------------------------------------------------------
+
+    async def rewrite(self, turn: FinishedTurn) -> Rewritten | None:
+        """Ask a blocking server; None where it lets the answer pass.
+
+        One that fails lets it pass, too, unless the host fails closed: then HookFailed is raised (§13.3).
+        """
+        try:
+            with self._audit.watching(AFTER, inference_id=turn.inference_id) as told:
+                async with asyncio.timeout(self._options.after_seconds):
+                    result = await self._request(AFTER, turn_wire(self._dated(turn)))
+                told["feature_set"] = name = result.get("featureSet")
+                modified = result.get("modifiedResponse")
+                if modified is None:
+                    return None
+                declared = self._sets.require(name, "contextHooks.afterInference")
+                words = text(result, "modifiedResponse")
+                told["modified"] = True
+                return Rewritten(words, object_of(result.get("metadata")), declared.name, self._audit.server_id)
+        except (TimeoutError, DefserveError) as error:
+            if self._options.fail_closed:
+                message = f"{self._audit.server_id} has not reviewed the answer: {_why(error)}"
+                raise HookFailed(message, _named(error)) from error
+            log.warning("%s: the answer passes without %s: %s", AFTER, self._audit.server_id, _why(error))
+            return None
+
+    async def tell(self, turn: FinishedTurn) -> None:
+        """Tell a server that only looks."""
+        try:
+            with self._audit.watching(AFTER, inference_id=turn.inference_id):
+                await self._notify(AFTER, turn_wire(self._dated(turn)))
+        except PeerError as error:
+            log.warning("%s: %s was not told: %s", AFTER, self._audit.server_id, error)
+
+    def _dated(self, turn: Turn) -> Turn:
+        return turn if turn.model is not None else replace(turn, model=self._options.model)
+
+
+class HookRunner:
+    """The hooks of several servers: `HookRunner([memory, compliance])`, in that order.
+
+    `order` sorts the injections of one position; without it they come in the order of the servers.
+    Servers that speak no MCPL, or have no hooks, are passed over.
+    """
+
+    def __init__(
+        self, clients: Sequence[Client | LiveHooks], *, order: Callable[[Injected], Any] | None = None
+    ) -> None:
+        self._hooks = [client if isinstance(client, LiveHooks) else _hooks_of(client) for client in clients]
+        self._order = order
+
+    async def before_inference(self, turn: Turn) -> list[Injected]:
+        """What all of them inject, position by position."""
+        found = await asyncio.gather(*[hooks.before(turn) for hooks in self._hooks])
+        return grouped((injection for injections in found for injection in injections), self._order)
+
+    async def after_inference(self, turn: Turn, assistant_message: str, usage: Usage | None = None) -> Reviewed:
+        """The answer as the blocking servers leave it. Raises HookFailed where one failed that fails closed."""
+        rewrites: list[Rewritten] = []
+        finished = _finished(turn, assistant_message, usage)
+        for hooks in self._hooks:
+            if hooks.is_blocking and (rewritten := await hooks.rewrite(finished)) is not None:
+                rewrites.append(rewritten)
+                finished = replace(finished, assistant_message=rewritten.text)
+        watching = [hooks for hooks in self._hooks if hooks.wants_after and not hooks.is_blocking]
+        await asyncio.gather(*[hooks.tell(finished) for hooks in watching])
+        return Reviewed(finished.assistant_message, tuple(rewrites))
+
+
+def grouped(injections: Iterable[Injected], order: Callable[[Injected], Any] | None = None) -> list[Injected]:
+    """By position (§10.8): system, before the user's words, after them."""
+    found = sorted(injections, key=order) if order is not None else list(injections)
+    return sorted(found, key=lambda injection: POSITIONS.index(injection.position))
+
+
+def _hooks_of(client: Client) -> LiveHooks:
+    if client.mcpl is None:
+        raise UsageError("a client of the HookRunner speaks no MCPL", fix="Client(link, mcpl=Mcpl(…))")
+    return client.mcpl.hooks
+
+
+def _injection(found: Json, name: str, server_id: str) -> Injected:
+    position: Any = found.get("position")
+    if position not in POSITIONS:
+        raise InvalidParams(f"Invalid result: position must be one of {', '.join(POSITIONS)}")
+    return Injected(
+        content=read(found.get("content")),
+        position=position,
+        namespace=text(found, "namespace"),
+        metadata=optional_fields(found, "metadata"),
+        feature_set=name,
+        server_id=server_id,
+    )
+
+
+def _finished(turn: Turn, message: str, usage: Usage | None) -> FinishedTurn:
+    given = {name: getattr(turn, name) for name in Turn.__slots__ if name != "raw"}
+    return FinishedTurn(**given, assistant_message=message, usage=usage)
+
+
+def _why(error: BaseException) -> str:
+    return "no answer in time" if isinstance(error, TimeoutError | PeerTimeout) else str(error)
+
+
+def _named(error: BaseException) -> str:
+    data: Any = getattr(error, "data", None)
+    return str(data.get("featureSet", "")) if is_object(data) else ""

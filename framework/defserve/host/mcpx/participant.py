@@ -1,0 +1,162 @@
+"""A host in a topic: it asks, proposes, fulfils, chats, and follows what the others do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from defserve.errors import PeerError, PeerGone, PeerTimeout
+from defserve.host.values import RETURNS, lone_text, value_of
+from defserve.protocols.mcpx.envelope import Envelope
+from defserve.protocols.mcpx.errors import NotCapable, NotWelcome
+from defserve.protocols.mcpx.kinds import RESPONSE
+from defserve.protocols.mcpx.participant import Participant, Payload
+from defserve.protocols.mcpx.topic import Asked, Chat, Heard
+from defserve.transports.websocket.client import WebSocketClient
+from defserve.version import VERSION
+from defserve.wire.jsonvalue import is_object
+
+LONGEST_MESSAGE: Final = 4 * 1024 * 1024
+WELCOME_SECONDS: Final = 10.0
+HEARD_AT_MOST: Final = 10_000
+METHOD_NOT_FOUND: Final = -32601
+
+log = logging.getLogger("defserve.host")
+
+
+class TopicClient(Participant):
+    """A participant over one connection: `async with join_topic(url, token=…) as me`.
+
+    Besides the verbs of `Participant`: `call_tool` gives a tool's value rather than its result, `heard` yields what is
+    said and done in the topic. A standard request to us is answered as by a server that offers nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = asyncio.Event()
+        self._heard: list[asyncio.Queue[Heard | None]] = []
+        self._listed: dict[tuple[str, str], dict[str, Any] | None] = {}
+
+    async def call_tool(self, to: str, tool: str, /, **arguments: Any) -> Any:
+        """Call a tool of a participant, by proposal where we may not: its value. Raises ToolError if it failed."""
+        result = await self.perform(to, "tools/call", {"name": tool, "arguments": arguments})
+        return value_of(result, await self._returns(to, tool) if lone_text(result) is not None else None)
+
+    def heard(self) -> AsyncIterator[Heard]:
+        """What happens in the topic from now on: chat, presence, proposals, requests, responses, refusals."""
+        queue: asyncio.Queue[Heard | None] = asyncio.Queue(HEARD_AT_MOST)
+        self._heard.append(queue)
+        return self._listen(queue)
+
+    def said(self) -> AsyncIterator[Chat]:
+        """What is said to us or to everyone from now on."""
+        return self._said(self.heard())
+
+    async def _said(self, heard: AsyncIterator[Heard]) -> AsyncIterator[Chat]:
+        async for found in heard:
+            if isinstance(found, Chat) and (not found.to or self.id in found.to):
+                yield found
+
+    async def _listen(self, queue: asyncio.Queue[Heard | None]) -> AsyncIterator[Heard]:
+        try:
+            while (found := await queue.get()) is not None:
+                yield found
+        finally:
+            self._heard.remove(queue)
+
+    # -- the connection ----------------------------------------------------------------------------------
+
+    def received(self, frames: list[bytes | None]) -> None:
+        """Take frames from the gateway: answer what is asked, and pass everything on to whoever listens."""
+        for frame in frames:
+            heard = self.hear(frame) if frame is not None else None
+            if isinstance(heard, Asked):
+                self._answer(heard)
+            if heard is not None:
+                self._pass_on(heard)
+
+    def ended(self) -> None:
+        """The connection is gone."""
+        self.detach()
+        self.over.set()
+        self._pass_on(None)
+
+    def _pass_on(self, heard: Heard | None) -> None:
+        for queue in self._heard:
+            if queue.full():
+                queue.get_nowait()  # who does not listen misses the oldest
+            queue.put_nowait(heard)
+
+    def _answer(self, asked: Asked) -> None:
+        envelope, payload = asked.envelope, asked.envelope.body
+        if self.id not in envelope.to or "id" not in payload:
+            return
+        answer = _ANSWERS.get(asked.kind.method)
+        body: Payload = {"error": {"code": METHOD_NOT_FOUND, "message": f"Method not found: {asked.kind.method}"}}
+        if answer is not None:
+            body = {"result": answer}
+        self._reply(envelope, str(asked.kind._replace(base=RESPONSE)), {"jsonrpc": "2.0", "id": payload["id"], **body})
+
+    def _reply(self, envelope: Envelope, kind: str, payload: Payload) -> None:
+        try:
+            self.post(kind, payload, to=envelope.sender, about=envelope.id)
+        except (NotCapable, NotWelcome) as error:
+            log.debug("%s", error.message)
+
+    async def _returns(self, to: str, tool: str) -> dict[str, Any] | None:
+        """The type of a tool's value, which is asked for once; None where it does not say, or we may not ask."""
+        if (to, tool) not in self._listed:
+            try:
+                self._listed[to, tool] = await self.tool(to, tool)
+            except PeerError:
+                return None
+        meta = (self._listed[to, tool] or {}).get("_meta")
+        found = meta.get(RETURNS) if is_object(meta) else None
+        return found if is_object(found) else None
+
+
+_ANSWERS: Final[dict[str, dict[str, Any]]] = {
+    "initialize": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"tools": {}, "resources": {}, "prompts": {}},
+        "serverInfo": {"name": "defserve", "version": VERSION},
+    },
+    "ping": {},
+    "tools/list": {"tools": []},
+    "resources/list": {"resources": []},
+    "resources/templates/list": {"resourceTemplates": []},
+    "prompts/list": {"prompts": []},
+}
+
+
+@asynccontextmanager
+async def join_topic(url: str, *, token: str | None = None) -> AsyncGenerator[TopicClient]:
+    """Take part in the topic that a `ws(s)://gateway/ws?topic=…` address names, from the gateway's welcome on.
+
+    Raises PeerError where it is refused, PeerGone where there is no gateway, PeerTimeout where no welcome comes.
+    """
+    transport = await WebSocketClient.open(url.removeprefix("mcpx+"), token=token, longest=LONGEST_MESSAGE)
+    client = TopicClient()
+    client.attach(transport.send)
+    try:
+        transport.start(asyncio.get_running_loop(), client.received, client.ended)
+        await _welcomed(client, transport)
+        yield client
+    finally:
+        await transport.written(1.0)
+        await transport.aclose()
+
+
+async def _welcomed(client: TopicClient, transport: WebSocketClient) -> None:
+    waits = [asyncio.create_task(event.wait()) for event in (client.present, client.over)]
+    done, pending = await asyncio.wait(waits, timeout=WELCOME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    if not done:
+        raise PeerTimeout(f"no welcome within {WELCOME_SECONDS:g} s")
+    if not client.present.is_set():
+        code, reason = transport.end
+        raise (PeerError if code == 1008 else PeerGone)(f"the gateway closed the connection: {code} {reason}".rstrip())

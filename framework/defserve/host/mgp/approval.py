@@ -1,0 +1,89 @@
+"""MGP §3.3: who approves the permissions a server asks for. The server is only ever told; its word grants nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from defserve.errors import UsageError
+from defserve.host.answers import Answers, settled
+from defserve.host.person import agrees
+from defserve.protocols.mgp import instants
+from defserve.protocols.mgp.permissions import FAMILIES, Decision
+from defserve.protocols.mgp.security.security import PERMISSIONS, checked_permission
+from defserve.redaction import printable
+
+Policy = Literal["interactive", "auto_approve", "deny_all", "config_only"]
+
+
+class Grant(NamedTuple):
+    """A decision, and until when it holds."""
+
+    decision: Decision
+    expires_at: datetime | None = None
+
+    def holds(self, now: datetime) -> bool:
+        """Whether it has not expired."""
+        return self.expires_at is None or now < self.expires_at
+
+    def wire(self) -> Any:
+        """The decision, with its end if it has one, as JSON."""
+        until = instants.wire(self.expires_at)
+        return self.decision if until is None else {"decision": self.decision, "expires_at": until}
+
+
+Approved: TypeAlias = bool | Decision | Grant | None
+"""True approves, False denies, None puts the decision off."""
+Approve: TypeAlias = Callable[[str, str, str], Approved | Awaitable[Approved]]
+
+# What becomes of a permission that is not in the configuration, where nobody is asked.
+_OTHERS: dict[str, Decision] = {"auto_approve": "approved", "deny_all": "denied", "config_only": "deferred"}
+
+
+class Approval:
+    """One policy. `granted` is approved under each of them; `interactive` asks `approve`, else the person behind."""
+
+    def __init__(self, policy: Policy, granted: Sequence[str], approve: Approve | None) -> None:
+        if policy not in get_args(Policy):
+            raise UsageError(f"approval={policy!r} is no policy", fix=f"use one of {', '.join(get_args(Policy))}")
+        if isinstance(granted, str):
+            raise UsageError(f"granted={granted!r} is not a list", fix=f"write granted=[{granted!r}]")
+        self.policy, self._approve = policy, approve
+        self._granted = frozenset(checked_permission(name, "Mgp(granted=…)") for name in granted)
+
+    def can_ask(self, answers: Answers) -> bool:
+        """Whether somebody decides, so that what was put off is worth asking again."""
+        return self.policy == "interactive" and (self._approve is not None or answers.ask is not None)
+
+    async def decide(self, permission: str, server: str, answers: Answers) -> Grant:
+        """The decision about one permission of one server."""
+        if self._granted.issuperset(FAMILIES.get(permission, (permission,))):
+            return Grant("approved")
+        if self.policy != "interactive":
+            return Grant(_OTHERS[self.policy])
+        if self._approve is None:
+            question = f"Allow {printable(server)} to use {printable(permission)} ({risk_of(permission)})?"
+            return _grant(await agrees(answers, question, "approved"))
+        return _grant(await settled(self._approve(permission, risk_of(permission), server)))
+
+
+def risk_of(permission: str) -> str:
+    """The risk of a permission (§3.2), of a family its worst; one that nobody knows could be anything."""
+    members = FAMILIES.get(permission, (permission,))
+    risks = {PERMISSIONS.get(member, "dangerous") for member in members}
+    return next(risk for risk in ("dangerous", "moderate", "safe") if risk in risks)
+
+
+def _grant(said: Any) -> Grant:
+    if isinstance(said, Grant):
+        if said.expires_at is not None and said.expires_at.tzinfo is None:
+            raise UsageError(f"{said!r} ends at nobody's time", fix="use datetime(…, tzinfo=UTC)")
+        return said
+    if said is None or isinstance(said, bool):
+        return Grant("deferred" if said is None else "approved" if said else "denied")
+    if said not in get_args(Decision):
+        raise UsageError(
+            f"approve gave back {said!r}", fix=f"return True, False, None, a Grant, or one of {get_args(Decision)}"
+        )
+    return Grant(said)

@@ -1,0 +1,56 @@
+"""MGP §6.3: a server that keeps the audit trail of others. Events it cannot be sent are logged here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from defserve.errors import PeerError
+from defserve.host.mgp.auditing import AUDIT
+from defserve.protocols.mgp.audit import AuditLogger
+
+if TYPE_CHECKING:
+    from defserve.host.client import Client
+
+log = logging.getLogger("defserve.host")
+
+
+class AuditServer:
+    """A sink for `Mgp(audit=…)`: each event goes to the server `client` is connected to.
+
+    Make it on the client's loop; events may come from any thread. They go out in order, one at a time.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client, self._loop = client, asyncio.get_running_loop()
+        self._waiting: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
+        self._sending: asyncio.Task[None] | None = None
+
+    def append(self, event: Mapping[str, Any], *, durable: bool = False) -> None:
+        """Raises PeerError for a `durable` event: when it arrives is not known here."""
+        if durable:
+            raise PeerError("an audit server does not say when an event is safe: an AuditLog does")
+        self._loop.call_soon_threadsafe(self._take, event)
+
+    async def flush(self) -> None:
+        """Wait until everything that came so far is sent, or logged."""
+        await asyncio.sleep(0)  # what was appended in this very moment is still on its way to the queue
+        await self._waiting.join()
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        self._waiting.put_nowait(event)
+        if self._sending is None or self._sending.done():
+            self._sending = self._loop.create_task(self._send())
+
+    async def _send(self) -> None:
+        while not self._waiting.empty():
+            event = self._waiting.get_nowait()
+            try:
+                await self._client.notify(AUDIT, event)
+            except PeerError as error:
+                log.warning("the audit server is out of reach: %s", error)
+                AuditLogger().append(event)
+            finally:
+                self._waiting.task_done()

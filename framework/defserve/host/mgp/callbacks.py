@@ -1,0 +1,63 @@
+"""MGP §13.4 from the client's side: a callback is a form with one field, put to whoever answers the server's questions.
+
+The answer goes back as a request of its own, while there is time for it. A person who declines says `decline`; a
+dismissal, and a question this client cannot put to anyone, is null.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from defserve.errors import PeerError
+from defserve.host.answers import Accept, Answers, Decision, Decline, settled
+from defserve.host.person import form, lone_value
+from defserve.protocols.mcp.asking.elicitation import VALUE
+from defserve.wire.jsonvalue import is_array
+
+REQUEST: Final = "notifications/mgp.callback.request"
+RESPOND: Final = "mgp/callback/respond"
+
+log = logging.getLogger("defserve.host")
+
+# Callback type → the field of its form; a notification wants no answer.
+FIELDS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = {
+    "confirmation": lambda options: {"type": "boolean"},
+    "input": lambda options: {"type": "string"},
+    "selection": lambda options: {"type": "string", "enum": options},
+}
+
+
+async def respond(params: Mapping[str, Any], answers: Answers, send: Callable[..., Awaitable[Any]]) -> None:
+    """Put the question and send the answer. Never raises: there is nobody to raise to."""
+    patience = params.get("timeout_ms")
+    try:
+        async with asyncio.timeout(patience / 1000 if isinstance(patience, int | float) else None):
+            response = await _response(params, answers)
+            await send(RESPOND, {"callback_id": params.get("callback_id"), "response": response})
+    except TimeoutError:
+        log.info("nobody answered a callback within %s ms", patience)
+    except PeerError as error:
+        log.info("the server did not take the answer to a callback: %s", error)
+    except Exception:
+        log.exception("answering a callback failed")
+
+
+def wants_answer(params: Mapping[str, Any]) -> bool:
+    return isinstance(params.get("callback_id"), str) and params.get("type") != "notification"
+
+
+async def _response(params: Mapping[str, Any], answers: Answers) -> Any:
+    kind, options = str(params.get("type")), params.get("options")
+    if answers.ask is None or kind not in FIELDS:
+        return None
+    field = FIELDS[kind]([option for option in options if isinstance(option, str)] if is_array(options) else [])
+    answer = await settled(answers.ask(str(params.get("message", "")), form(VALUE, field)))
+    if isinstance(answer, Decision):
+        return "confirm" if answer is Accept and kind == "confirmation" else "decline" if answer is Decline else None
+    value = lone_value(answer, VALUE)
+    if kind == "confirmation":
+        return "confirm" if value is True else "cancel"
+    return value

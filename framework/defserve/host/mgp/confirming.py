@@ -1,0 +1,57 @@
+"""MGP §4.4: what a host asks before a call leaves, by the tool's risk.
+
+| risk | asked |
+|---|---|
+| safe, moderate | where the tool says `confirmation_required`; moderate also with `confirm_moderate` |
+| dangerous | always, unless the tool wants no confirmation and permissions it needs were approved instead |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from copy import deepcopy
+from typing import Any, TypeAlias
+
+from defserve.host.answers import Answers, settled
+from defserve.host.mgp.declared import Declared
+from defserve.host.person import agrees
+from defserve.protocols.mgp.confirmation import NotConfirmed
+from defserve.redaction import printable, redact
+
+Confirm: TypeAlias = Callable[[str, dict[str, Any], dict[str, Any]], bool | Awaitable[bool]]
+"""Tool, arguments and `security` block to yes or no."""
+
+
+class Confirming:
+    """Asks `confirm`, else the person behind `answers`; where there is neither, what has to be confirmed is refused."""
+
+    def __init__(self, confirm: Confirm | None, answers: Answers, *, moderate: bool) -> None:
+        self._confirm, self._answers, self._moderate = confirm, answers, moderate
+
+    async def check(self, tool: Declared, arguments: Mapping[str, Any]) -> None:
+        """Return when the call may go on; permissions have been checked. Raises NotConfirmed."""
+        if not self._is_needed(tool):
+            return
+        agreed = await self._ask(tool, deepcopy(dict(arguments)))
+        if agreed is None:
+            raise NotConfirmed(
+                f"{tool.name} is {tool.risk} and has to be confirmed, and nobody can be asked",
+                data={"fix": "give Mgp(confirm=…), or answers that can be asked"},
+            )
+        if not agreed:
+            raise NotConfirmed(f"{tool.name} was not confirmed")
+
+    def _is_needed(self, tool: Declared) -> bool:
+        if tool.risk == "dangerous":
+            return tool.confirmation_required is not False or not tool.permissions
+        return tool.confirmation_required is True or (tool.risk == "moderate" and self._moderate)
+
+    async def _ask(self, tool: Declared, arguments: dict[str, Any]) -> bool | None:
+        if self._confirm is not None:
+            return await settled(self._confirm(tool.name, arguments, deepcopy(tool.security))) is True
+        return await agrees(self._answers, _question(tool, arguments), "confirmed")
+
+
+def _question(tool: Declared, arguments: dict[str, Any]) -> str:
+    shown = [f"  {name}: {value}" for name, value in redact(arguments).items()]
+    return "\n".join([f"Run {printable(tool.name)} ({tool.risk})?", *shown])

@@ -1,0 +1,87 @@
+"""OpenTelemetry: a span for every request, by the semantic conventions for MCP. Needs `opentelemetry-api`."""
+
+from __future__ import annotations
+
+from contextvars import Token
+from typing import Any, NamedTuple
+
+from defserve.core.call import Call
+from defserve.errors import UsageError
+from defserve.observing.watch import ASKED, CANCELLED, ERROR, Seen, Watch
+from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mcp.params import meta
+from defserve.version import VERSION
+
+try:
+    from opentelemetry import context, propagate, trace
+except ImportError:
+    raise UsageError(
+        "defserve.observing.telemetry needs OpenTelemetry", fix='pip install "defserve[telemetry]" opentelemetry-sdk'
+    ) from None
+
+# How a caller says which trace its request belongs to (W3C trace context).
+CARRIED = ("traceparent", "tracestate", "baggage")
+TARGETS = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
+
+
+class Begun(NamedTuple):
+    """A span, and what makes it the current one."""
+
+    span: trace.Span
+    token: Token[Any]
+
+
+class Telemetry(Watch[Begun]):
+    """`Server(…, extensions=[Telemetry()])`. The tracer is the configured provider's, unless one is given.
+
+    A caller's `traceparent` in `_meta` becomes the span's parent; spans that a tool opens are its children.
+    Neither arguments nor results are recorded.
+    """
+
+    name = "telemetry"
+
+    def __init__(self, provider: trace.TracerProvider | None = None) -> None:
+        self._tracer = trace.get_tracer("defserve", VERSION, provider)
+
+    def begin(self, call: Call) -> Begun:
+        """Start a span below the one that the request names, and make it the current one."""
+        carried = {key: value for key, value in meta(call.params).items() if key in CARRIED and isinstance(value, str)}
+        parent = propagate.extract(carried, context.Context())
+        span = self._tracer.start_span(
+            call.method, parent, kind=trace.SpanKind.SERVER, attributes=_attributes(call), record_exception=False
+        )
+        return Begun(span, context.attach(trace.set_span_in_context(span, parent)))
+
+    def end(self, call: Call, begun: Begun, seconds: float, seen: Seen) -> None:
+        """Say in the span what became of the request, and end it."""
+        span = begun.span
+        context.detach(begun.token)
+        name = getattr(call.subject, "name", None)
+        if name is not None and call.method in TARGETS:
+            span.update_name(f"{call.method} {name}")
+            span.set_attribute(TARGETS[call.method], name)
+        if seen.outcome == ERROR:
+            # A failed tool's own type stands beside the conventions' word for it.
+            span.set_attribute("error.type", str(seen.code) if seen.code is not None else "tool_error")
+            span.set_attribute("dev.defserve.error_type", seen.error_type)
+            if seen.code is not None:
+                span.set_attribute("rpc.response.status_code", str(seen.code))
+            span.set_status(trace.StatusCode.ERROR, seen.error_type)
+        elif seen.outcome in (ASKED, CANCELLED):
+            span.set_attribute("dev.defserve.outcome", seen.outcome)
+        span.end()
+
+
+def _attributes(call: Call) -> dict[str, str]:
+    found = {
+        "mcp.method.name": call.method,
+        "jsonrpc.request.id": str(call.id),
+        "mcp.protocol.version": dialect_of(call).version,
+        "network.transport": "pipe" if call.session.is_local else "tcp",
+    }
+    uri = call.params.get("uri")
+    if isinstance(uri, str):
+        found["mcp.resource.uri"] = uri
+    if call.method == "tools/call":
+        found["gen_ai.operation.name"] = "execute_tool"
+    return found

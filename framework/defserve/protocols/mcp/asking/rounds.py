@@ -1,0 +1,133 @@
+"""MCP multi round-trip requests (2026-07-28: input-required results): a function run again with the answers so far.
+
+An answer belongs to a question by the author's key, or by the digest of its kind, text and occurrence; one that
+does not match what was asked is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+from pydantic_core import to_json
+
+from defserve.core.call import Call
+from defserve.errors import Suspended
+from defserve.protocols.mcp.asking.effects import Effects
+from defserve.protocols.mcp.asking.request_state import Sealer, binding
+from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mcp.params import optional_fields, text
+from defserve.wire.messages import Params
+
+METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
+"""The only requests that may be answered with a question."""
+
+
+class Rounds:
+    """What is known in this round: answers, effects done once, and the questions still open.
+
+    `answers` holds the digest of the question with each answer. `unproven` ones came without the state that shows
+    they were asked for.
+    """
+
+    __slots__ = ("answers", "unproven", "open", "effects", "_keys", "_unwinding")
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[str, Any]] = {}
+        self.unproven: Params = {}
+        self.open: dict[str, tuple[str, Params]] = {}
+        self.effects = Effects()
+        self._keys: set[str] = set()
+        self._unwinding = False
+
+    # -- a request that brings answers -------------------------------------------------------------------
+
+    async def take(self, call: Call, params: Params) -> None:
+        """Read `inputResponses` and `requestState`. Raises InvalidParams when either is not what we handed out."""
+        given = optional_fields(params, "inputResponses") or {}
+        if params.get("requestState") is None:
+            self.unproven = given
+            return
+        payload = await _sealer(call).open(text(params, "requestState"), binding=_binding(call))
+        self.effects.done = payload["once"]
+        self.answers = {key: (digest, answer) for key, (digest, answer) in payload["answers"].items()}
+        # All of them, since this run may stop at another question before it comes to theirs.
+        self.answers |= {key: (digest, given[key]) for key, digest in payload["asked"].items() if key in given}
+
+    # -- a question --------------------------------------------------------------------------------------
+
+    def key_of(self, key: str | None, method: str, params: Params) -> tuple[str, str]:
+        """The key a question travels under, and the digest of what it says."""
+        digest = sha256(to_json([method, params])).hexdigest()[:24]
+        base = key or f"{method.partition('/')[0]}-{digest[:12]}"
+        name, occurrence = base, 1
+        while name in self._keys:
+            occurrence += 1
+            name = f"{base}-{occurrence}"
+        self._keys.add(name)
+        return name, digest
+
+    def answer(self, key: str, digest: str, acceptable: Callable[[Any], bool], strict: bool) -> Any | None:
+        """The answer to a question, or None when it has to be asked (again).
+
+        A `strict` question takes an answer only with the state that proves it was asked.
+        """
+        if key in self.unproven and not strict:
+            self.answers[key] = (digest, self.unproven[key])
+        asked, answer = self.answers.get(key, ("", None))
+        return answer if asked == digest and acceptable(answer) else None
+
+    async def suspend(self, call: Call, key: str, digest: str, request: Params) -> Any:
+        """Leave the question in the reply and end this run. Never returns.
+
+        An effect that runs beside the question is let finish: cut off, it would happen again.
+        """
+        if self._unwinding:  # by code that caught the end of the run and went on
+            raise Suspended
+        self.open[key] = (digest, request)
+        self.answers.pop(key, None)
+        await self.effects.finished()
+        if call.suspension is None:
+            call.suspend(lambda: self._required(call))
+            call.engine.soon(self._unwind)
+        return await call.engine.pending()
+
+    async def once(self, call: Call, key: str, effect: Callable[[], Any]) -> Any:
+        """What `effect` gave in this or an earlier round. None begins in a run that is about to end."""
+        if key not in self.effects.done and call.suspension is not None:
+            if self._unwinding:
+                raise Suspended
+            await call.engine.pending()
+        return await self.effects.once(call, key, effect)
+
+    def _unwind(self) -> None:
+        self._unwinding = True
+
+    def _required(self, call: Call) -> Params:
+        payload = {
+            "answers": self.answers,
+            "once": self.effects.done,
+            "asked": {key: digest for key, (digest, _) in self.open.items()},
+        }
+        return {
+            "resultType": "input_required",
+            "inputRequests": {key: request for key, (_, request) in self.open.items()},
+            "requestState": _sealer(call).seal(payload, binding=_binding(call)),
+        }
+
+
+async def take_up(call: Call) -> None:
+    """Take up the answers a request brings, before its function runs; once, also if it reads another resource."""
+    if call.peek(Rounds) is None and dialect_of(call).stateless:
+        await call.local(Rounds).take(call, call.params)
+
+
+def _sealer(call: Call) -> Sealer:
+    return dialect_of(call).sealing.sealer(is_local=call.session.is_local)
+
+
+def _binding(call: Call) -> bytes:
+    params = call.params
+    target = params.get("name") or params.get("uri") or ""
+    return binding(call.principal, call.method, str(target), params.get("arguments"))

@@ -1,0 +1,99 @@
+"""The server's secret (2026-07-28: multi round-trip requests): given, from the environment, or ephemeral.
+
+What it sealed is opened once: by this process, or by one of all that share a store.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from defserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.asking.request_state import Sealer
+    from defserve.stores.nonces import NonceStore
+    from defserve.stores.store import Store
+
+VARIABLE = "DEFSERVE_SECRET"
+
+
+class Sealing:
+    """Makes the `Sealer` when the first question needs one. `clock` gives seconds since the epoch."""
+
+    def __init__(
+        self, secret: str | bytes | None, *, store: Store | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._secret = _checked(secret, "Server(secret=…)") if secret else None
+        self._store, self._clock = store, clock
+        self._sealer: Sealer | None = None
+        self._is_ephemeral = False
+
+    def sealer(self, *, is_local: bool) -> Sealer:
+        """What seals. If its key ends with this process, that is logged once a peer of the network needs it.
+
+        A local peer ends with this process too.
+        """
+        if self._sealer is None:
+            self._sealer = self._made()
+        if self._is_ephemeral and not is_local:
+            self._is_ephemeral = False
+            _warn()
+        return self._sealer
+
+    def known(self) -> bytes | None:
+        """The secret that outlives this process; None where nobody gave one."""
+        secret = os.environ.get(VARIABLE) if self._secret is None else None
+        return _checked(secret, VARIABLE) if secret else self._secret
+
+    def _made(self) -> Sealer:
+        import secrets
+
+        from defserve.protocols.mcp.asking.request_state import Sealer
+
+        known = self.known()
+        self._is_ephemeral = known is None
+        return Sealer(known or secrets.token_bytes(32), clock=self._clock, nonces=self._nonces())
+
+    def _nonces(self) -> NonceStore | None:
+        from defserve.stores.nonces import StoreNonces
+
+        return StoreNonces(self._store) if self._store is not None else None
+
+    def lifespan(self) -> AbstractAsyncContextManager[None] | None:
+        """While a server serves that has a store."""
+        return self._letting_go(self._store) if self._store is not None else None
+
+    @asynccontextmanager
+    async def _letting_go(self, store: Store) -> AsyncGenerator[None]:
+        """It opens itself when it is used, but somebody has to close it."""
+        try:
+            yield
+        finally:
+            if self._sealer is not None:
+                await store.close()
+
+
+def _warn() -> None:
+    import logging
+
+    logging.getLogger("defserve").warning(
+        "questions are sealed with a key that ends with this process; set %s (or Server(secret=…)) so that "
+        "another process can take up their answers",
+        VARIABLE,
+    )
+
+
+def _checked(secret: str | bytes, source: str) -> bytes:
+    from defserve.protocols.mcp.asking.request_state import MIN_SECRET
+
+    key = secret.encode() if isinstance(secret, str) else secret
+    if len(key) < MIN_SECRET:
+        raise UsageError(
+            f"{source} has {len(key)} bytes, at least {MIN_SECRET} are needed",
+            fix="make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
+        )
+    return key

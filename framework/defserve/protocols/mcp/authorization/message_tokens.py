@@ -1,0 +1,56 @@
+"""Bearer tokens in the message itself, where there are no headers: `"auth": {"type": "bearer", "token": …}`.
+
+A member that JSON-RPC does not know, taken only where the author asks for it, and gone before anybody else sees the
+message.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from defserve.auth.bearer import is_token
+from defserve.auth.options import Auth, Denied
+from defserve.auth.principals import Principal
+from defserve.core.call import Call
+from defserve.core.extension import Next
+from defserve.errors import Refused
+from defserve.protocols.mcp.authorization.authorization import PermissionDenied
+from defserve.wire.jsonvalue import is_object
+from defserve.wire.messages import Params
+
+MEMBER = "auth"
+
+
+class AuthRequired(Refused):
+    """Nobody knows who is asking."""
+
+    error_type = "auth_required"
+
+
+class MessageTokens:
+    """Wraps every method of a local conversation: its first good token says whose it is, and each request shows one."""
+
+    def __init__(self, auth: Auth) -> None:
+        self._auth = auth
+
+    async def __call__(self, call: Call, params: Params, next: Next) -> Any:
+        # Out of the message at once: what is not there cannot be logged.
+        shown, session = call.raw.pop(MEMBER, None), call.session
+        if session.is_local:
+            caller, known = await self._caller(shown), session.identity
+            if isinstance(known, Principal) and known.kind == "token" and known.id != caller.id:
+                raise PermissionDenied("this conversation belongs to somebody else")
+            session.belong_to(caller.id, caller)
+        return await next(call, params)
+
+    async def _caller(self, shown: Any) -> Principal:
+        if not is_object(shown) or shown.get("type") != "bearer" or not isinstance(shown.get("token"), str):
+            raise AuthRequired('a token is needed: "auth": {"type": "bearer", "token": "…"}')
+        if not is_token(shown["token"]):
+            raise AuthRequired("the token is not good here")
+        found = await self._auth.authenticate([f"Bearer {shown['token']}".encode("latin-1")])
+        if isinstance(found, Denied):
+            if found.status == 403:
+                raise PermissionDenied("the token lacks a scope", data={"scopes": list(self._auth.scopes)})
+            raise AuthRequired("the token is not good here")
+        return found

@@ -1,0 +1,207 @@
+"""Errors by number: ten types, each a JSON-RPC error with its own code and what to try instead. Opt-in.
+
+Only sessions that began with a handshake see them: 2026-07-28 forbids codes of one's own below -32000. What cannot be
+read is in no session yet, and has one of JSON-RPC's own codes: there, every peer is told the type and the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from defserve.core.extension import Extension, Offer
+from defserve.core.profile import error_object, mask
+from defserve.errors import (
+    BadArguments,
+    Declined,
+    Dismissed,
+    PeerError,
+    ProtocolError,
+    Refused,
+    Rejected,
+    TimedOut,
+    ToolError,
+)
+from defserve.protocols.mcp.failures import ResourceNotFound, lone
+from defserve.protocols.mcp.numbered import suggestions
+from defserve.protocols.mcp.tools.tools import is_unknown_tool
+from defserve.protocols.mcp.trace import new_trace_id, trace_id
+from defserve.wire.jsonvalue import is_object
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+
+
+class Kind(NamedTuple):
+    """One type of error. `message` None: the error's own words."""
+
+    error_type: str
+    code: int
+    retryable: bool = False
+    message: str | None = None
+    suggestions: tuple[str, ...] = ()
+
+
+PARSE_ERROR = Kind("ParseError", -32700, suggestions=("Send JSON, encoded as UTF-8",))
+INVALID_REQUEST = Kind("InvalidRequest", -32600)
+METHOD_NOT_FOUND = Kind("MethodNotFound", -32601, suggestions=("Use a method that the server's capabilities name",))
+INVALID_PARAMS = Kind("InvalidParams", -32602)
+INTERNAL_ERROR = Kind("InternalError", -32603, True)
+VALIDATION_ERROR = Kind("ValidationError", -32001, message="Validation failed")
+TOOL_NOT_FOUND = Kind("ToolNotFound", -32002, suggestions=("Ask for the available tools with tools/list",))
+TOOL_EXECUTION = Kind("ToolExecution", -32003, True)
+AUTHENTICATION_ERROR = Kind("AuthenticationError", -32004, suggestions=("Send valid credentials",))
+AUTHORIZATION_ERROR = Kind("AuthorizationError", -32005, suggestions=("Ask the operator for access",))
+
+KINDS = (
+    PARSE_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    INVALID_PARAMS,
+    INTERNAL_ERROR,
+    VALIDATION_ERROR,
+    TOOL_NOT_FOUND,
+    TOOL_EXECUTION,
+    AUTHENTICATION_ERROR,
+    AUTHORIZATION_ERROR,
+)
+
+# A timeout has code and flag of TOOL_EXECUTION, and a type of its own.
+TOOL_TIMEOUT = TOOL_EXECUTION._replace(
+    error_type="ToolTimeout",
+    message="Tool execution timeout",
+    suggestions=(
+        "Increase timeout for long-running analysis",
+        "Check tool server health",
+        "Break request into smaller chunks",
+    ),
+)
+
+STANDARD: Mapping[int, Kind] = {kind.code: kind for kind in KINDS if kind.code <= -32600}
+
+# By the symbol an error carries in every protocol.
+SYMBOLS: Mapping[str, Kind] = {
+    "invalid_arguments": VALIDATION_ERROR,
+    "validation_blocked": VALIDATION_ERROR,
+    "code_safety_violation": VALIDATION_ERROR,
+    "timeout": TOOL_TIMEOUT,
+    "auth_required": AUTHENTICATION_ERROR,
+    "auth_expired": AUTHENTICATION_ERROR,
+    "permission_denied": AUTHORIZATION_ERROR,
+    "access_denied": AUTHORIZATION_ERROR,
+}
+
+# Prompts and resources have no tool that could fail.
+ELSEWHERE: Mapping[Kind, Kind] = {
+    VALIDATION_ERROR: INVALID_PARAMS,
+    TOOL_EXECUTION: INTERNAL_ERROR,
+    TOOL_TIMEOUT: INTERNAL_ERROR,
+}
+
+
+class NumberedErrors(Extension):
+    """Every failure of a handshake session as a JSON-RPC error, also what is a result of the tool otherwise.
+
+    `documentation_url` travels in the data of each.
+    """
+
+    name = "errors"
+
+    def __init__(self, *, documentation_url: str | None = None) -> None:
+        self.documentation_url = documentation_url
+
+    def negotiate(self, offer: Offer) -> object | None:
+        """Active in every session. 2026-07-28 has codes of its own, which stay."""
+        return None if offer.stateless else self
+
+    def failure(self, call: Call, error: BaseException) -> Params | None:
+        """The error object of the table's kind; None for what it has no code for."""
+        error = lone(error)
+        kind = kind_of(call, error)
+        if kind is None:
+            return None
+        reason = _reason(call, error)
+        data = {
+            **_particulars(call, error),
+            **self._data(kind, reason, trace_id(call)),
+            "field": error.problems[0].field or None if isinstance(error, BadArguments) else None,
+            "suggestions": _suggestions(kind, error),
+        }
+        data.setdefault("retryable", _is_retryable(kind, error))
+        return {"error": error_object(kind.code, kind.message or reason, data)}
+
+    def refusal(self, code: int, text: str) -> Params | None:
+        """What goes with an error that no call made; None for a code that is not JSON-RPC's."""
+        # These codes are JSON-RPC's own, so both eras may see them.
+        kind = STANDARD.get(code)
+        return None if kind is None else {**self._data(kind, text, new_trace_id()), "retryable": kind.retryable}
+
+    def _data(self, kind: Kind, reason: str, trace: str) -> Params:
+        return {
+            "error_type": kind.error_type,
+            "field": None,
+            "reason": reason,
+            "trace_id": trace if trace.startswith("req-") else f"req-{trace}",
+            "suggestions": list(kind.suggestions),
+            "documentation_url": self.documentation_url,
+        }
+
+
+def kind_of(call: Call, error: BaseException) -> Kind | None:
+    """Which of the ten an error is; None for one whose code MCP itself has given a meaning."""
+    if is_unknown_tool(error, call):
+        return TOOL_NOT_FOUND
+    if isinstance(error, ProtocolError):
+        return None if isinstance(error, ResourceNotFound) else STANDARD.get(error.code)
+    symbol = error.error_type if isinstance(error, Refused | ToolError) else ""
+    kind = SYMBOLS.get(symbol) or (INTERNAL_ERROR if isinstance(error, Refused) else TOOL_EXECUTION)
+    return kind if call.method == "tools/call" else ELSEWHERE.get(kind, kind)
+
+
+class _Masked:
+    """An unexpected exception that was logged, and what its peer is told: asked for twice, it is logged once."""
+
+    __slots__ = ("error", "text")
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.text = ""
+
+
+def _reason(call: Call, error: BaseException) -> str:
+    if isinstance(error, BadArguments):
+        return error.problems[0].reason
+    if isinstance(error, ToolError | Refused | PeerError | ProtocolError):
+        return error.message
+    masked = call.local(_Masked)
+    if masked.error is not error:
+        masked.error, masked.text = error, mask(call, error)
+    return masked.text
+
+
+def _particulars(call: Call, error: BaseException) -> Params:
+    """What the error itself has to tell."""
+    if isinstance(error, BadArguments):
+        return {"problems": [{"field": p.field, "reason": p.reason} for p in error.problems]}
+    if isinstance(error, TimedOut):
+        return {"tool_name": getattr(call.subject, "name", None), **error.data}
+    if isinstance(error, ToolError | Refused | ProtocolError) and is_object(error.data):
+        return dict(error.data)
+    return {}
+
+
+def _suggestions(kind: Kind, error: BaseException) -> list[str]:
+    if isinstance(error, BadArguments):
+        return suggestions.for_problems(error.problems)
+    if isinstance(error, Rejected):
+        return suggestions.for_hints(error.data["hints"])
+    if isinstance(error, ToolError | Refused) and "retry_after_ms" in error.data:
+        return [f"Wait {error.data['retry_after_ms']} ms and try again"]
+    return list(kind.suggestions)
+
+
+def _is_retryable(kind: Kind, error: BaseException) -> bool:
+    if isinstance(error, Declined | Dismissed):
+        return False  # a person has decided
+    return "retry_after_ms" in error.data if isinstance(error, Refused) else kind.retryable

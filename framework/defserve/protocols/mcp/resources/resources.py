@@ -1,0 +1,224 @@
+"""MCP resources (server features: resources): concrete ones and RFC 6570 templates, listing and reading."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from defserve.binding.content import Part, Text
+from defserve.core.call import Call
+from defserve.core.registry import Registry
+from defserve.errors import UsageError
+from defserve.protocols.mcp import content
+from defserve.protocols.mcp.failures import ResourceNotFound
+from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
+from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_running, take_up_answers
+from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
+from defserve.protocols.mcp.listing import Listing
+from defserve.protocols.mcp.params import text
+from defserve.protocols.mcp.resources.kept import Kept
+from defserve.wire.jsonvalue import is_array
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.resources.uri_template import UriTemplate
+
+URI_LENGTH = 8 * 1024
+# RFC 3986: a scheme and something behind it, without blanks. A template's variables are its own business.
+URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+$")
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceOptions(ItemOptions):
+    """Everything a resource may say about itself.
+
+    `ttl` is how many seconds what was read is good for: a client may keep it, and a function that is given nothing of
+    the caller (no `Context`, no dependency) is not run again meanwhile, whoever reads.
+    """
+
+    mime_type: str | None = None
+    size: int | None = None
+    annotations: Mapping[str, Any] | None = None
+    ttl: float = 0.0
+
+
+class Resource(Item[ResourceOptions]):
+    """A function that gives the contents of a URI, or of every URI a template matches."""
+
+    __slots__ = ("uri", "template")
+
+    kind = "resource"
+
+    def __init__(
+        self, uri: str, options: ResourceOptions, function: Function, template: UriTemplate | None, owner: Any
+    ) -> None:
+        super().__init__(options.name or function.signature.name, options, function, owner)
+        self.uri, self.template = uri, template
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        uri: str,
+        options: ResourceOptions | None = None,
+        *,
+        find_provider: FindProvider = nothing_injectable,
+        owner: Any = None,
+    ) -> Resource:
+        """Read a function into a resource; template variables and parameters have to match."""
+        options = options or ResourceOptions()
+        bound = Function(function, find_provider, inline=options.inline)
+        where, names = bound.signature.where, {p.name: p for p in bound.signature.parameters}
+        template = _template(uri, where) if "{" in uri else None
+        if not URI.match(uri):
+            raise UsageError(f"resource {uri!r} is not a URI", where=where, fix='give it a scheme: "config://app"')
+        check_running(f"resource {uri!r}", options, bound.signature)
+        if problem := _problem(options):
+            raise UsageError(f"resource {uri!r}: {problem}", where=where)
+        variables = set(template.names) if template else set[str]()
+        unknown = sorted(variables - set(names))
+        missing = sorted(n for n, p in names.items() if n not in variables and p.required)
+        if unknown or missing:
+            problem = f"variables {unknown} are no parameters" if unknown else f"parameters {missing} are no variables"
+            raise UsageError(
+                f"resource {uri!r} does not match function {bound.signature.name!r}: its {problem}",
+                where=where,
+                fix="use the same names in the template and in the signature",
+            )
+        return cls(uri, options, bound, template, owner)
+
+    def renamed(self, uri: str) -> Resource:
+        """The same resource under another URI, for mounting."""
+        options = replace(self.options, name=self.name)
+        return Resource(uri, options, self.function, _template(uri, "") if self.template else None, self.owner)
+
+    def describe(self, dialect: Dialect) -> Params:
+        """The resource, or template, as its list shows it to a peer of this version."""
+        options = self.options
+        optional = {
+            "description": self.description or None,
+            "mimeType": options.mime_type,
+            "size": None if self.template else options.size,
+            "annotations": content.annotations_wire(options.annotations, dialect) if options.annotations else None,
+        }
+        described: Params = {"uriTemplate" if self.template else "uri": self.uri, "name": self.name}
+        described |= {key: value for key, value in optional.items() if value is not None}
+        return described | self.metadata(dialect)
+
+
+class Resources:
+    """The resources of a server. Concrete ones are matched before templates, templates in order."""
+
+    def __init__(self) -> None:
+        self.kept = Kept()
+        self.concrete: Registry[Resource] = Registry("resource")
+        self.templates: Registry[Resource] = Registry("resource template")
+        self._resources = Listing("resources", self.concrete, Resource.describe)
+        self._templates = Listing("resourceTemplates", self.templates, Resource.describe)
+
+    def add(self, resource: Resource, *, replace: bool = False) -> None:
+        registry = self.templates if resource.template else self.concrete
+        registry.add(resource.uri, resource, where=resource.where, replace=replace)
+        self.kept.forget()
+
+    def remove(self, uri: str) -> Resource:
+        self.kept.forget()
+        return (self.templates if "{" in uri else self.concrete).remove(uri)
+
+    def list(self, call: Call, params: Params) -> Any:
+        return self._resources.page(call, params)
+
+    def list_templates(self, call: Call, params: Params) -> Any:
+        return self._templates.page(call, params)
+
+    async def read(self, call: Call, params: Params) -> Params:
+        uri = text(params, "uri")
+        found = self.find(call, uri)
+        if found is None:
+            raise ResourceNotFound(uri)
+        return await self._read(call, uri, *found)
+
+    def find(self, call: Call, uri: str) -> tuple[Resource, Params] | None:
+        """The resource a caller means by a URI, with the values of its template's variables."""
+        if len(uri) > URI_LENGTH:
+            return None
+        visible = call.session.composition.visible
+        resource = self.concrete.get(uri)
+        if resource is not None and visible(call, resource):
+            return resource, {}
+        for resource in self.templates:
+            assert resource.template is not None
+            values = resource.template.match(uri)
+            if values is not None and visible(call, resource):
+                return resource, values
+        return None
+
+    def readable(self, call: Call, uri: str) -> bool:
+        return self.find(call, uri) is not None
+
+    async def _read(self, call: Call, uri: str, resource: Resource, values: Params) -> Params:
+        seconds = resource.begin(call)
+        if not ANSWERS.isdisjoint(call.params):
+            await take_up_answers(call)
+        dialect, options = dialect_of(call), resource.options
+        is_kept, left = options.ttl > 0 and resource.function.injection is None, options.ttl
+        if is_kept and (reading := self.kept.get(uri, dialect.version)) is not None:
+            found, left = reading
+        else:
+            changes = self.kept.changes
+            kwargs = resource.function.arguments.validate(_values(resource, values))
+            found = contents(uri, await resource.function.run(call, kwargs, seconds), options.mime_type, dialect)
+            if is_kept:
+                self.kept.put(uri, dialect.version, found, left, changes)
+        return {"contents": found, **dialect_cache_hints(dialect, int(left * 1000))}
+
+
+def contents(uri: str, value: Any, mime_type: str | None, dialect: Dialect) -> list[Params]:
+    """What a resource function returned: text, bytes, parts, a list of them, or a value to show as JSON."""
+    if isinstance(value, str):
+        return [content.contents(uri, Text(value), mime_type, dialect)]
+    if isinstance(value, bytes):
+        from base64 import b64encode
+
+        return [{"uri": uri, "mimeType": mime_type or "application/octet-stream", "blob": b64encode(value).decode()}]
+    if isinstance(value, Part):
+        return [content.contents(uri, value, mime_type, dialect)]
+    if is_array(value) and value and all(isinstance(item, Part | str | bytes) for item in value):
+        return [found for item in value for found in contents(uri, item, mime_type, dialect)]
+    from pydantic_core import to_json
+
+    return [{"uri": uri, "mimeType": mime_type or "application/json", "text": to_json(value).decode()}]
+
+
+def _problem(options: ResourceOptions) -> str | None:
+    """What would make a listing or a reading invalid on the wire."""
+    if options.ttl < 0 or (options.size or 0) < 0:
+        return "ttl and size cannot be negative"
+    hints = options.annotations or {}
+    audience, priority = hints.get("audience", ()), hints.get("priority", 0)
+    if isinstance(audience, str) or not set(audience) <= {"user", "assistant"}:
+        return 'annotations["audience"] is a list of "user" and "assistant"'
+    return None if 0 <= priority <= 1 else 'annotations["priority"] is a number from 0 to 1'
+
+
+def _values(resource: Resource, values: Params) -> Params:
+    # An exploded variable matches a list; a parameter that wants one text gets it back in one piece.
+    wanted = {p.name: p.annotation for p in resource.function.signature.parameters}
+    return {n: _joined(v) if wanted.get(n) is str else v for n, v in values.items()}
+
+
+def _joined(value: Any) -> Any:
+    return ",".join(value) if is_array(value) else value
+
+
+def _template(uri: str, where: str) -> UriTemplate:
+    from defserve.protocols.mcp.resources.uri_template import UriTemplate
+
+    try:
+        return UriTemplate.parse(uri)
+    except ValueError as error:
+        raise UsageError(
+            f"resource template {uri!r}: {error}", where=where, fix="see RFC 6570 for the syntax"
+        ) from None

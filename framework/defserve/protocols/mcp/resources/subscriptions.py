@@ -1,0 +1,171 @@
+"""MCP change notifications (resources: subscriptions; 2026-07-28: subscriptions/listen): who is told of what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from defserve.core.call import Call
+from defserve.errors import InvalidParams, LimitExceeded
+from defserve.protocols.mcp.failures import ResourceNotFound
+from defserve.protocols.mcp.lifecycle import PREFIX, Dialect, handshake_only, stateless_only
+from defserve.protocols.mcp.params import fields, text
+from defserve.wire.jsonvalue import is_array
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.core.composition import Composition
+    from defserve.core.engine import Engine
+    from defserve.core.session import Session
+
+SUBSCRIPTION_KEY = PREFIX + "subscriptionId"
+
+# The kind of change: its member in a listen filter, and its notification.
+KINDS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
+UPDATED = "notifications/resources/updated"
+
+
+class Subscribed:
+    """The resources a session wants to hear of."""
+
+    __slots__ = ("uris",)
+
+    def __init__(self) -> None:
+        self.uris: set[str] = set()
+
+
+class Listening:
+    """One open `subscriptions/listen` request."""
+
+    __slots__ = ("call", "kinds", "uris")
+
+    def __init__(self, call: Call, kinds: frozenset[str], uris: frozenset[str]) -> None:
+        self.call, self.kinds, self.uris = call, kinds, uris
+
+    def tell(self, method: str, params: Params) -> None:
+        self.call.notify(method, {**params, "_meta": {SUBSCRIPTION_KEY: self.call.id}})
+
+
+class Subscriptions:
+    """Tells sessions and open listen requests what changed; several changes at once are told once."""
+
+    def __init__(self, readable: Callable[[Call, str], bool]) -> None:
+        self.composition: Composition | None = None
+        self._readable = readable
+        self._listening: set[Listening] = set()
+        self._changed: dict[Engine, set[str]] = {}
+        self._forwards: list[Callable[[str], None]] = []
+
+    # -- the client's wishes -----------------------------------------------------------------------------
+
+    def subscribe(self, call: Call, params: Params) -> Params:
+        handshake_only(call)
+        uri = text(params, "uri")
+        if not self._readable(call, uri):
+            raise ResourceNotFound(uri)
+        uris = call.session.local(Subscribed).uris
+        if uri not in uris and len(uris) >= call.session.composition.limits.subscriptions:
+            raise LimitExceeded("too many subscriptions in this session", data={"limit": "subscriptions"})
+        uris.add(uri)
+        return {}
+
+    def unsubscribe(self, call: Call, params: Params) -> Params:
+        handshake_only(call)
+        call.session.local(Subscribed).uris.discard(text(params, "uri"))
+        return {}
+
+    async def listen(self, call: Call, params: Params) -> Params:
+        """Stays open until the client cancels it or the server drains."""
+        stateless_only(call)
+        listening = self._listening_for(call, fields(params, "notifications"))
+        call.endless = True
+        self._listening.add(listening)
+        honoured: Params = {member: True for kind, member in KINDS.items() if kind in listening.kinds}
+        if listening.uris:
+            honoured["resourceSubscriptions"] = sorted(listening.uris)
+        try:
+            listening.tell("notifications/subscriptions/acknowledged", {"notifications": honoured})
+            await call.engine.pending()
+        except BaseException:
+            if call.cancelled or not call.session.composition.draining:
+                raise
+        finally:
+            self._listening.discard(listening)
+        return {"resultType": "complete", "_meta": {SUBSCRIPTION_KEY: call.id}}
+
+    def _listening_for(self, call: Call, wanted: Params) -> Listening:
+        uris = wanted.get("resourceSubscriptions", [])
+        if not is_array(uris) or not all(isinstance(uri, str) for uri in uris):
+            raise InvalidParams("Invalid params: resourceSubscriptions must be a list of URIs")
+        if len(uris) > call.session.composition.limits.subscriptions:
+            raise LimitExceeded("too many subscriptions in one request", data={"limit": "subscriptions"})
+        kinds = frozenset(kind for kind, member in KINDS.items() if wanted.get(member) is True)
+        return Listening(call, kinds, frozenset(uri for uri in uris if self._readable(call, uri)))
+
+    # -- the server's news -------------------------------------------------------------------------------
+
+    def changed(self, kind: str) -> None:
+        """The list of tools, prompts or resources is not what it was. From any thread."""
+        for engine in self._engines():
+            kinds = self._changed.setdefault(engine, set())
+            first = not kinds
+            kinds.add(kind)
+            if first and not _run(engine, partial(self._tell_changes, engine)):
+                del self._changed[engine]
+
+    def updated(self, uri: str, principal: str | None = None) -> None:
+        """A resource's contents changed, for everybody or for one principal. From any thread."""
+        for forward in self._forwards if principal is None else ():
+            forward(uri)
+        for engine in self._engines():
+            _run(engine, partial(self._tell_updated, engine, uri, principal))
+
+    def _engines(self) -> set[Engine]:
+        """The loops on which somebody may want to hear of changes."""
+        sessions = list(self.composition.sessions) if self.composition is not None else []
+        listening = [each.call.engine for each in list(self._listening)]
+        return {session.engine for session in sessions if session.engine.ready}.union(listening)
+
+    def forward(self, updated: Callable[[str], None]) -> None:
+        """Pass every update that is for everybody on, for one to the server this one is mounted on."""
+        self._forwards.append(updated)
+
+    def _tell_changes(self, engine: Engine) -> None:
+        for kind in sorted(self._changed.pop(engine, ())):
+            method = f"notifications/{kind}/list_changed"
+            for session in self._sessions(engine):
+                session.notify(method, {})
+            for listening in self._listening_on(engine):
+                if kind in listening.kinds:
+                    listening.tell(method, {})
+
+    def _tell_updated(self, engine: Engine, uri: str, principal: str | None) -> None:
+        for session in self._sessions(engine):
+            subscribed = session.peek(Subscribed)
+            if subscribed is not None and uri in subscribed.uris and principal in (None, session.principal):
+                session.notify(UPDATED, {"uri": uri})
+        for listening in self._listening_on(engine):
+            if uri in listening.uris and principal in (None, listening.call.principal):
+                listening.tell(UPDATED, {"uri": uri})
+
+    def _listening_on(self, engine: Engine) -> list[Listening]:
+        return [each for each in list(self._listening) if each.call.engine is engine]
+
+    def _sessions(self, engine: Engine) -> Iterable[Session]:
+        """Sessions of one loop, opened by a handshake, that have said they are ready."""
+        assert self.composition is not None
+        sessions = [s for s in list(self.composition.sessions) if s.ready and s.engine is engine]
+        return [s for s in sessions if s.terms and _handshake(s.terms.profile)]
+
+
+def _handshake(profile: Any) -> bool:
+    return isinstance(profile, Dialect) and not profile.stateless
+
+
+def _run(engine: Engine, action: Callable[[], None]) -> bool:
+    """Run `action` on the engine's loop, behind what is ready there; False when that loop has ended."""
+    if engine.on_loop():
+        engine.soon(action)
+        return True
+    return engine.post(action)

@@ -1,0 +1,245 @@
+"""MCP tools (server features: tools): declaring, listing and calling them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
+
+from defserve.binding.packers import NOTHING, Aside, Misfit, Outcome, pack_any
+from defserve.binding.results import Returns
+from defserve.core.call import Call
+from defserve.core.registry import Registry
+from defserve.core.stages import Pipeline, surround
+from defserve.errors import InvalidParams, ProtocolError, UsageError
+from defserve.limits import Limits
+from defserve.protocols.mcp import content
+from defserve.protocols.mcp.failures import VENDOR, is_missing_capability, lone, tool_failure
+from defserve.protocols.mcp.function import Emitted, FindProvider, Function, nothing_injectable
+from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_running, checked_name, find, take_up_answers
+from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
+from defserve.protocols.mcp.listing import Listing
+from defserve.protocols.mcp.params import optional_fields, text
+from defserve.protocols.mcp.tools.param_headers import param_headers
+from defserve.wire.messages import Params
+
+RETURNS_KEY = VENDOR + "returns"
+TAGS_KEY = VENDOR + "tags"
+
+NO_HEADERS: Mapping[tuple[str, ...], str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOptions(ItemOptions):
+    """Everything a tool may say about itself, from decorator to registry.
+
+    `annotations` are MCP's hints (`readOnlyHint`, …). `structured` forces structured content on or off.
+    `schema` replaces the schema made from the signature. `security` says what the tool may do; it is read by the
+    extension that enforces it.
+    """
+
+    annotations: Mapping[str, Any] | None = None
+    structured: bool | None = None
+    schema: Mapping[str, Any] | None = None
+    tags: Sequence[str] = ()
+    security: Any = None
+
+
+class Tool(Item[ToolOptions]):
+    """A function with a name, ready to be listed and called."""
+
+    __slots__ = ("returns", "_param_headers")
+
+    kind = "tool"
+
+    def __init__(self, name: str, options: ToolOptions, function: Function, returns: Returns, owner: Any) -> None:
+        super().__init__(name, options, function, owner)
+        self.returns = returns
+        self._param_headers: Mapping[tuple[str, ...], str] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        options: ToolOptions | None = None,
+        *,
+        find_provider: FindProvider = nothing_injectable,
+        owner: Any = None,
+    ) -> Tool:
+        """Read a function into a tool. Raises UsageError for anything that could not be called."""
+        options = options or ToolOptions()
+        bound = Function(function, find_provider, inline=options.inline, schema=options.schema)
+        name = checked_name("tool", options.name, bound.signature)
+        check_running(f"tool {name!r}", options, bound.signature)
+        return cls(name, options, bound, Returns.of(bound.signature, options.structured), owner)
+
+    def renamed(self, name: str) -> Tool:
+        """The same tool under another name, for mounting."""
+        renamed = Tool(name, replace(self.options, name=name), self.function, self.returns, self.owner)
+        renamed.facets, renamed.is_dangerous = self.facets, self.is_dangerous
+        return renamed
+
+    @property
+    def param_headers(self) -> Mapping[tuple[str, ...], str]:
+        """The arguments that clients repeat as HTTP headers. Raises UsageError where the schema breaks their rules."""
+        if self._param_headers is None:
+            try:
+                self._param_headers = param_headers(self.function.arguments.schema)
+            except ValueError as error:
+                raise UsageError(f"tool {self.name!r}: {error}", where=self.where) from None
+        return self._param_headers
+
+    @property
+    def may_annotate(self) -> bool:
+        """Whether its schema may hold annotations at all; found without making it."""
+        return self.function.arguments.may_annotate
+
+    def check(self, limits: Limits) -> None:
+        super().check(limits)
+        if self.may_annotate:
+            _ = self.param_headers
+
+    def describe(self, dialect: Dialect) -> Params:
+        """The tool as `tools/list` shows it to a peer of this version."""
+        options, has = self.options, dialect.has
+        described: Params = {
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": self.function.arguments.schema,
+        }
+        vendor: Params = {}
+        output = self.returns.schema
+        if output is not None and "structured" in has and ("any_structured" in has or output.get("type") == "object"):
+            described["outputSchema"] = output
+        elif output is not None or self.returns.scalar is not None:
+            vendor[RETURNS_KEY] = self.returns.scalar or output
+        if options.annotations and "tool_annotations" in has:
+            described["annotations"] = dict(options.annotations)
+        if options.tags:
+            vendor[TAGS_KEY] = list(options.tags)
+        return described | self.metadata(dialect, vendor)
+
+
+class Tools:
+    """The tools of a server: `tools/list` and `tools/call`."""
+
+    def __init__(self) -> None:
+        self.registry: Registry[Tool] = Registry("tool")
+        self._listing = Listing("tools", self.registry, Tool.describe)
+        self._annotated: Mapping[str, Mapping[tuple[str, ...], str]] = {}
+        self._annotated_at = -1
+
+    def param_headers(self, name: Any) -> Mapping[tuple[str, ...], str]:
+        """Which arguments of a tool clients repeat as HTTP headers; read from its schema once."""
+        if self._annotated_at != self.registry.version:
+            version = self.registry.version
+            annotated = {name: tool.param_headers for name, tool in self.registry.items() if tool.may_annotate}
+            self._annotated, self._annotated_at = annotated, version
+        return self._annotated.get(name, NO_HEADERS) if self._annotated and isinstance(name, str) else NO_HEADERS
+
+    def scopes(self, name: str) -> Sequence[str]:
+        """What a caller's token must hold to use a tool."""
+        tool = self.registry.get(name)
+        return tool.options.scopes if tool is not None else ()
+
+    def list(self, call: Call, params: Params) -> Any:
+        return self._listing.page(call, params)
+
+    async def call(self, call: Call, params: Params) -> Params:
+        """Admit, bind, judge, hold, run. Whatever the tool does wrong becomes a result the model reads."""
+        tool = find(call, self.registry, text(params, "name"))
+        arguments, seconds = optional_fields(params, "arguments"), tool.begin(call)
+        if not ANSWERS.isdisjoint(params):
+            await take_up_answers(call)
+        try:
+            pipeline = call.terms.table.pipeline(tool)
+            if not pipeline.empty:
+                return await self._run_staged(call, tool, arguments, seconds, pipeline)
+            function = tool.function
+            return _result(call, tool, await function.run(call, function.arguments.validate(arguments), seconds))
+        except ProtocolError:
+            raise
+        except Exception as raised:
+            error = lone(raised)
+            if isinstance(error, Misfit):
+                error = _placed(error, tool)
+            if is_missing_capability(error, dialect_of(call)):
+                raise error from None
+            worded = call.terms.table.failure(call, error)
+            if worded is None:
+                return tool_failure(call, error)
+            if "result" not in worded:
+                raise error from None  # only the session can answer with an error; it asks for the words again
+            return worded["result"]
+
+    async def _run_staged(
+        self, call: Call, tool: Tool, arguments: Params | None, seconds: float, pipeline: Pipeline
+    ) -> Params:
+        from contextlib import AsyncExitStack
+
+        async with AsyncExitStack() as audits:
+            await surround(audits, (audit(call, tool) for audit in pipeline.audits))
+            await pipeline.admit(call, tool)
+            kwargs = tool.function.arguments.validate(arguments)
+            await pipeline.judge(call, tool, kwargs)
+            async with AsyncExitStack() as holds:
+                await surround(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
+                return _result(call, tool, await tool.function.run(call, kwargs, seconds))
+
+
+def is_unknown_tool(error: BaseException, call: Call) -> TypeGuard[InvalidParams]:
+    """Whether this is what `find` says of a tool that is not there, or not there for this caller."""
+    return (
+        isinstance(error, InvalidParams)
+        and call.method == "tools/call"
+        and error.message == f"Unknown tool: {call.params.get('name')}"
+    )
+
+
+def _result(call: Call, tool: Tool, value: Any) -> Params:
+    """What was returned, after what was emitted on the way, as `CallToolResult`."""
+    emitted, dialect = call.peek(Emitted), dialect_of(call)
+    outcome = tool.returns.pack(value) if emitted is None else _joined(tool, value, emitted)
+    limit = call.session.composition.limits.response
+    found: Params = {"content": content.blocks(outcome.said, dialect, limit)}
+    structured = outcome.structured
+    if structured is not NOTHING and "structured" in dialect.has:
+        if isinstance(structured, dict) or "any_structured" in dialect.has:
+            found["structuredContent"] = structured
+    return found
+
+
+def _placed(error: Misfit, tool: Tool) -> Misfit:
+    """The complaint with its place. Its traceback ends in the framework: the function has returned."""
+    signature = tool.function.signature
+    if error.forgotten.startswith("ctx.") and signature.flow == "sync":
+        fix = f"write ctx.wait({error.forgotten}), or make it async def"
+        error = Misfit(f"{error.forgotten} was not awaited, and {signature.name} is a plain def: {fix}")
+    error.add_note(f"{signature.name} is at {tool.where}")
+    return error
+
+
+def _joined(tool: Tool, value: Any, emitted: Emitted) -> Outcome:
+    given = tool.returns.join(emitted.parts)
+    if tool.function.streams:
+        return given
+    outcome = tool.returns.pack(value)
+    return Outcome(given.parts + outcome.parts, outcome.structured)
+
+
+def pieces(call: Call, part: Any) -> list[Params]:
+    """Something that the tool of a call has just yielded or, as an `Aside`, emitted: its content blocks."""
+    parts = pack_any(part.part).parts if isinstance(part, Aside) else call.subject.returns.pack(part).parts
+    return content.blocks(parts, dialect_of(call))
+
+
+def so_far(call: Call) -> list[Params]:
+    """The content that the tool of a call has yielded and emitted by now, as its result would hold it."""
+    emitted = call.peek(Emitted)
+    if emitted is None or not emitted.parts:
+        return []
+    try:
+        # A copy: a worker thread may go on adding.
+        return content.blocks(call.subject.returns.join(list(emitted.parts)).parts, dialect_of(call))
+    except Misfit:
+        return []

@@ -1,0 +1,33 @@
+"""`tools/validate`: would these arguments be taken? Answered without running the tool."""
+
+from __future__ import annotations
+
+from defserve.core.call import Call
+from defserve.core.registry import Registry
+from defserve.errors import BadArguments, Rejected
+from defserve.protocols.mcp.items import find
+from defserve.protocols.mcp.params import optional_fields, text
+from defserve.protocols.mcp.tools.tools import Tool
+from defserve.wire.messages import Params
+
+
+class Validation:
+    """Beside `tools/call`, for everyone who may call: a tool that is hidden or forbidden is so here, too."""
+
+    def __init__(self, tools: Registry[Tool]) -> None:
+        self._tools = tools
+
+    async def validate(self, call: Call, params: Params) -> Params:
+        """`valid`, and where it is false the `problems`, each a `field` and a `reason`, as a call would tell them."""
+        name, arguments = text(params, "name"), optional_fields(params, "arguments")
+        tool = find(call, self._tools, name)
+        call.subject = tool
+        # What a guard thinks of an argument is for those who may use the tool.
+        await call.terms.table.pipeline(tool).admit(call, tool)
+        try:
+            tool.function.arguments.validate(arguments)
+        except BadArguments as error:
+            return {"valid": False, "problems": [{"field": p.field, "reason": p.reason} for p in error.problems]}
+        except Rejected as error:
+            return {"valid": False, "problems": [{"field": "", "reason": error.message}]}
+        return {"valid": True, "problems": []}

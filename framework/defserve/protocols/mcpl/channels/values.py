@@ -1,0 +1,171 @@
+"""MCPL §14.2–14.3: channels, their messages and what a host makes of them, as authors see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic_core import to_jsonable_python
+
+from defserve.errors import InvalidParams, UsageError
+from defserve.protocols.mcp.params import text
+from defserve.protocols.mcpl.content import Sendable, blocks
+from defserve.protocols.mcpl.instants import instant
+from defserve.wire.jsonvalue import is_array, is_object
+from defserve.wire.messages import Params
+
+Direction = Literal["outbound", "inbound", "bidirectional"]
+DIRECTIONS = ("outbound", "inbound", "bidirectional")
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A destination of messages. `id` is unique within a server: `discord:acme/#general`.
+
+    `label` is what people read, the id where it is left out. `address` is what it was opened with (any model, or a
+    mapping). `type` is that of its `server.channels(…)` unless it is another's, such as a channel of the host.
+    """
+
+    id: str
+    label: str = ""
+    direction: Direction = "bidirectional"
+    address: Any = None
+    metadata: Mapping[str, Any] | None = None
+    type: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise UsageError("a channel has no id", fix='Channel("discord:#general", "#general")')
+        if self.direction not in DIRECTIONS:
+            raise UsageError(
+                f"Channel({self.id!r}, direction={self.direction!r})", fix=f"use one of {', '.join(DIRECTIONS)}"
+            )
+        try:
+            to_jsonable_python((self.address, self.metadata))
+        except ValueError as error:
+            raise UsageError(
+                f"Channel({self.id!r}): its address or metadata has no JSON form ({error})", fix="use plain values"
+            ) from None
+
+    def wire(self, type: str) -> Params:
+        """The descriptor (§14.2)."""
+        described: Params = {
+            "id": self.id,
+            "type": self.type or type,
+            "label": self.label or self.id,
+            "direction": self.direction,
+        }
+        if self.address is not None:
+            described["address"] = to_jsonable_python(self.address, by_alias=True, exclude_none=True)
+        if self.metadata is not None:
+            described["metadata"] = dict(self.metadata)
+        return described
+
+    @classmethod
+    def read(cls, found: Any) -> Channel:
+        """A descriptor of a host's. Raises InvalidParams for one without an id; else tolerant."""
+        if not is_object(found) or not found.get("id"):
+            raise InvalidParams("Invalid params: a channel must be an object with an id")
+        direction, metadata, label, type = (found.get(name) for name in ("direction", "metadata", "label", "type"))
+        return cls(
+            id=text(found, "id"),
+            label=label if isinstance(label, str) else "",
+            direction=direction if direction in DIRECTIONS else "bidirectional",
+            address=found.get("address"),
+            metadata=metadata if is_object(metadata) else None,
+            type=type if isinstance(type, str) else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who wrote a message."""
+
+    id: str
+    name: str = ""
+
+    def wire(self) -> Params:
+        """As a host is told (§14); without a name, the id stands for it."""
+        return {"id": self.id, "name": self.name or self.id}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message that came in on a channel, given as a Channel or by its id.
+
+    An id of the service's own lets a host recognise a message that is delivered again; else one is made up.
+    """
+
+    channel: Channel | str
+    content: Sendable
+    author: Author | str
+    id: str = field(default_factory=lambda: _new_id())
+    thread: str | None = None
+    timestamp: datetime | str | None = None
+    metadata: Mapping[str, Any] | None = None
+
+    @property
+    def channel_id(self) -> str:
+        """The channel's id, whichever way it was named."""
+        return self.channel if isinstance(self.channel, str) else self.channel.id
+
+    def wire(self) -> Params:
+        """As in `channels/incoming`. Raises UsageError for content that MCPL cannot carry."""
+        author = self.author if isinstance(self.author, Author) else Author(self.author)
+        described: Params = {"channelId": self.channel_id, "messageId": self.id}
+        if self.thread is not None:
+            described["threadId"] = self.thread
+        described |= {
+            "author": author.wire(),
+            "timestamp": instant(self.timestamp),
+            "content": blocks(self.content),
+            "metadata": dict(self.metadata or {}),
+        }
+        return described
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceipt:
+    """What became of a message at one host: whether it was accepted, in which conversation, or the reason why not.
+
+    `session` is that host's; `inbox` is the URI of the resource where the message waits, where it could not be sent.
+    """
+
+    message_id: str
+    accepted: bool
+    conversation_id: str | None = None
+    reason: str | None = None
+    session: Any = None
+    inbox: str | None = None
+
+
+def receipts(messages: list[Params], answer: Any, session: Any) -> list[MessageReceipt]:
+    """One for each message, from a host's answer. A host that says nothing in detail has accepted them all."""
+    ids: list[str] = [message["messageId"] for message in messages]
+    results = answer.get("results") if is_object(answer) else None
+    if not is_array(results):
+        accepted = not is_object(answer) or answer.get("accepted") is not False
+        return [MessageReceipt(id, accepted, session=session) for id in ids]
+    told: dict[Any, Params] = {result.get("messageId"): result for result in results if is_object(result)}
+    return [_receipt(id, told.get(id), session) for id in ids]
+
+
+def _receipt(id: str, told: Params | None, session: Any) -> MessageReceipt:
+    if told is None:
+        return MessageReceipt(id, False, reason="the host said nothing of it", session=session)
+    conversation, reason = told.get("conversationId"), told.get("reason")
+    return MessageReceipt(
+        id,
+        told.get("accepted") is True,
+        conversation if isinstance(conversation, str) else None,
+        reason if isinstance(reason, str) else None,
+        session,
+    )
+
+
+def _new_id() -> str:
+    import secrets
+
+    return f"msg_{secrets.token_hex(12)}"

@@ -1,0 +1,172 @@
+"""MCPL §8: the state of a feature set, as its author has it: declared once, then asked for its checkpoints.
+
+notebooks = notes.state(Notebook, keep=1000)
+…
+for checkpoint in await notebooks.checkpoints():        # inside a call: the caller's
+    print(checkpoint.id, await notebooks.at(checkpoint))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+
+from defserve.core.session import Session
+from defserve.errors import UsageError
+from defserve.protocols.mcpl.errors import CheckpointNotFound, StateRefused
+from defserve.protocols.mcpl.extension import CURRENT
+from defserve.protocols.mcpl.state.binding import StateProvider
+from defserve.protocols.mcpl.state.call import Holding
+from defserve.protocols.mcpl.state.owner import EVERYONE, Per, Unowned, owner_of, session_owner
+from defserve.protocols.mcpl.state.turns import Turns
+from defserve.protocols.mcpl.state.values import Values, summary
+from defserve.stores.checkpoints.diffs import Op
+from defserve.stores.checkpoints.store import CheckpointStore
+from defserve.stores.checkpoints.tree import Checkpoint, Gone, Retention, TreeKey
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.protocols.mcpl.feature_sets import FeatureSet
+    from defserve.protocols.mcpl.state.section import Stating
+    from defserve.stores.store import Store
+
+M = TypeVar("M")
+
+Mode = Literal["patch", "data", "opaque"]
+Concurrency = Literal["serial", "branch"]
+
+
+class StateOptions(NamedTuple):
+    """How a state is kept, and what hosts get of it.
+
+    `keep` and `ttl` (seconds) bound what can be gone back to. `mode`: hosts get patches, the whole, or only the
+    checkpoints' names. `per`: whose it is. `concurrency`: calls on one tree come one after another, or each on a
+    branch of its own.
+    """
+
+    keep: int | None = 1000
+    ttl: float | None = None
+    mode: Mode = "patch"
+    per: Per = "principal"
+    concurrency: Concurrency = "serial"
+    store: str | Store | None = None
+
+    def check(self, subject: str) -> None:
+        """Raises UsageError."""
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise UsageError(
+                    f"{subject}: {name}={getattr(self, name)!r}", fix=f"use one of {', '.join(map(repr, known))}"
+                )
+        Retention(self.keep, self.ttl)
+
+
+_CHOICES = {
+    "mode": ("patch", "data", "opaque"),
+    "per": ("principal", "session", "server"),
+    "concurrency": ("serial", "branch"),
+}
+
+
+class States(Generic[M]):
+    """The state of a feature set: one tree of checkpoints for each of its owners. Made by `set.state(Model)`.
+
+    Whose checkpoints are meant: the caller's inside a call or hook; elsewhere `owner` says it, a principal or, for a
+    state per session, a session. What was never there or is no longer kept raises CheckpointNotFound.
+    """
+
+    def __init__(self, section: Stating, feature_set: FeatureSet, model: type[M], options: StateOptions) -> None:
+        options.check(f"state of {feature_set.name!r}")
+        self.feature_set, self.model = feature_set, model
+        self.mode: Mode = options.mode
+        self.per: Per = options.per
+        self.concurrency: Concurrency = options.concurrency
+        self.retention = Retention(options.keep, options.ttl)
+        self._section, self._trees = section, None
+        self.store = section.store_of(options.store)
+        self.turns = Turns(self.store)
+        self.values = Values(model, f"state of {self.name!r}")
+
+    def __repr__(self) -> str:
+        return f"<state of {self.name}>"
+
+    @property
+    def name(self) -> str:
+        return self.feature_set.name
+
+    # -- for authors -------------------------------------------------------------------------------------
+
+    async def checkpoints(self, *, owner: str | Session | None = None) -> list[Checkpoint]:
+        """All that can be gone back to, in the order of their making."""
+        return await (await self.trees()).checkpoints(self._key(owner))
+
+    async def branches(self, *, owner: str | Session | None = None) -> list[Checkpoint]:
+        """The ends of the tree, that nothing was built on."""
+        return await (await self.trees()).branches(self._key(owner))
+
+    async def diff(self, a: Checkpoint | str, b: Checkpoint | str, *, owner: str | Session | None = None) -> list[Op]:
+        """The RFC 6902 patch that leads from one checkpoint to another."""
+        with found():
+            return await (await self.trees()).diff(self._key(owner, names=True), _id(a), _id(b))
+
+    async def at(self, checkpoint: Checkpoint | str | None = None, *, owner: str | Session | None = None) -> M:
+        """The state as it was at a checkpoint, or as it is now: a copy, which nothing is kept of."""
+        id = None if checkpoint is None else _id(checkpoint)
+        with found():
+            held = await (await self.trees()).hold(self._key(owner, names=id is not None), id)
+        with self.fitting():
+            return self.values.read(held.before)
+
+    # -- for the section ---------------------------------------------------------------------------------
+
+    def state_provider(self) -> StateProvider:
+        """What a parameter is given that names this state: `Annotated[Model, notebooks]`."""
+        return StateProvider(self)
+
+    def holding(self, call: Call) -> Holding:
+        return Holding(self, call)
+
+    async def trees(self) -> CheckpointStore:
+        if self._trees is None:
+            self._trees = await self._section.trees_of(self)
+        return self._trees
+
+    @contextmanager
+    def fitting(self) -> Generator[None]:
+        """Inside, a content that does not fit the model is StateRefused."""
+        try:
+            yield
+        except ValueError as error:
+            raise StateRefused(f"The state does not fit its model: {summary(error)}", featureSet=self.name) from None
+
+    def _key(self, owner: str | Session | None, *, names: bool = False) -> TreeKey:
+        return TreeKey(self.name, self._owner(owner, names))
+
+    def _owner(self, owner: str | Session | None, names: bool) -> str:
+        if self.per == "server":
+            return EVERYONE
+        if isinstance(owner, Session):
+            return session_owner(owner)
+        if owner is not None:
+            return owner
+        call = CURRENT.get()
+        if call is None:
+            raise UsageError(f"{self!r}: outside a call nobody knows whose is meant", fix="say owner=…")
+        caller = owner_of(call, self.per)
+        if not (caller.has_head or names):
+            raise Unowned  # what others did from there is none of its business
+        return caller.id
+
+
+@contextmanager
+def found() -> Generator[None]:
+    """Inside, a checkpoint that is not there is CheckpointNotFound."""
+    try:
+        yield
+    except Gone as gone:
+        raise CheckpointNotFound(gone.data["checkpoint"]) from None
+
+
+def _id(checkpoint: Checkpoint | str) -> str:
+    return checkpoint if isinstance(checkpoint, str) else checkpoint.id

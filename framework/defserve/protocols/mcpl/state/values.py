@@ -1,0 +1,88 @@
+"""The values of a state's model: each call has one of its own, read from JSON and written to it again.
+
+What a call leaves is read once more, to be sure that it can be. The next call is given what came of that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+from defserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from defserve.stores.checkpoints.contents import Content
+
+M = TypeVar("M")
+
+
+class _Known(NamedTuple, Generic[M]):
+    """A content as the model writes it; and a value of it that nobody has seen, until one is given it."""
+
+    text: bytes
+    unseen: list[M]
+
+
+class Values(Generic[M]):
+    """Raises UsageError for a model that cannot be kept, or does not give a state to begin with."""
+
+    def __init__(self, model: type[M], subject: str) -> None:
+        self._adapter = _adapter(model)
+        self._fresh = self._checked_fresh(model, subject)
+        self._known: WeakKeyDictionary[Content, _Known[M]] = WeakKeyDictionary()
+
+    def take(self, content: Content | None) -> tuple[M, bytes]:
+        """A value of the caller's own, of a content or of none yet, and its text. Raises ValueError as `read` does."""
+        known = self._known.get(content) if content is not None else None
+        if known is not None:
+            return known.unseen.pop() if known.unseen else self.read(content), known.text
+        value = self.read(content)
+        text = self.dump(value)
+        if content is not None:
+            self._known[content] = _Known(text, [])
+        return value, text
+
+    def give(self, content: Content, value: M) -> None:
+        """Leave a value of a content, that nobody has, to the next one who takes it."""
+        self._known[content] = _Known(self.dump(value), [value])
+
+    def read(self, content: Content | None) -> M:
+        """A value of the caller's own. Raises ValueError if the content does not fit."""
+        return self._adapter.validate_json(self._fresh if content is None else content.encoded)
+
+    def dump(self, value: M) -> bytes:
+        return self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings=False)
+
+    def _checked_fresh(self, model: type[M], subject: str) -> bytes:
+        try:
+            fresh = self.dump(model())
+            self._adapter.validate_json(fresh)
+            return fresh
+        except (ValueError, TypeError) as error:
+            raise UsageError(
+                f"{subject}: {model.__name__}() does not give the state to begin with: {summary(error)}",
+                fix="give every field a default",
+            ) from None
+
+
+def summary(error: Exception) -> str:
+    """The first thing that is wrong, in one line and without the values."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return type(error).__name__
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+def _adapter(model: type[M]) -> TypeAdapter[M]:
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return TypeAdapter(model)
+    except PydanticUserError as error:
+        raise UsageError(f"state: {model!r} cannot be kept as JSON", fix="use a pydantic model") from error

@@ -1,0 +1,155 @@
+"""MCPL §8.2–8.4: state in requests and results. What comes from a host is content to be checked, never trusted.
+
+With `checkpoint` and `state`, the latter is the content and the former its lineage (A18). Without a handshake both
+travel in the params, or in `_meta` where a client cannot add params; the result has its state in both places.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from defserve.core.call import Call
+from defserve.errors import InvalidParams
+from defserve.protocols.mcp.failures import VENDOR
+from defserve.protocols.mcp.params import meta, text
+from defserve.protocols.mcpl.errors import StateRefused
+from defserve.protocols.mcpl.policies import is_stateless, live
+from defserve.stores.checkpoints.store import CheckpointStore, Commit, Held
+from defserve.stores.checkpoints.tree import Gone, TreeKey
+from defserve.wire.jsonvalue import is_object
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcpl.state.states import States
+
+STATE_KEY: Final = VENDOR + "state"
+REMEMBERED: Final = 256
+LONGEST_ID: Final = 256
+
+
+class Told:
+    """The checkpoints that this session's host has the content of, the latest ones."""
+
+    __slots__ = ("_digests",)
+
+    def __init__(self) -> None:
+        self._digests: OrderedDict[str, bytes] = OrderedDict()
+
+    def add(self, id: str, name: str, content: bytes) -> None:
+        self._digests[id] = _digest(name, content)
+        if len(self._digests) > REMEMBERED:
+            self._digests.popitem(last=False)
+
+    def knows(self, id: str | None) -> bool:
+        return id in self._digests
+
+    def find(self, name: str, content: bytes) -> str | None:
+        """The latest checkpoint of a set with this content."""
+        wanted = _digest(name, content)
+        return next((id for id, digest in reversed(self._digests.items()) if digest == wanted), None)
+
+
+class Given(NamedTuple):
+    """What a request says of state. `names`: it says where to start, be it with null."""
+
+    checkpoint: str | None = None
+    state: Any = None
+    names: bool = False
+
+    @property
+    def has_content(self) -> bool:
+        return self.state is not None
+
+    @property
+    def starts_elsewhere(self) -> bool:
+        """Whether it need not start at the head, so that what comes of it is a branch."""
+        return self.checkpoint is not None or self.has_content
+
+
+NOTHING: Final = Given()
+
+
+def given(call: Call) -> Given:
+    """What the request brings; nothing from a host that does not speak MCPL. Raises InvalidParams."""
+    if live(call) is None:
+        return NOTHING
+    source: Params = call.params
+    if is_stateless(call) and not ("state" in source or "checkpoint" in source):
+        mirrored = meta(call.params).get(STATE_KEY)
+        source = mirrored if is_object(mirrored) else {}
+    checkpoint = checkpoint_in(source) if source.get("checkpoint") is not None else None
+    return Given(checkpoint, source.get("state"), "checkpoint" in source or "state" in source)
+
+
+def checkpoint_in(params: Params) -> str:
+    """Raises InvalidParams for what is no text, or too long to be repeated in an error."""
+    found = text(params, "checkpoint")
+    if len(found) > LONGEST_ID:
+        raise InvalidParams(f"Invalid params: checkpoint has more than {LONGEST_ID} characters")
+    return found
+
+
+async def start(trees: CheckpointStore, key: TreeKey, given: Given, call: Call, *, has_head: bool) -> Held:
+    """Where a call starts. Raises Gone, Tampered and LimitExceeded."""
+    if not given.has_content:
+        if given.checkpoint is None and not has_head:
+            return Held(key, await trees.load(key))
+        return await trees.hold(key, given.checkpoint)
+    adopted = await trees.adopt(key, given.state, checkpoint=given.checkpoint)
+    if given.checkpoint is not None or adopted.before is None:
+        return adopted
+    return await _recognised(trees, key, adopted.before.encoded, call, has_head=has_head) or adopted
+
+
+async def _recognised(
+    trees: CheckpointStore, key: TreeKey, content: bytes, call: Call, *, has_head: bool
+) -> Held | None:
+    """The checkpoint that a content alone is known to be of: one the host was told of, or the head."""
+    told = call.session.peek(Told)
+    id = told.find(key.feature_set, content) if told is not None else None
+    if id is not None:
+        try:
+            return await trees.hold(key, id)
+        except Gone:
+            pass
+    held = await trees.hold(key) if has_head else None
+    return held if held is not None and held.before is not None and held.before.encoded == content else None
+
+
+def tell(call: Call, states: States[Any], made: Commit, result: Params) -> None:
+    """Add what became of the state to the result (§8.2, §8.3)."""
+    at = made.checkpoint
+    state: Params = {"checkpoint": at.id, "parent": at.parent, "featureSet": states.name}
+    if states.mode != "opaque":
+        patch = made.patch() if states.mode == "patch" and _has(call, at.parent) else None
+        most = call.session.composition.limits.patch_operations
+        if patch is not None and len(patch) <= most:
+            state["patch"] = patch
+        else:
+            state["data"] = made.content
+    result["state"] = state
+    if is_stateless(call):
+        result["_meta"] = {**(result.get("_meta") or {}), STATE_KEY: state}
+    elif states.mode != "opaque" and made.made is not None:
+        call.session.local(Told).add(at.id, states.name, made.made.content.encoded)
+
+
+def _has(call: Call, parent: str | None) -> bool:
+    """Whether the host can apply a patch on this checkpoint: it named it, brought its content, or was told of it."""
+    if parent is None:
+        return False
+    brought = given(call)
+    told = call.session.peek(Told)
+    return brought.checkpoint == parent or brought.has_content or (told is not None and told.knows(parent))
+
+
+def refuse_content(given: Given, states: States[Any]) -> None:
+    """Raises StateRefused for a content of a state that hosts never get to see."""
+    if given.has_content and states.mode == "opaque":
+        raise StateRefused("This state is kept by the server; send its checkpoint instead", featureSet=states.name)
+
+
+def _digest(name: str, content: bytes) -> bytes:
+    return sha256(b"%b\0%b" % (name.encode(), content)).digest()

@@ -1,0 +1,153 @@
+"""MGP §5: access control. Which tools an agent sees and calls, and the methods by which an admin changes that.
+
+An agent is whoever the transport authenticated: an `agent_id` in params only ever says whom an admin talks about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from defserve.core.call import Call
+from defserve.errors import InvalidParams, MethodNotFound, UsageError
+from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mcp.params import text
+from defserve.protocols.mgp import instants
+from defserve.protocols.mgp.access.policy import AccessPolicy, Decision, Entry, EntryStore, MemoryEntries
+from defserve.protocols.mgp.errors import AccessDenied
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.tools.tools import Tool
+    from defserve.protocols.mgp.extension import MGP
+
+__all__ = ["Access", "AccessPolicy", "Decision", "Entry", "EntryStore", "MemoryEntries"]
+
+REFUSED = "dev.defserve.access_refused"
+NO_ENTRY = "there is no such entry"
+# The members of an entry that are the admin's to say.
+GIVEN = ("entry_type", "agent_id", "tool_name", "permission", "justification")
+
+
+class Access:
+    """`mgp/access/*`, and the gate before every tool of a server with an AccessPolicy. `clock` is the wall clock."""
+
+    def __init__(self, mgp: MGP, *, clock: Callable[[], datetime] = instants.now) -> None:
+        policy = mgp.options.access
+        if policy is None:
+            raise UsageError("this server has no access policy", fix="make it with Server(access=AccessPolicy(…))")
+        self._mgp, self.policy, self.clock = mgp, policy, clock
+        # What agents see of the tools follows from the entries, so a change here is a change of that list.
+        policy.watch(mgp.tools.touch)
+
+    # -- the gate ----------------------------------------------------------------------------------------
+
+    def admit(self, call: Call, tool: Tool) -> None:
+        """Raises AccessDenied unless the caller may use the tool."""
+        agent, decision = identity(call.session).id, self._decide(call, tool.name)
+        if decision.permission == "deny":
+            raise AccessDenied(
+                f"{agent} has no access to {tool.name} ({decision.source}): ask an admin of this server for it",
+                details={"tool": tool.name, "agent_id": agent, "source": decision.source},
+            )
+
+    def visible(self, call: Call, item: Any) -> bool:
+        """Whether the caller sees an item. At the call itself every tool is seen: there `admit` says no, and why."""
+        if item.kind != "tool" or call.method == "tools/call":
+            return True
+        return self._decide(call, item.name).permission == "allow"
+
+    def view(self, call: Call) -> object:
+        """The rules that hold for the caller now: a list is remembered for as long as, and for all to whom, they do."""
+        return self.policy.rules(identity(call.session).id, self.clock())
+
+    def _decide(self, call: Call, tool_name: str) -> Decision:
+        return self.policy.decide(identity(call.session).id, tool_name, self.clock())
+
+    # -- methods (§5.4) ----------------------------------------------------------------------------------
+
+    def query(self, call: Call, params: Params) -> Params:
+        """Whether an agent may use a tool, or, without one, the server at large."""
+        self._check(call, params)
+        decision = self.policy.decide(text(params, "agent_id"), _tool_name(params), self.clock())
+        return {
+            "permission": decision.permission,
+            "source": decision.source,
+            "granted_by": decision.granted_by,
+            "granted_at": instants.wire(decision.granted_at),
+            "expires_at": instants.wire(decision.expires_at),
+        }
+
+    async def grant(self, call: Call, params: Params) -> Params:
+        """Put an entry in place; whoever it says granted it: it is the caller who did. Answers with the entry."""
+        self._check(call, params)
+        entry = self._entry(call, params)
+        event = "ACCESS_GRANTED" if entry.permission == "allow" else "ACCESS_REVOKED"
+        await call.in_thread(self._change, call, event, entry, partial(self.policy.grant, entry))
+        return self._wire(entry)
+
+    async def revoke(self, call: Call, params: Params) -> Params:
+        """Take an entry away. `revoked` says whether there was one."""
+        self._check(call, params)
+        agent_id, tool_name = text(params, "agent_id"), _tool_name(params)
+        if _needs_tool(params) != (tool_name is not None):
+            raise InvalidParams("Invalid params: a tool_grant has a tool_name, a server_grant has none")
+        entry = self.policy.entry(agent_id, tool_name)
+        if entry is None:
+            return {"revoked": False, "reason": NO_ENTRY}
+        change = partial(self.policy.revoke, agent_id, tool_name)
+        revoked = await call.in_thread(self._change, call, "ACCESS_REVOKED", entry, change)
+        return {"revoked": True, **self._wire(revoked)} if revoked else {"revoked": False, "reason": NO_ENTRY}
+
+    def _check(self, call: Call, params: Params) -> None:
+        if not self.policy.admins:
+            raise MethodNotFound(f"Method not found: {call.method}")
+        caller = identity(call.session)
+        if not self.policy.is_admin(caller):
+            self._mgp.audit.report(call, REFUSED, result="BLOCKED", details={"method": call.method})
+            raise AccessDenied(f"{caller.id} is not an admin of this server", details={"agent_id": caller.id})
+        if text(params, "server_id") != self._mgp.server_id:
+            raise InvalidParams(f"Invalid params: server_id must be {self._mgp.server_id!r}, this server's own")
+
+    def _entry(self, call: Call, params: Params) -> Entry:
+        given: Any = {name: params.get(name) for name in GIVEN}
+        try:
+            return Entry(
+                **given,
+                granted_by=identity(call.session).id,
+                granted_at=self.clock(),
+                expires_at=instants.read(params.get("expires_at"), "expires_at"),
+            )
+        except UsageError as error:
+            raise InvalidParams(f"Invalid params: {error.problem}") from None
+
+    def _change(self, call: Call, event: str, entry: Entry, change: Callable[[], Entry | None]) -> Entry | None:
+        """What cannot be written down does not happen. In a thread: log and store may wait for the disk."""
+        self._mgp.audit.report(call, event, tool=entry.tool_name, details=self._wire(entry), durable=True)
+        return change()
+
+    def _wire(self, entry: Entry) -> Params:
+        return {
+            "entry_type": entry.entry_type,
+            "agent_id": entry.agent_id,
+            "server_id": self._mgp.server_id,
+            "tool_name": entry.tool_name,
+            "permission": entry.permission,
+            "granted_by": entry.granted_by,
+            "granted_at": instants.wire(entry.granted_at),
+            "expires_at": instants.wire(entry.expires_at),
+            "justification": entry.justification,
+        }
+
+
+def _tool_name(params: Params) -> str | None:
+    return None if params.get("tool_name") is None else text(params, "tool_name")
+
+
+def _needs_tool(params: Params) -> bool:
+    found = text(params, "entry_type")
+    if found not in ("server_grant", "tool_grant"):
+        raise InvalidParams("Invalid params: entry_type must be one of server_grant, tool_grant")
+    return found == "tool_grant"

@@ -1,0 +1,71 @@
+"""MGP §2: capability negotiation. What a client offered, and what of it this server takes up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from defserve.core.extension import Offer
+from defserve.wire.jsonvalue import is_array, is_object
+
+VERSION = "0.3.0"
+EXTENSION_ID = "dev.cloto/mgp"
+
+# Every extension name, old or new, and the sections of ours it switches on.
+SECTIONS: Mapping[str, frozenset[str]] = {
+    "security": frozenset({"permissions", "tool_security"}),
+    "permissions": frozenset({"permissions"}),
+    "tool_security": frozenset({"tool_security"}),
+    "access_control": frozenset({"access_control"}),
+    "audit": frozenset({"audit"}),
+    "code_safety": frozenset({"code_safety"}),
+    "lifecycle": frozenset({"lifecycle"}),
+    "streaming": frozenset({"streaming"}),
+    "bidirectional": frozenset({"callbacks", "events"}),
+    "callbacks": frozenset({"callbacks"}),
+    "events": frozenset({"events"}),
+    "discovery": frozenset({"discovery"}),
+    "tool_discovery": frozenset({"tool_discovery"}),
+}
+
+
+class Agreed:
+    """What was agreed with one peer: `extensions` in the peer's own words, `sections` in ours."""
+
+    __slots__ = ("extensions", "sections")
+
+    def __init__(self, extensions: tuple[str, ...], sections: frozenset[str]) -> None:
+        self.extensions, self.sections = extensions, sections
+
+
+def agree(offer: Offer, served: frozenset[str]) -> Agreed | None:
+    """The intersection of an offer with the sections served here; None where the conversation stays plain."""
+    offered = _offered(offer)
+    if offered is None:
+        return None
+    version, names = offered.get("version"), offered.get("extensions")
+    if not isinstance(version, str) or not is_array(names):
+        _log(f"capabilities.mgp needs a version and extensions, got {sorted(offered)}: going on without")
+        return None
+    if version.partition(".")[0] != VERSION.partition(".")[0]:
+        _log(f"the client speaks MGP {version[:32]!r}, this server {VERSION}: going on without")
+        return None
+    known = tuple(dict.fromkeys(n for n in names if isinstance(n, str) and SECTIONS.get(n, frozenset()) & served))
+    return Agreed(known, frozenset[str]().union(*(SECTIONS[name] & served for name in known)))
+
+
+def _offered(offer: Offer) -> Mapping[str, Any] | None:
+    capabilities = offer.capabilities
+    if offer.stateless:
+        extensions = capabilities.get("extensions")
+        found = extensions.get(EXTENSION_ID) if is_object(extensions) else None
+    else:
+        experimental = capabilities.get("experimental")
+        found = capabilities.get("mgp") or (experimental.get("mgp") if is_object(experimental) else None)
+    return found if is_object(found) else None
+
+
+def _log(text: str) -> None:
+    import logging
+
+    logging.getLogger("defserve").warning(text)

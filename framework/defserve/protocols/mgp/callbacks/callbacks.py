@@ -1,0 +1,121 @@
+"""MGP §13.4: callbacks. A question to the peer as a notification; the answer comes as a request of its own.
+
+Only the session and caller that were asked can answer, only once, and only while the call that asks waits.
+"""
+
+from __future__ import annotations
+
+from secrets import token_urlsafe
+from typing import TYPE_CHECKING, Any
+
+from defserve.core.call import Call
+from defserve.core.engine import Pending
+from defserve.core.extension import Outgoing
+from defserve.core.session import Session
+from defserve.errors import InvalidParams, PeerGone, TimedOut
+from defserve.protocols.mcp.params import text
+from defserve.protocols.mgp.callbacks.questions import Question, questions
+from defserve.stores.nonces import MemoryNonces
+from defserve.wire.codec import notification
+from defserve.wire.jsonvalue import is_object
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.asking.elicitation import Form
+    from defserve.protocols.mgp.extension import MGP
+
+REQUEST = "notifications/mgp.callback.request"
+REMEMBERED_ANSWERS = 4_096
+
+
+class Asked:
+    """What one session was asked and has not answered, by caller and callback; and which answers it has given.
+
+    Kept a session apart: none can use up the memory of another's answers.
+    """
+
+    __slots__ = ("waiting", "answered")
+
+    def __init__(self) -> None:
+        self.waiting: dict[tuple[str, str], Pending] = {}
+        self.answered = MemoryNonces(REMEMBERED_ANSWERS)
+
+
+class NotPending(InvalidParams):
+    """An answer nobody waits for. Does not tell whether there ever was such a callback, here or in another session."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Invalid params: no callback waits for this answer; it is unknown, answered, or over",
+            data={"error_type": "callback_not_pending"},
+        )
+
+
+class Callbacks:
+    """The asking side of callbacks. A road for `talkback`: see `talkback.Asker`."""
+
+    def __init__(self, mgp: MGP) -> None:
+        self.mgp = mgp
+
+    # -- asking ------------------------------------------------------------------------------------------
+
+    async def form(self, call: Call, message: str, form: Form) -> Params:
+        """Ask for the fields of a form one after another.
+
+        Raises Declined or Dismissed at the first that is refused, TimedOut at one that is not answered in time,
+        PeerGone if the peer leaves, ToolError for an answer that is none of the options.
+        """
+        return {name: question.read(await self._answer(call, question)) for name, question in questions(message, form)}
+
+    def notify(self, call: Call, message: str) -> None:
+        """Tell a person something that needs no answer. From any thread."""
+        call.notify(REQUEST, _request(call, token_urlsafe(24), "notification", message, []))
+
+    async def _answer(self, call: Call, question: Question) -> Any:
+        if call.settled or call.session.closed:
+            raise PeerGone(f"nobody is there to answer any more: {question.message}")
+        seconds = call.session.composition.limits.callback
+        id, waiting = token_urlsafe(24), call.session.local(Asked).waiting
+        place, answer = (call.principal, id), call.engine.pending()
+        waiting[place] = answer
+        params = _request(call, id, question.type, question.message, question.options)
+        params["timeout_ms"] = int(seconds * 1000)
+        try:
+            # Not call.notify: a notification may be left out for a slow reader, a question may not.
+            call.session.outlet(Outgoing(notification(REQUEST, params), call, asks=True))
+            return await call.engine.wait(answer, seconds)
+        except TimeoutError:
+            late = f"nobody answered within {seconds:g} s: {question.message}"
+            raise TimedOut(late, data={"timeout_ms": params["timeout_ms"]}) from None
+        finally:
+            del waiting[place]
+
+    # -- answers -----------------------------------------------------------------------------------------
+
+    def respond(self, call: Call, params: Params) -> Params:
+        """`mgp/callback/respond`. Raises InvalidParams for an answer nobody waits for, which changes nothing.
+
+        Takes no turn of the event loop, so that it can be served while the server drains or all its places are taken
+        by calls that wait for just this.
+        """
+        id = text(params, "callback_id")
+        if "response" not in params or is_object(params["response"]):
+            raise InvalidParams("Invalid params: response must be a text, a number, true, false, null, or a list")
+        asked = call.session.peek(Asked)
+        answer = asked.waiting.get((call.principal, id)) if asked is not None else None
+        seconds = call.session.composition.limits.callback
+        if asked is None or answer is None or not asked.answered.spend_now(id, ttl=seconds) or answer.done():
+            raise NotPending
+        answer.set_result(params["response"])
+        return {"accepted": True}
+
+    def closed(self, session: Session) -> None:
+        """Nobody will answer any more."""
+        asked = session.peek(Asked)
+        for answer in list(asked.waiting.values()) if asked is not None else ():
+            if not answer.done():
+                answer.set_exception(PeerGone("the peer has left"))
+
+
+def _request(call: Call, id: str, type: str, message: str, options: list[str]) -> Params:
+    return {"callback_id": id, "request_id": call.id, "type": type, "message": message, "options": options}

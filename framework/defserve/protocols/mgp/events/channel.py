@@ -1,0 +1,133 @@
+"""MGP §13.5: one event channel, as an author declares it, and what is emitted on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from secrets import token_urlsafe
+from typing import Any, Protocol, TypeAlias
+
+from pydantic_core import to_jsonable_python
+
+from defserve.auth.principals import Principal, checked_scopes
+from defserve.core.session import Session
+from defserve.errors import UsageError
+from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mcp.lifecycle import LOG_LEVELS
+from defserve.protocols.mgp import instants
+from defserve.wire.codec import encode
+from defserve.wire.messages import Params
+
+LONGEST_NAME = 128
+_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+Audience: TypeAlias = "str | Principal | Session | None"
+"""Whom an event is for: everybody who subscribed, the sessions of one principal, or one session."""
+
+
+class Publisher(Protocol):
+    def publish(self, event: Event) -> None: ...
+
+
+class Event:
+    """What happened, where, when, how grave, and for whom. `severity` is its rank among the levels of MCP's logging."""
+
+    __slots__ = ("channel", "id", "at", "data", "severity", "size", "_to")
+
+    def __init__(self, channel: EventChannel, at: datetime, data: Any, severity: int, to: Audience) -> None:
+        self.channel, self.id, self.at, self.data, self.severity = channel, token_urlsafe(12), at, data, severity
+        self.size = len(encode(data))
+        self._to = to.id if isinstance(to, Principal) else to
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it can be read later: not what the framework tells of a call, nor what was for one session alone."""
+        return not (self.channel.standard or isinstance(self._to, Session))
+
+    def concerns(self, session: Session) -> bool:
+        """Whether this session may be told."""
+        if not self.channel.is_open_to(session):
+            return False
+        if self._to is None or self._to is session:
+            return True
+        caller = identity(session)
+        # A crowd is many behind one name: what is meant for one of them is not for all.
+        return self._to == caller.id and not caller.is_crowd
+
+    def wire(self) -> Params:
+        return {
+            "channel": self.channel.name,
+            "timestamp": instants.wire(self.at),
+            "data": self.data,
+            "severity": LOG_LEVELS[self.severity],
+        }
+
+
+class EventChannel:
+    """`usage = server.event_channel("model.token_usage", Usage)`, then `await usage.emit(tokens_used=12)`.
+
+    Emitting never waits for those who listen, and is the same whether anybody does.
+    """
+
+    def __init__(
+        self, name: str, kind: Any = None, *, scopes: str | Iterable[str] = (), standard: bool = False
+    ) -> None:
+        if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+            raise UsageError(
+                f"{name!r} cannot be an event channel",
+                fix='use words with dots between them: "model.token_usage", "com.example.order_shipped"',
+            )
+        self.name, self.standard = name, standard
+        self.scopes = frozenset(checked_scopes(scopes))
+        self.patterns = frozenset(_patterns(name))
+        self.audiences: list[Publisher] = []
+        self._kind = kind
+        self._plain: Callable[[Any], Any] | None = None
+
+    async def emit(self, value: Any = ..., /, *, severity: str = "info", to: Audience = None, **fields: Any) -> None:
+        """Tell subscribers something: a value of the channel's type, or its fields. See `emit_now`."""
+        self.emit_now(value, severity=severity, to=to, **fields)
+
+    def emit_now(self, value: Any = ..., /, *, severity: str = "info", to: Audience = None, **fields: Any) -> None:
+        """The same without `await`, from any thread.
+
+        `to` names those it is for: a session (`ctx.session`) or a principal; anonymous callers on this machine cannot
+        be told apart, so that only their session names one. Raises ValueError for a value that does not fit the type
+        or has no JSON form, and for a severity that is none of MCP's log levels.
+        """
+        if severity not in LOG_LEVELS:
+            raise ValueError(f"severity {severity!r} is none of {', '.join(LOG_LEVELS)}")
+        if fields and value is not ...:
+            raise ValueError(f"{self.name}: give a value or its fields, not both")
+        data = self._data(fields if value is ... else value)
+        event = Event(self, instants.now(), data, LOG_LEVELS.index(severity), to)
+        for audience in self.audiences:
+            audience.publish(event)
+
+    def is_open_to(self, session: Session) -> bool:
+        """Whether this peer has the scopes the channel asks for."""
+        return not (self.scopes and identity(session).missing(self.scopes))
+
+    def _data(self, value: Any) -> Any:
+        if self._kind is None:
+            return to_jsonable_python(value)
+        if self._plain is None:
+            self._plain = _serialiser(self._kind)
+        return self._plain(value)
+
+
+def _serialiser(kind: Any) -> Callable[[Any], Any]:
+    from pydantic import TypeAdapter
+
+    adapter = TypeAdapter[Any](kind)
+    return lambda value: adapter.dump_python(adapter.validate_python(value), mode="json", by_alias=True)
+
+
+def _patterns(name: str) -> Iterable[str]:
+    """Everything a peer may write for this channel: its name, `*`, and `prefix.*` for each of its prefixes."""
+    yield name
+    yield "*"
+    parts = name.split(".")
+    for count in range(1, len(parts)):
+        yield ".".join(parts[:count]) + ".*"

@@ -1,0 +1,102 @@
+"""MGP §13.3: events on their way to a reader who may be slow, and the last ones for those who ask. Both are bounded."""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Lock
+
+from defserve.core.extension import Outgoing
+from defserve.core.session import Session
+from defserve.protocols.mgp.events.channel import Event, EventChannel
+from defserve.wire.codec import notification
+
+EVENT = "notifications/mgp.event"
+
+# Of one subscription: with the transport, and waiting for it to take more.
+UNDER_WAY = 16
+WAITING = 256
+WAITING_BYTES = 1024 * 1024
+
+
+class Bounded:
+    """The newest events that fit: so many, of so many bytes. One is always kept, however large."""
+
+    __slots__ = ("events", "_size")
+
+    def __init__(self) -> None:
+        self.events: deque[tuple[int, Event]] = deque()
+        self._size = 0
+
+    def append(self, number: int, event: Event) -> None:
+        self.events.append((number, event))
+        self._size += event.size
+        while len(self.events) > WAITING or (self._size > WAITING_BYTES and len(self.events) > 1):
+            self.popleft()
+
+    def popleft(self) -> tuple[int, Event]:
+        number, event = self.events.popleft()
+        self._size -= event.size
+        return number, event
+
+
+class Subscription:
+    """What one session wants to hear, from `least` severity on. All but `wants` is for the session's own loop."""
+
+    __slots__ = ("id", "session", "patterns", "least", "_last", "_sent", "_waiting", "_under_way", "_ended")
+
+    def __init__(self, id: str, session: Session, patterns: frozenset[str], least: int) -> None:
+        self.id, self.session, self.patterns, self.least = id, session, patterns, least
+        self._last = self._sent = self._under_way = 0
+        self._waiting, self._ended = Bounded(), False
+
+    def wants(self, channel: EventChannel) -> bool:
+        return not channel.patterns.isdisjoint(self.patterns)
+
+    def offer(self, event: Event) -> None:
+        """Send an event as soon as the reader has taken those before it; the oldest that wait make room."""
+        if self._ended or not event.concerns(self.session):
+            return
+        self._last += 1
+        self._waiting.append(self._last, event)
+        self._send()
+
+    def end(self) -> None:
+        self._ended, self._waiting = True, Bounded()
+
+    def _send(self) -> None:
+        while self._waiting.events and self._under_way < UNDER_WAY:
+            sequence, event = self._waiting.popleft()
+            params = {"subscription_id": self.id, **event.wire(), "sequence": sequence}
+            if sequence != self._sent + 1:
+                params["gap"] = {"from": self._sent + 1, "to": sequence - 1}
+            self._sent = sequence
+            self._under_way += 1
+            self.session.outlet(Outgoing(notification(EVENT, params), None, taken=self._taken))
+
+    def _taken(self) -> None:
+        self._under_way -= 1
+        if self._waiting.events:
+            # Not at once: the transport is in the middle of writing.
+            self.session.engine.soon(self._send)
+
+
+class Recent:
+    """The last events of a server, for those who cannot be sent any. From any thread."""
+
+    __slots__ = ("_kept", "_lock")
+
+    def __init__(self) -> None:
+        self._kept, self._lock = Bounded(), Lock()
+
+    def keep(self, event: Event) -> None:
+        with self._lock:
+            self._kept.append(0, event)
+
+    def after(self, id: str | None) -> tuple[list[Event], bool]:
+        """The events behind the one with this id, and whether there may have been more of them."""
+        with self._lock:
+            events = [event for _, event in self._kept.events]
+        if id is None:
+            return events, False
+        place = next((number for number, event in enumerate(events) if event.id == id), None)
+        return (events, True) if place is None else (events[place + 1 :], False)

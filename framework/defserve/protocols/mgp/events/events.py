@@ -1,0 +1,240 @@
+"""MGP §13.1–13.3, §13.5: event channels. Emitted once, told to those who subscribed and whom it concerns.
+
+A subscription belongs to one session. What its reader is too slow for is dropped, oldest first: every event has a
+`sequence`, and the next one that is sent names the `gap`. Where there is no session, nothing can be pushed: there the
+last events of a server's own channels are read with `mgp/events/replay`, which is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from secrets import token_urlsafe
+from typing import TYPE_CHECKING, Any
+
+from defserve.core.call import Call
+from defserve.core.session import Session
+from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageError
+from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mcp.lifecycle import LOG_LEVELS, dialect_of
+from defserve.protocols.mcp.params import optional_fields, text
+from defserve.protocols.mcp.trace import trace_id
+from defserve.protocols.mgp.events.channel import Audience, Event, EventChannel
+from defserve.protocols.mgp.events.delivery import Recent, Subscription
+from defserve.wire.jsonvalue import is_array
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from defserve.protocols.mgp.extension import MGP
+
+# §13.5: the channels every server has, and how grave what they tell is.
+TOOL_CHANNELS: Mapping[str, str] = {"tool.started": "info", "tool.completed": "info", "tool.failed": "error"}
+ACCESS, PERMISSION, VALIDATION = "security.access_denied", "security.permission_denied", "security.validation_failed"
+SECURITY_CHANNELS = (ACCESS, PERMISSION, VALIDATION)
+
+# What the audit trail calls it, or why a tool was blocked, to the channel that tells of it.
+SECURITY_EVENTS: Mapping[str, str] = {
+    "VALIDATION_FAILED": VALIDATION,
+    "CODE_REJECTED": VALIDATION,
+    "PERMISSION_DENIED": PERMISSION,
+    "dev.defserve.access_refused": ACCESS,
+    "permission_denied": PERMISSION,
+    "access_denied": ACCESS,
+}
+
+
+class UnknownSubscription(InvalidParams):
+    """Does not tell whether there ever was such a subscription, here or in another session."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Invalid params: this session has no such subscription", data={"error_type": "unknown_subscription"}
+        )
+
+
+class Subscribed:
+    """The subscriptions of one session, by id."""
+
+    __slots__ = ("subscriptions",)
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[str, Subscription] = {}
+
+    @property
+    def patterns(self) -> int:
+        return sum(len(each.patterns) for each in self.subscriptions.values())
+
+
+class Events:
+    """The channels of a server, who listens to them, and what they told last."""
+
+    def __init__(self, mgp: MGP) -> None:
+        self.mgp = mgp
+        self.channels: dict[str, EventChannel] = {}
+        self.recent = Recent()
+        self._watchers = 0
+        self._subscriptions: set[Subscription] = set()
+        self._followers: list[Events] = []
+        for name in (*TOOL_CHANNELS, *SECURITY_CHANNELS):
+            self.channels[name] = EventChannel(name, None, standard=True)
+            self.channels[name].audiences.append(self)
+
+    # -- declaring ---------------------------------------------------------------------------------------
+
+    def declare(self, name: str, kind: Any = None, *, scopes: str | Iterable[str] = ()) -> EventChannel:
+        """A channel of this server. Raises UsageError for a name that cannot be one, or is taken."""
+        if name in self.channels:
+            raise UsageError(
+                f"event channel {name!r} exists already",
+                fix="emit on the one there is" if not self.channels[name].standard else "choose another name",
+            )
+        channel = EventChannel(name, kind, scopes=scopes)
+        self._adopt(channel)
+        return channel
+
+    def follow(self, child: Events) -> None:
+        """Tell of what a server that is mounted on this one emits, on channels it has now or later."""
+        child._followers.append(self)
+        for channel in child.channels.values():
+            if not channel.standard:
+                self._adopt(channel)
+
+    def _adopt(self, channel: EventChannel) -> None:
+        # Two mounted servers may both have a channel of this name: what either emits is told.
+        self.channels.setdefault(channel.name, channel)
+        if self not in channel.audiences:
+            channel.audiences.append(self)
+        for follower in self._followers:
+            follower._adopt(channel)
+
+    # -- the peer's wishes -------------------------------------------------------------------------------
+
+    def subscribe(self, call: Call, params: Params) -> Params:
+        """`mgp/events/subscribe`. `subscribed` names channels; a pattern that no channel fits is `unsupported`."""
+        if dialect_of(call).stateless:
+            raise MethodNotFound(
+                f"Method not found: {call.method} (nothing can be pushed without a session: use mgp/events/replay)",
+                data={"error_type": "no_session"},
+            )
+        patterns, least = _wanted(params), _least(params)
+        names, unsupported = self._fitting(call.session, patterns)
+        mine, limit = call.session.local(Subscribed), call.session.composition.limits.subscriptions
+        if len(mine.subscriptions) >= limit or mine.patterns + len(patterns) > limit:
+            raise LimitExceeded("too many event subscriptions in this session", data={"limit": "subscriptions"})
+        id = token_urlsafe(24)
+        wanted = frozenset(patterns) - frozenset(unsupported)
+        mine.subscriptions[id] = subscription = Subscription(id, call.session, wanted, least)
+        self._subscriptions.add(subscription)
+        self._watchers += self._watches(subscription)
+        return {"subscribed": names, "unsupported": unsupported, "subscription_id": id}
+
+    def unsubscribe(self, call: Call, params: Params) -> Params:
+        """`mgp/events/unsubscribe`. Raises InvalidParams for an id this session does not have."""
+        id, mine = text(params, "subscription_id"), call.session.peek(Subscribed)
+        subscription = mine.subscriptions.pop(id, None) if mine is not None else None
+        if subscription is None:
+            raise UnknownSubscription
+        self._end(subscription)
+        return {"unsubscribed": True, "subscription_id": id}
+
+    def replay(self, call: Call, params: Params) -> Params:
+        """`mgp/events/replay`: what the server's own channels told last, after the event whose id is `since`.
+
+        `gap` is true when that event is no longer known here, so that others behind it may be lost as well.
+        """
+        patterns, least = _wanted(params), _least(params)
+        since = text(params, "since") if params.get("since") is not None else None
+        names, unsupported = self._fitting(call.session, patterns, kept_only=True)
+        found, gap = self.recent.after(since)
+        told = [e for e in found if e.channel.name in names and e.severity >= least and e.concerns(call.session)]
+        return {
+            "events": [{"event_id": event.id, **event.wire()} for event in told],
+            "gap": gap,
+            "next": told[-1].id if told else since,
+            "unsupported": unsupported,
+        }
+
+    def closed(self, session: Session) -> None:
+        """The session has ended, and its subscriptions with it."""
+        mine = session.peek(Subscribed)
+        for subscription in list(mine.subscriptions.values()) if mine is not None else ():
+            self._end(subscription)
+
+    def _end(self, subscription: Subscription) -> None:
+        subscription.end()
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+            self._watchers -= self._watches(subscription)
+
+    @property
+    def listeners(self) -> int:
+        """How many subscriptions there are."""
+        return len(self._subscriptions)
+
+    @property
+    def watches_calls(self) -> bool:
+        """Whether anybody wants to hear of tools and security; if not, calls are not looked at for it."""
+        return self._watchers > 0
+
+    def _watches(self, subscription: Subscription) -> bool:
+        return any(subscription.wants(channel) for channel in self.channels.values() if channel.standard)
+
+    def _fitting(
+        self, session: Session, patterns: list[str], *, kept_only: bool = False
+    ) -> tuple[list[str], list[str]]:
+        """The channels this session may hear of that fit, and the patterns that none of them fits."""
+        open_to = [c for c in self.channels.values() if c.is_open_to(session) and not (kept_only and c.standard)]
+        names = sorted(channel.name for channel in open_to if not channel.patterns.isdisjoint(patterns))
+        fitting = frozenset[str]().union(*(channel.patterns for channel in open_to))
+        return names, [pattern for pattern in patterns if pattern not in fitting]
+
+    # -- news --------------------------------------------------------------------------------------------
+
+    def publish(self, event: Event) -> None:
+        """Hand an event to whom it concerns. From any thread."""
+        if event.is_kept:
+            self.recent.keep(event)
+        for subscription in list(self._subscriptions):
+            if subscription.wants(event.channel) and event.severity >= subscription.least:
+                engine = subscription.session.engine
+                if engine.on_loop():
+                    subscription.offer(event)
+                else:
+                    engine.post(partial(subscription.offer, event))
+
+    def tool(self, call: Call, name: str, tool: str, **details: Any) -> None:
+        """A call of a tool has come so far; told to its own caller."""
+        data = {"tool_name": tool, "request_id": call.id, "trace_id": trace_id(call), **details}
+        self.channels[name].emit_now(data, severity=TOOL_CHANNELS[name], to=_caller(call))
+
+    def audited(self, call: Call, event_type: str, tool: str | None, details: Mapping[str, Any]) -> None:
+        """Something went on the audit trail; its own caller is told if it is a matter of security."""
+        reason = details.get("reason")
+        name = SECURITY_EVENTS.get(str(reason) if event_type == "TOOL_BLOCKED" else event_type)
+        if name is not None:
+            data: Params = {"tool_name": tool, "trace_id": trace_id(call), "event_type": event_type}
+            if isinstance(reason, str):
+                data["reason"] = reason
+            self.channels[name].emit_now(data, severity="warning", to=_caller(call))
+
+
+def _caller(call: Call) -> Audience:
+    # Callers nobody can tell apart share a principal; what concerns one of them is for its session alone.
+    caller = identity(call.session)
+    return call.session if caller.is_crowd else caller.id
+
+
+def _wanted(params: Params) -> list[str]:
+    patterns = params.get("channels")
+    if not is_array(patterns) or not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        raise InvalidParams('Invalid params: channels must be a list of names and patterns, like ["tool.*"]')
+    return list(dict.fromkeys(patterns))
+
+
+def _least(params: Params) -> int:
+    severity = (optional_fields(params, "filter") or {}).get("min_severity", LOG_LEVELS[0])
+    if severity not in LOG_LEVELS:
+        raise InvalidParams(f"Invalid params: min_severity must be one of {', '.join(LOG_LEVELS)}")
+    return LOG_LEVELS.index(severity)

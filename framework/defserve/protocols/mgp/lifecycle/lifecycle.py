@@ -1,0 +1,149 @@
+"""MGP §11.2, §11.4: lifecycle. The seven states, who is told of a change, and an end that lets calls finish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from defserve.core.call import Call
+from defserve.core.composition import Composition
+from defserve.core.service import Phase, Service
+from defserve.core.session import Session
+from defserve.errors import DefserveError, InvalidParams
+from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mgp import instants
+from defserve.protocols.mgp.errors import AccessDenied
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mgp.extension import MGP
+
+CHANGED = "notifications/mgp.lifecycle"
+REFUSED = "dev.defserve.shutdown_refused"
+
+State: TypeAlias = Literal["registered", "connecting", "connected", "draining", "disconnected", "error", "restarting"]
+
+# §11.2: the edges of the diagram; `error` is also where a running or restarting server goes when it fails (§11.5).
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    "registered": frozenset({"connecting"}),
+    "connecting": frozenset({"connected", "error"}),
+    "connected": frozenset({"draining", "error"}),
+    "draining": frozenset({"disconnected", "restarting"}),
+    "disconnected": frozenset(),
+    "error": frozenset({"restarting"}),
+    "restarting": frozenset({"connected", "error"}),
+}
+
+# How far a server is, in the words of §11.2. Restarting is what its kernel does.
+STATES: Mapping[Phase, State] = {
+    "idle": "registered",
+    "starting": "connecting",
+    "serving": "connected",
+    "draining": "draining",
+    "stopped": "disconnected",
+    "failed": "error",
+}
+
+REASONS = ("operator_request", "configuration_change", "resource_limit", "idle_timeout", "kernel_shutdown")
+# Of an end that nobody asked for in the protocol: a signal, or the end of input.
+UNSAID = REASONS[0]
+
+
+class IllegalTransition(DefserveError):
+    """There is no way from the one state to the other."""
+
+    def __init__(self, previous: State, new: State) -> None:
+        super().__init__(f"a server that is {previous} cannot become {new}")
+        self.previous, self.new = previous, new
+
+
+class StateMachine:
+    """Where a server is, and where it can go from there."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, state: State = "registered") -> None:
+        self.state: State = state
+
+    def move(self, new: State) -> None:
+        """Raises IllegalTransition, which changes nothing."""
+        if new not in TRANSITIONS[self.state]:
+            raise IllegalTransition(self.state, new)
+        self.state = new
+
+
+class Lifecycle:
+    """`mgp/lifecycle/shutdown` and `notifications/mgp.lifecycle`. `clock` is the wall clock."""
+
+    def __init__(self, mgp: MGP, *, clock: Callable[[], datetime] = instants.now) -> None:
+        self._mgp, self.clock = mgp, clock
+
+    def phase_changed(self, service: Service, previous: Phase, listeners: Iterable[Session]) -> None:
+        """Tell those who negotiated it that the server is in another state."""
+        machine = StateMachine(STATES[previous])
+        machine.move(STATES[service.phase])
+        params: Params = {
+            "server_id": self._mgp.server_id,
+            "previous_state": STATES[previous],
+            "new_state": machine.state,
+            "reason": service.reason or UNSAID,
+            "timestamp": instants.wire(self.clock()),
+        }
+        for session in listeners:
+            _tell(session, params)
+
+    def shutdown(self, call: Call, params: Params) -> Params:
+        """Drain and end. Raises AccessDenied for a caller who may not ask for it, InvalidParams for a bad wish.
+
+        Answered at once, whatever else runs: a server that is stuck must be able to hear it.
+        """
+        self._check(call)
+        composition = call.session.composition
+        reason, seconds = _reason(params), _seconds(params, composition)
+        pending = [one for one in composition.calls() if one is not call and not one.endless]
+        if composition.service.phase == "serving":
+            self._mgp.audit.report(call, "SERVER_DISCONNECTED", details={"reason": reason})
+            composition.service.stop(seconds, reason)
+        # What is not done in time is ended: no call, however long it might take, makes the drain longer.
+        longest = max((_longest(one, composition) for one in pending), default=0.0)
+        return {
+            "accepted": True,
+            "pending_requests": len(pending),
+            "estimated_drain_ms": int(min(longest, seconds) * 1000),
+        }
+
+    def _check(self, call: Call) -> None:
+        caller, policy = identity(call.session), self._mgp.options.access
+        if caller.kind == "local" or (policy is not None and policy.is_admin(caller)):
+            return
+        self._mgp.audit.report(call, REFUSED, result="BLOCKED", details={"method": call.method})
+        raise AccessDenied(f"{caller.id} may not shut this server down", details={"agent_id": caller.id})
+
+
+def _tell(session: Session, params: Params) -> None:
+    if session.engine.on_loop():
+        session.notify(CHANGED, params)
+    else:
+        session.engine.post(lambda: session.notify(CHANGED, params))
+
+
+def _reason(params: Params) -> str:
+    reason = params.get("reason", UNSAID)
+    if reason not in REASONS:
+        raise InvalidParams(f"Invalid params: reason must be one of {', '.join(REASONS)}")
+    return reason
+
+
+def _seconds(params: Params, composition: Composition) -> float:
+    """How long calls may take to finish; none takes longer than the limits let it."""
+    limits = composition.limits
+    given: Any = params.get("timeout_ms", limits.drain * 1000)
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+        raise InvalidParams("Invalid params: timeout_ms must be a number of milliseconds, 0 or more")
+    return min(given / 1000, limits.tool_max)
+
+
+def _longest(call: Call, composition: Composition) -> float:
+    """An upper bound: the time a call has in all."""
+    return getattr(getattr(call.subject, "options", None), "timeout", None) or composition.limits.tool

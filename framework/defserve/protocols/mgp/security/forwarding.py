@@ -1,0 +1,84 @@
+"""MGP §4.5 on the client's side: a standard validator over the arguments of a call, before it is forwarded. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, get_args
+
+from defserve.guard.arguments import Code, checked
+from defserve.guard.shell import judgement
+from defserve.guard.verdict import Verdict
+from defserve.protocols.mgp.security.validators import STANDARD
+from defserve.wire.jsonvalue import is_array, is_object
+
+Level = Literal["standard", "strict", "readonly", "unrestricted"]
+Mode = Literal["sandbox", "readonly"]
+
+# Which programs a tool runs is its author's list, and the list does not travel.
+_UNLISTED = frozenset({"unknown-program", "subcommand"})
+
+
+def judge(name: str, arguments: Mapping[str, Any], block: Mapping[str, Any] | None = None) -> None:
+    """Apply the validator `name` to the arguments it is meant for, or to all where none has such a name.
+
+    `block` is the `security` object of a server that applies it as well, and knows which arguments are meant: of
+    several whose names do not tell, none is judged here. Its code safety settings hold, and commands are judged by
+    their form and the dangers known of them, not by whether the program is on a list. Raises Rejected.
+    """
+    _, telling = STANDARD[name]
+    found = {argument: list(texts(value)) for argument, value in arguments.items()}
+    meant = [found[argument] for argument in found if argument in telling] or [each for each in found.values() if each]
+    if block is not None and len(meant) > 1 and telling.isdisjoint(found):
+        return
+    for several in meant:
+        for text in several:
+            _judge_text(name, text, block)
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, wherever it is nested."""
+    waiting: list[Any] = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif is_object(one):
+            waiting.extend(one.values())
+        elif is_array(one):
+            waiting.extend(one)
+
+
+def _judge_text(name: str, text: str, block: Mapping[str, Any] | None) -> None:
+    if block is not None and (name == "sandbox" or name == "readonly"):
+        checked(_in_form(text, name), "Command refused", name)
+    elif block is not None and name == "code_safety":
+        _code(block.get("code_safety")).source(text)
+    else:
+        STANDARD[name][0](text)
+
+
+def _in_form(command: str, mode: Mode) -> Verdict:
+    verdict = judgement.judge(command, mode=mode)
+    rules = {violation.rule for violation in verdict.violations}
+    if verdict.allowed or not rules <= _UNLISTED:
+        return verdict
+    if "unknown-program" in rules:
+        return judgement.judge(command, mode=mode, allowed=command.split()[:1])
+    return Verdict(True)
+
+
+def _code(block: Any) -> Code:
+    """What a server said of its code safety (§7.3); what is garbled counts as not said."""
+    said: Mapping[str, Any] = block if is_object(block) else {}
+    level: Any = said.get("level")
+    size = said.get("max_code_size_bytes")
+    return Code(
+        level=level if level in get_args(Level) else "standard",
+        allow=_names(said.get("allowed_imports")),
+        block=_names(said.get("blocked_imports")),
+        max_bytes=size if isinstance(size, int) and size > 0 else None,
+    )
+
+
+def _names(value: Any) -> list[str] | None:
+    return [name for name in value if isinstance(name, str)] if is_array(value) else None

@@ -1,0 +1,105 @@
+"""MGP §4.5: guards in the types of a tool's parameters, found wherever they hide, and unions that would bypass them."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, get_args, get_origin
+
+from defserve.errors import UsageError
+from defserve.guard.arguments import GUARDED_TYPES, GUARDS, Code, Shell, Url, Within
+from defserve.wire.jsonvalue import is_mapping
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.tools.tools import Tool
+
+Guard: TypeAlias = Shell | Url | Within | Code
+
+# Types that take any text there is.
+_TEXTS = (str, bytes, bytearray, PurePath)
+
+
+def guards_of(tool: Tool) -> dict[str, list[Guard]]:
+    """The guards in the types of a tool's parameters. Raises UsageError for one that a union would let bypass."""
+    found: dict[str, list[Guard]] = {}
+    for parameter in tool.function.signature.parameters:
+        guards = list(_guards(parameter.annotation, f"{tool.name}: parameter {parameter.name!r}", tool.where, {}))
+        if guards:
+            found[parameter.name] = guards
+    return found
+
+
+def _guards(annotation: Any, subject: str, place: str, seen: dict[int, Any]) -> Iterator[Guard]:
+    annotation = getattr(annotation, "__value__", annotation)  # what `type Name = …` stands for
+    if id(annotation) in seen:
+        return
+    seen[id(annotation)] = annotation  # kept, or its id might come again for another one
+    if isinstance(annotation, type) and annotation in GUARDED_TYPES:
+        yield GUARDED_TYPES[annotation]()
+        return
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        own = [metadata for metadata in arguments[1:] if isinstance(metadata, GUARDS)]
+        if own:
+            yield from own
+        else:
+            yield from _guards(arguments[0], subject, place, seen)
+        return
+    if origin in (Union, types.UnionType):
+        _refuse_bypass(arguments, subject, place)
+    for inner in arguments or _fields(annotation):
+        if not isinstance(inner, str):
+            yield from _guards(inner, subject, place, seen)
+
+
+def _fields(annotation: Any) -> list[Any]:
+    """The types of a model's, dataclass' or TypedDict's fields."""
+    if not isinstance(annotation, type):
+        return []
+    fields = getattr(annotation, "model_fields", None)
+    if is_mapping(fields):
+        return [Annotated[f.annotation, *f.metadata] if f.metadata else f.annotation for f in fields.values()]
+    if hasattr(annotation, "__dataclass_fields__") or hasattr(annotation, "__total__"):
+        from typing import get_type_hints
+
+        try:
+            return list(get_type_hints(annotation, include_extras=True).values())
+        except (NameError, TypeError):
+            return []
+    return []
+
+
+def _refuse_bypass(branches: tuple[Any, ...], subject: str, place: str) -> None:
+    """A union with what the guarded type is made of would let every refused value in by the other branch."""
+    guarded = [_unguarded(branch) for branch in branches if any(_guards(branch, subject, place, {}))]
+    for branch in branches:
+        plain = _unguarded(branch)
+        if not any(_guards(branch, subject, place, {})) and guarded and (plain in guarded or plain in (Any, object)):
+            raise UsageError(
+                f"{subject}: a guarded type beside {getattr(plain, '__name__', plain)}, which takes what it refuses",
+                where=place,
+                fix="take the other one out of the union",
+            )
+
+
+def _unguarded(given: Any) -> Any:
+    """What JSON a type takes, as a type without guards: what takes any text is `str`, guarded fields are a `dict`."""
+    annotation: Any = getattr(given, "__value__", getattr(given, "__supertype__", given))
+    if inspect.isclass(annotation) and (annotation in GUARDED_TYPES or issubclass(annotation, _TEXTS)):
+        return str
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _unguarded(arguments[0])
+    if origin is dict or (origin is None and any(_guards(annotation, "", "", {}))):
+        return dict
+    if origin is None:
+        return annotation
+    return (origin, *(argument if isinstance(argument, str) else _unguarded(argument) for argument in arguments))
+
+
+def takes_text(annotation: Any) -> bool:
+    """Whether a value may be plain text."""
+    branches = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    return any(_unguarded(branch) is str for branch in branches)

@@ -1,0 +1,202 @@
+"""What uvicorn leaves open: a deadline for request headers, a bound on them, and an end for peers that stop reading."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import Any, cast
+
+from defserve.limits import Limits
+from defserve.runner.fastpath.protocol import fits, whole
+
+HEAD_BYTES = 32 * 1024
+STALL = 30.0
+LINGER = 0.25
+
+TIMEOUT = b"408 Request Timeout"
+TOO_LARGE = b"431 Request Header Fields Too Large"
+UNAVAILABLE = b"503 Service Unavailable"
+BAD_REQUEST = b"400 Bad Request"
+
+
+class Paced(asyncio.Protocol):
+    """A protocol, mixed in before uvicorn's, whose peer has to read what it is sent."""
+
+    transport: asyncio.Transport
+    _stall: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._let_be()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._let_be()
+        super().connection_lost(exc)
+
+    def _watch_reader(self, waiting: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._stall = loop.call_later(STALL, self._judge_reader, waiting)
+
+    def _judge_reader(self, before: int) -> None:
+        waiting = self.transport.get_write_buffer_size()
+        if waiting >= before:
+            self.transport.abort()  # closing would wait for the reader
+        else:
+            self._watch_reader(waiting)
+
+    def _let_be(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+
+class Timely(Paced):
+    """HTTP/1.1 in which the headers of a request have to be complete in time; httptools and h11 alike.
+
+    Between requests uvicorn's own keep-alive timeout counts, which the first byte of the next one ends.
+    """
+
+    limits: Limits
+    scope: Any
+    cycle: Any
+    connections: set[Any]
+    _deadline: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    _awaited_behind: Any = None
+    _upgraded = False
+    _is_leaving = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        before, is_head = self.cycle, self._is_read
+        super().data_received(data)
+        if self.cycle is not before:
+            # A head is there, as a rule with all that belongs to it.
+            self._head_bytes = 0
+            self._head_is_there()
+            if self._is_leaving:
+                self.cycle.keep_alive = False
+        elif is_head and not self._upgraded and not self.transport.is_closing():
+            self._take_head(len(data))
+        if self._has_begun and not self._head_bytes and not self.transport.is_closing():
+            # Behind the end of a request; how much of it came is not known.
+            self._take_head(1)
+
+    def _take_head(self, size: int) -> None:
+        """Part of a head came, which may be long before it is its turn."""
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES:
+            if self._is_between:
+                self.turn_away(TOO_LARGE)
+            else:
+                self.transport.abort()  # in the middle of a response nothing else can be said
+        elif self._deadline is None:
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_there()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The next response is the last. A client that asks for none is let go after a moment: what it has just sent
+        may be on its way, and would be lost if the connection were closed at once."""
+        if self._is_between and not self._is_leaving:
+            self._is_leaving = True
+            asyncio.get_running_loop().call_later(LINGER, self._let_go)
+        else:
+            cast(Any, super()).shutdown()
+
+    def _let_go(self) -> None:
+        if self._is_between and not self.transport.is_closing():
+            cast(Any, super()).shutdown()
+
+    def handle_websocket_upgrade(self, *request: Any) -> None:
+        """From here on another protocol has the connection."""
+        if not self._is_between:
+            self.cycle.keep_alive = False  # it would speak in the middle of a response: that one is the last
+            return
+        self._upgraded = True
+        if (request[0].method if request else self.scope["method"].encode()) != b"GET":
+            self.turn_away(BAD_REQUEST)  # the other protocol would say nothing
+        elif len(self.connections) > self.limits.connections:
+            self.turn_away(UNAVAILABLE)
+        else:
+            cast(Any, super()).handle_websocket_upgrade(*request)
+
+    @property
+    def _is_between(self) -> bool:
+        """Whether nothing is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def _is_read(self) -> bool:
+        """Whether all of the last request came: one that was refused early is still on its way. As h11 sees it."""
+        state = getattr(getattr(self, "conn", None), "their_state", None)
+        return str(state) != "SEND_BODY"
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether something came behind the last request. As h11 sees it."""
+        conn = getattr(self, "conn", None)
+        return conn is not None and self._is_read and bool(conn.trailing_data[0])
+
+    def _await_head(self) -> None:
+        self._awaited_behind = self.cycle
+        self._deadline = asyncio.get_running_loop().call_later(self.limits.header, self._too_late)
+
+    def _head_is_there(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_late(self) -> None:
+        self._deadline = None
+        if self._upgraded or self.transport.is_closing():
+            return
+        if self.cycle is not self._awaited_behind:
+            self._head_bytes = 0  # it came, and had only to wait for its turn
+        elif self._is_between:
+            self.turn_away(TIMEOUT)
+        else:
+            self._await_head()
+
+    def turn_away(self, status: bytes) -> None:
+        """Say no without having read a request, and hang up."""
+        self._head_is_there()
+        self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
+        self.transport.close()
+
+
+class Lasting(Paced):
+    """A WebSocket that a stopping server leaves to the app, which closes it when its calls are answered."""
+
+    handshake_complete: bool
+    close_sent: bool
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        await cast(Any, super()).send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            # Refused is answered: without this uvicorn logs an error for every stranger.
+            self.handshake_complete = True
+
+    def shutdown(self) -> None:
+        if not self.handshake_complete or self.close_sent:
+            cast(Any, super()).shutdown()
+
+
+def with_deadlines(protocol: Any, limits: Limits) -> type[asyncio.Protocol]:
+    """uvicorn's class for one HTTP parser, made to hurry its peers."""
+    mixed_in = (whole(protocol), Timely) if fits(protocol) else (Timely,)
+    return type(f"Timely{protocol.__name__}", (*mixed_in, protocol), {"limits": limits})
+
+
+def lasting(protocol: Any) -> type[asyncio.Protocol]:
+    """uvicorn's class for WebSockets, made to outlive the signal to stop."""
+    return type(f"Lasting{protocol.__name__}", (Lasting, protocol), {})

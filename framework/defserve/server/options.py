@@ -1,0 +1,103 @@
+"""The keyword options of `Server` and its decorators: for type checkers, and for a word about a misspelt one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from defserve.errors import UsageError
+from defserve.protocols.mgp.options import SecurityFields
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.identity import Icon
+    from defserve.protocols.mgp.security.security import Security
+
+
+class ItemFields(TypedDict, total=False):
+    """See `protocols.mcp.items.ItemOptions`."""
+
+    name: str
+    title: str
+    description: str
+    icons: Sequence[Icon | str | Mapping[str, Any]]
+    meta: Mapping[str, Any]
+    timeout: float
+    inline: bool
+    scopes: Sequence[str]
+
+
+class ToolFields(ItemFields, total=False):
+    """See `protocols.mcp.tools.ToolOptions`."""
+
+    annotations: Mapping[str, Any]
+    structured: bool
+    schema: Mapping[str, Any]
+    tags: Sequence[str]
+    security: Security
+
+
+class ResourceFields(ItemFields, total=False):
+    """See `protocols.mcp.resources.ResourceOptions`."""
+
+    mime_type: str
+    size: int
+    annotations: Mapping[str, Any]
+    ttl: float
+
+
+class PromptFields(ItemFields, total=False):
+    """See `protocols.mcp.prompts.PromptOptions`."""
+
+
+class FeatureSetFields(TypedDict, total=False):
+    """See `protocols.mcpl.feature_sets.FeatureSet`."""
+
+    scoped: bool
+    uses: Sequence[str]
+    model_info: bool
+    inbox: bool
+    claude_channel: bool
+
+
+class ServerFields(SecurityFields, total=False):
+    """What a server says about itself; see `protocols.mcp.identity.Identity`."""
+
+    title: str
+    instructions: str
+    description: str
+    website_url: str
+    icons: Sequence[Icon | str | Mapping[str, Any]]
+
+
+def refuse_unknown(given: Collection[str], known: Collection[str], subject: str, where: str) -> None:
+    """Raises UsageError for the first option that does not exist."""
+    for name in given:
+        if name not in known:
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, known, 1)
+            raise UsageError(
+                f"{subject} has no option {name!r}",
+                where=where,
+                fix=f"did you mean {close[0]!r}?" if close else f"use some of {', '.join(sorted(known))}",
+            )
+
+
+class WebFields(TypedDict, total=False):
+    """How a server is reached over the network; see `transports.http.HttpOptions` and `runner.network`.
+
+    `parser` is `auto`, `httptools` or `h11`. A bind that is not loopback needs `allowed_hosts` or `trusted_proxy`.
+    `legacy_sse` also serves HTTP+SSE (2024-11-05), at `/sse` beside the endpoint. `rest` also serves
+    `POST /tools/{name}` and `GET /openapi.json` there, for callers that do not speak the protocol; `metrics` serves
+    `GET /metrics` for Prometheus.
+    """
+
+    allowed_hosts: Sequence[str]
+    allowed_origins: Sequence[str]
+    trusted_proxy: bool
+    certfile: str
+    keyfile: str
+    parser: str
+    legacy_sse: bool
+    rest: bool
+    metrics: bool

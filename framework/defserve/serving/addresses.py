@@ -1,0 +1,101 @@
+"""Where a server serves, by its address: standard input, the network, a topic; and what it shows while it does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from defserve.core.composition import Composition
+from defserve.core.extension import Extension
+from defserve.errors import UsageError
+from defserve.protocols.mcp.extension import MCP
+
+if TYPE_CHECKING:
+    from defserve.auth import Auth
+    from defserve.protocols.mcpx.extension import MCPX
+    from defserve.protocols.mcpx.participant import Participant
+    from defserve.server.options import WebFields
+
+
+class Served(Protocol):
+    """A server, as far as serving it needs to know it."""
+
+    mcp: MCP
+    auth: Auth | None
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def composition(self) -> Composition: ...
+    @property
+    def mcpx(self) -> MCPX: ...
+
+
+def serve(server: Served, on: str, token: str | None, token_file: str | None, web: WebFields) -> int:
+    """Serve on an address until it ends; the exit code."""
+    if on.startswith("mcpx+"):
+        return _in_topic(server, on, token, token_file)
+    if token is not None or token_file is not None:
+        raise UsageError(f"nobody is shown a token on {on!r}", fix="to check those of callers: Server(auth=…)")
+    return _on_stdio(server, on) if on.startswith("stdio:") else _on_network(server, on, web)
+
+
+def _on_stdio(server: Served, on: str) -> int:
+    from defserve.runner.serve import serve
+
+    if on == "stdio:" and sys.stdin and sys.stdin.isatty():
+        print(
+            f"{server.name} waits for a client on standard input; Ctrl-C ends it.\n"
+            "Clients start it by themselves. To try it by hand: defserve list FILE, defserve call FILE TOOL",
+            file=sys.stderr,
+        )
+    return serve(server.composition, on)
+
+
+def _on_network(server: Served, on: str, options: WebFields) -> int:
+    from defserve.runner.address import Address
+    from defserve.serving import web
+
+    return web.run(server.composition, server.mcp, server.auth, Address.parse(on, "/mcp"), options)
+
+
+def _in_topic(server: Served, on: str, token: str | None, token_file: str | None) -> int:
+    from defserve.runner.outbound import serve_outbound
+    from defserve.serving import topics
+
+    found = topics.read_token(token, token_file)
+    return serve_outbound(topics.place(server.composition, server.mcp, server.auth, server.mcpx.seat(), on, found))
+
+
+@asynccontextmanager
+async def joined(server: Served, on: str, token: str | None) -> AsyncGenerator[Participant]:
+    """Serve in a topic from within a running loop."""
+    from defserve.runner.outbound import outbound
+    from defserve.serving import topics
+
+    carrier = server.mcpx.seat()
+    try:
+        async with outbound(topics.place(server.composition, server.mcp, server.auth, carrier, on, token)):
+            yield carrier.participant
+    finally:
+        server.mcpx.carriers.remove(carrier)
+
+
+def observers(present: Sequence[Extension], log_level: str | None, log_json: bool, metrics: bool) -> list[Extension]:
+    """The extensions that show what was asked for, beside those that are there. Sets up logging."""
+    found: list[Extension] = []
+    if log_level is not None or log_json:
+        from defserve.observing.logs import log_to_stderr
+
+        if log_to_stderr(log_level, log_json):
+            from defserve.observing.requests import RequestLog
+
+            found.append(RequestLog())
+    if metrics:
+        from defserve.observing.metrics import Metrics
+
+        if not any(isinstance(extension, Metrics) for extension in present):
+            found.append(Metrics())
+    return found

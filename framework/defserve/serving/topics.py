@@ -1,0 +1,50 @@
+"""A topic for a server: its address, its token, and the runner that keeps the server there."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from defserve.auth.urls import is_loopback
+from defserve.errors import UsageError
+from defserve.protocols.mcpx.carrier import TopicCarrier
+from defserve.runner.outbound import Outbound
+from defserve.serving.web import refuse_scopes_without_auth
+
+if TYPE_CHECKING:
+    from defserve.auth import Auth
+    from defserve.core.composition import Composition
+    from defserve.protocols.mcp.extension import MCP
+
+log = logging.getLogger("defserve")
+
+PREFIX: Final = "mcpx+"
+FORM: Final = "mcpx+ws://host:port/ws?topic=demo"
+
+
+def place(
+    composition: Composition, mcp: MCP, auth: Auth | None, carrier: TopicCarrier, on: str, token: str | None
+) -> Outbound:
+    """Where a composition takes part in a topic. Raises UsageError for an address that names none."""
+    from urllib.parse import parse_qs, urlsplit
+
+    parts = urlsplit(on.removeprefix(PREFIX))
+    if parts.scheme not in ("ws", "wss") or not parts.hostname or not parse_qs(parts.query).get("topic"):
+        raise UsageError(f"{on!r} names no topic", fix=f"write it as {FORM}")
+    refuse_scopes_without_auth(mcp, auth)
+    if token and parts.scheme == "ws" and not is_loopback(parts.hostname):
+        log.warning("the token travels to %s unencrypted; use mcpx+wss://", parts.hostname)
+    return Outbound(composition, carrier, on.removeprefix(PREFIX), token=token)
+
+
+def read_token(token: str | None, file: str | None) -> str | None:
+    """The token, or what is in the file. Raises UsageError for both, and for a file that cannot be read."""
+    if file is None:
+        return token
+    if token is not None:
+        raise UsageError("both token= and token_file= are given", fix="give one of the two")
+    try:
+        with open(file, encoding="utf-8") as lines:
+            return lines.read().strip()
+    except OSError as error:
+        raise UsageError(f"cannot read the token from {file!r}: {error.strerror}", fix="check the path") from None

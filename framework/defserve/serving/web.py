@@ -1,0 +1,132 @@
+"""HTTP for a server: the protocol's rules, the runner's conversations and the transport's syntax put together."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from defserve.auth import Auth
+from defserve.core.composition import Composition
+from defserve.errors import UsageError
+from defserve.observing.metrics import Metrics
+from defserve.protocols.mcp.extension import MCP
+from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, HANDSHAKE_VERSIONS, STATELESS_VERSIONS, VERSION_KEY
+from defserve.protocols.mgp.extension import MGP
+from defserve.runner.address import Address
+from defserve.runner.network import NetworkOptions, listen
+from defserve.runner.web import WebDesk
+from defserve.server.options import WebFields
+from defserve.transports.http.app import HttpApp, HttpOptions
+from defserve.transports.http.rest import RestRules
+from defserve.transports.http.streamable import Rules
+
+# SEP-1699: older clients take the empty first event for a broken message.
+PRIMED_VERSIONS = frozenset({"2025-11-25"})
+BATCH_VERSIONS = frozenset({"2025-03-26"})
+
+# The address of a unix socket has no room for it.
+UNIX_PATH = "/mcp"
+
+
+def app(
+    composition: Composition, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None = None
+) -> HttpApp:
+    """The ASGI application that serves a composition, at an address of its own or mounted in another."""
+    return app_of(WebDesk(composition), mcp, auth, options, address)
+
+
+def app_of(desk: WebDesk, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None) -> HttpApp:
+    """The application whose conversations `desk` opens."""
+    refuse_scopes_without_auth(mcp, auth)
+
+    async def ready() -> tuple[int, bytes]:
+        await desk.start(served.close)
+        return await _readiness(desk.composition)
+
+    rules = Rules(
+        handshake_versions=HANDSHAKE_VERSIONS,
+        stateless_versions=STATELESS_VERSIONS,
+        opening="initialize",
+        version_key=VERSION_KEY,
+        capabilities_key=CAPABILITIES_KEY,
+        primed_versions=PRIMED_VERSIONS,
+        batch_versions=BATCH_VERSIONS,
+        param_headers=mcp.tools.param_headers,
+        scopes=mcp.tools.scopes,
+        refusal=desk.composition.refusal,
+    )
+    http = HttpOptions(
+        path=_path(address),
+        bind=address.host if address is not None and address.scheme != "unix" else "127.0.0.1",
+        port=address.port if address is not None else None,
+        allowed_hosts=tuple(options.get("allowed_hosts", ())),
+        allowed_origins=tuple(options.get("allowed_origins", ())),
+        trusted_proxy=options.get("trusted_proxy", False),
+        is_local=address is not None and address.scheme == "unix",
+        legacy_sse=options.get("legacy_sse", False),
+        auth=auth,
+        probes={"/healthz": _liveness, "/readyz": ready},
+        reports={"/metrics": partial(_measured, desk.composition)} if options.get("metrics", False) else {},
+        rest=_rest(mcp, auth) if options.get("rest", False) else None,
+    )
+    served = HttpApp(desk, rules, http)
+    desk.hang_up = served.drain
+    return served
+
+
+def _rest(mcp: MCP, auth: Auth | None) -> RestRules:
+    from defserve.serving.rest import rest_rules
+
+    return rest_rules(mcp, authorized=auth is not None)
+
+
+def _path(address: Address | None) -> str:
+    if address is None:
+        return ""
+    return UNIX_PATH if address.scheme == "unix" else address.path
+
+
+def run(composition: Composition, mcp: MCP, auth: Auth | None, address: Address, options: WebFields) -> int:
+    """Serve on the network until a signal or a client ends it; the exit code."""
+    desk = WebDesk(composition)
+    served = app_of(desk, mcp, auth, options, address)
+    return listen(served, address, network_options(options), composition.limits, desk)
+
+
+def network_options(options: WebFields) -> NetworkOptions:
+    """Those of the options that say how to listen."""
+    return NetworkOptions(
+        parser=options.get("parser", "auto"),
+        certfile=options.get("certfile"),
+        keyfile=options.get("keyfile"),
+        trusted_proxy=options.get("trusted_proxy", False),
+    )
+
+
+async def _measured(composition: Composition) -> tuple[int, bytes]:
+    found = [e.text(composition) for e in composition.extensions if isinstance(e, Metrics)]
+    return 200, "".join(found).encode()
+
+
+async def _liveness() -> tuple[int, bytes]:
+    """That it answers is the answer; what a check finds is no reason to restart a process."""
+    return 200, b"ok"
+
+
+async def _readiness(composition: Composition) -> tuple[int, bytes]:
+    """Whether calls should come here."""
+    if composition.draining:
+        return 503, b"draining"
+    found = [await e.health.readiness(composition) for e in composition.extensions if isinstance(e, MGP)]
+    word = found[0] if found else "healthy"
+    return 503 if word == "unhealthy" else 200, word.encode()
+
+
+def refuse_scopes_without_auth(mcp: MCP, auth: Auth | None) -> None:
+    """Over the network, scopes nobody can prove would protect nothing."""
+    for item in () if auth is not None else mcp.items():
+        if item.options.scopes:
+            raise UsageError(
+                f"{item.kind} {item.name!r} needs scopes {list(item.options.scopes)}, and this server checks no tokens",
+                where=item.where,
+                fix="give Server(auth=…), or serve it on stdio: only",
+            )

@@ -1,0 +1,341 @@
+"""An audit log in a file: appended to by one process, chained and signed (`audit_chain` has the form), never edited.
+
+`append` is cheap and may be called from any thread and from the event loop; a thread of its own writes what has come
+together. What cannot be written is kept, in order, until it can: after a full disk the log goes on without a gap, or
+says in a `lost` record how many events there was no room to keep.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any, Final, NoReturn
+
+from defserve.errors import Refused, UsageError
+from defserve.redaction import redact
+from defserve.stores.audit.chain import GENESIS, MAX_LINE, Bad, Head, Keys, Report, canonical, head_path, verify
+from defserve.stores.audit.key import audit_key
+from defserve.stores.private_files import open_locked, replace, write
+
+__all__ = ["AuditLog", "AuditUnavailable", "Report", "verify"]
+
+LINGER: Final = 0.05
+"""How long the writer waits for company, in seconds; with the write itself events are on disk within 0.1."""
+RETRY: Final = 1.0
+MAX_EVENT: Final = 256 * 1024
+MAX_PENDING: Final = 8 * 1024 * 1024
+
+log = logging.getLogger("defserve")
+
+
+class AuditUnavailable(Refused):
+    """An event cannot be written, so what it would have told of must not happen."""
+
+    error_type = "audit_unavailable"
+
+
+class AuditLog:
+    """Appends events to the file at `path`, readable by its owner alone, which is made if need be.
+
+    Without a `key`, `audit_key` finds one, or makes one on the first use.
+    The head is signed every `head_events` records or `head_seconds`, and at the end. An existing log is continued: a
+    last line that was cut short by a crash is taken off, and a `recovered` record tells of it. Raises UsageError if
+    the log is open elsewhere, cannot be opened, or is not whole: then it is evidence, and must not be written over.
+
+    Events are written as they are: redact them first. What JSON has no form for is shown as `redact` shows it.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        key: bytes | str | None = None,
+        head_events: int = 1_000,
+        head_seconds: float = 60.0,
+        linger: float = LINGER,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = Path(path)
+        self._keys = Keys(audit_key(make=True) if key is None else key)
+        self._head_events, self._head_seconds, self._linger, self._clock = head_events, head_seconds, linger, clock
+        self._lock, self._file_lock = Lock(), Lock()
+        self._pending: list[str] = []
+        self._pending_size = self._lost = 0
+        self._failing = False
+        self._closed = False
+        self._wake, self._stop = Event(), Event()
+        self._process = os.getpid()
+        self._file = open_locked(self.path, "the audit log")
+        try:
+            self._resume()
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._writer = Thread(target=self._run, name="defserve-audit", daemon=True)
+        self._writer.start()
+        # The writer must not keep the process alive, but what it has not written yet must not be lost either.
+        atexit.register(self.close)
+
+    def append(self, event: Mapping[str, Any], *, durable: bool = False) -> None:
+        """Add an event, which is on the disk within 0.1 s; with `durable`, it and all before it are when this returns.
+
+        A durable event waits for the disk, so the event loop should leave it to a thread. Raises AuditUnavailable if it
+        cannot be written (then it is not in the log, nor will be), and UsageError if the log is closed. Another event
+        never fails for the disk's sake: the failure is reported to the `defserve` logger, the event is kept, and
+        the next durable one fails unless both can be written.
+        """
+        content = f'"event":{_encoded(event)}'
+        self._check_process()
+        if durable:
+            self._write((content,))
+            return
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            waiting = bool(self._pending)
+            crowded = self._pending_size + len(content) > MAX_PENDING
+            if crowded and self._failing:
+                self._lose()
+                return
+            self._add(content)
+        if not waiting:
+            self._wake.set()
+        if crowded:
+            # Events come faster than the disk takes them: whoever brings more has to wait for it.
+            self._try_write()
+
+    def flush(self) -> None:
+        """Return when every event so far is on the disk. Raises AuditUnavailable if that cannot be."""
+        self._check_process()
+        self._write(())
+
+    def close(self) -> None:
+        """Write what is left, sign the head and let go of the file. Raises AuditUnavailable if that cannot be done."""
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        atexit.unregister(self.close)
+        self._stop.set()
+        self._wake.set()
+        self._writer.join()
+        with self._file_lock:
+            try:
+                self._write_all(())
+                self._sign()
+            except OSError as error:
+                self._fail(error)
+            finally:
+                os.close(self._file)
+                self._file = -1
+
+    def __enter__(self) -> AuditLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise UsageError("this audit log was opened before the process forked", fix="open one log in each process")
+
+    # -- waiting to be written (under _lock) -------------------------------------------------------------------
+
+    def _add(self, content: str) -> None:
+        self._pending.append(content)
+        self._pending_size += len(content)
+        self._lost = 0
+
+    def _lose(self) -> None:
+        """Count an event there is no room for, in a record that stands where the event would."""
+        lost, self._lost = self._lost, 0
+        if lost:
+            self._pending.pop()
+        self._add(_remark("lost", events=lost + 1))
+        self._lost = lost + 1
+
+    # -- the file (under _file_lock) ---------------------------------------------------------------------------
+
+    def _write(self, extra: Sequence[str]) -> None:
+        with self._file_lock:
+            if self._file < 0:
+                raise _closed()
+            self._write_all(extra)
+            if self._due() <= 0:
+                self._try_sign()
+
+    def _write_all(self, extra: Sequence[str]) -> None:
+        """Write what is pending and then `extra`; all of it or nothing, and on failure only the pending is kept."""
+        with self._lock:
+            batch, self._pending, self._pending_size, self._lost = self._pending, [], 0, 0
+        if not batch and not extra:
+            return
+        try:
+            self._commit([*batch, *extra])
+        except OSError as error:
+            with self._lock:
+                self._pending[:0] = batch
+                self._pending_size = sum(map(len, self._pending))
+            self._fail(error)
+        if self._failing:
+            log.warning("the audit log %s is written again", self.path)
+        self._failing = False
+
+    def _commit(self, contents: Sequence[str]) -> None:
+        """Put records on the disk, and only then count them."""
+        seq, mac = self._seq, self._mac
+        lines: list[bytes] = []
+        for content in contents:
+            seq += 1
+            line, mac = self._keys.line(content, seq, mac)
+            lines.append(line)
+        data = b"".join(lines)
+        if self._torn:
+            self._take_back()
+        self._torn = True
+        try:
+            write(self._file, data)
+            os.fsync(self._file)
+        except OSError:
+            # Whoever is refused must not be found in the log. If this fails too, it is done before the next write.
+            with suppress(OSError):
+                self._take_back()
+            raise
+        self._torn = False
+        self._seq, self._mac, self._size = seq, mac, self._size + len(data)
+
+    def _take_back(self) -> None:
+        os.ftruncate(self._file, self._size)
+        self._torn = False
+
+    def _fail(self, error: OSError) -> NoReturn:
+        if not self._failing:
+            log.error("the audit log %s cannot be written: %s; its events wait", self.path, error.strerror)
+        self._failing = True
+        raise AuditUnavailable("The audit log cannot be written") from error
+
+    def _due(self) -> float:
+        """Seconds until the head has to be signed; never while it is current."""
+        behind = self._seq - self._head.seq
+        if behind <= 0:
+            return float("inf")
+        due = self._signed_at if behind >= self._head_events else self._signed_at + self._head_seconds
+        return max(due, self._sign_again) - self._clock()
+
+    def _sign(self) -> None:
+        head = Head(self._seq, self._mac, _now())
+        if head.seq == self._head.seq:
+            return
+        replace(head_path(self.path), self._keys.signed(head))
+        self._head, self._signed_at = head, self._clock()
+
+    def _try_sign(self) -> None:
+        try:
+            self._sign()
+        except OSError as error:
+            log.error("the head of the audit log %s cannot be signed: %s", self.path, error.strerror)
+            # Not at once again, or every event would pay for the failure.
+            self._sign_again = self._clock() + self._head_seconds
+
+    # -- the writer --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._wake.wait(min(max(self._due(), 0.0), self._head_seconds))
+            self._stop.wait(self._linger)
+            self._wake.clear()
+            if not self._try_write():
+                self._stop.wait(RETRY)
+                self._wake.set()
+
+    def _try_write(self) -> bool:
+        try:
+            self._write(())
+        except AuditUnavailable:
+            return False
+        return True
+
+    # -- opening -----------------------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        """Find the end of the chain, and take off what a crash left behind it."""
+        self._signed_at = self._sign_again = self._clock()
+        self._torn = False
+        try:
+            head = self._keys.head(head_path(self.path))
+            self._seq, self._mac, self._size, torn = _end(self._file, self._keys)
+            _fits(head, self._seq, self._mac)
+        except Bad as bad:
+            raise UsageError(
+                f"the audit log {self.path} cannot be continued: {bad}",
+                fix=f"see `defserve audit verify {self.path}`; to start anew, move it and its .head away and keep them",
+            ) from None
+        try:
+            if torn:
+                self._take_back()
+                self._commit([_remark("recovered", bytes=torn)])
+            self._head = head or Head(-1)
+            self._sign()
+        except OSError as error:
+            raise UsageError(f"the audit log {self.path} cannot be written: {error.strerror}") from None
+
+
+def _closed() -> UsageError:
+    return UsageError("this audit log is closed", fix="append before close()")
+
+
+def _encoded(event: Mapping[str, Any]) -> str:
+    """The canonical JSON of an event, whatever it holds."""
+    try:
+        text = canonical(event if isinstance(event, dict) else dict(event))
+        if len(text) <= MAX_EVENT:
+            return text
+    except (TypeError, ValueError, RecursionError):
+        pass
+    return canonical(redact(event))
+
+
+def _remark(type: str, **members: Any) -> str:
+    return f'"log":{canonical({"type": type, "time": _now(), **members})}'
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _end(file: int, keys: Keys) -> tuple[int, str, int, int]:
+    """The last whole record's seq and mac, where it ends, and how many bytes of a torn line follow. Raises Bad."""
+    size = os.fstat(file).st_size
+    start = max(0, size - 2 * MAX_LINE)
+    os.lseek(file, start, os.SEEK_SET)
+    tail = b""
+    while piece := os.read(file, MAX_LINE):
+        tail += piece
+    lines = tail.rpartition(b"\n")
+    torn = len(lines[2])
+    if not lines[1]:
+        if start:
+            raise Bad("its last line is too long for a record")
+        return 0, GENESIS, 0, torn
+    last = keys.record(lines[0].rpartition(b"\n")[2] + b"\n")
+    return last.seq, last.mac, size - torn, torn
+
+
+def _fits(head: Head | None, seq: int, mac: str) -> None:
+    """Raises Bad unless a chain that ends here can be the head's."""
+    if head is None:
+        if seq:
+            raise Bad("its head is missing, so its end may be cut off")
+    elif seq < head.seq:
+        raise Bad(f"{head.seq - seq} records are missing at its end")
+    elif seq == head.seq and mac != head.mac:
+        raise Bad("its head names another last record")

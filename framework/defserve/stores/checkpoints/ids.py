@@ -1,0 +1,101 @@
+"""A checkpoint's id: unguessable, and bound by a MAC to its owner, its feature set and its content.
+
+So whoever hands back a content with its id cannot have changed it, and an id means nothing to another owner. The
+content is taken in canonical JSON: sorted names, no spaces, whole numbers without a point, as every peer's JSON library
+may write it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from functools import lru_cache
+from json import encoder
+from typing import Any, Final
+
+from defserve.errors import UsageError
+from defserve.wire.jsonvalue import is_array, is_object
+
+PREFIX: Final = "chk_"
+MIN_KEY: Final = 16
+RANDOM: Final = 15
+"""Bytes; with those of the MAC a multiple of 3, so that every id has exactly one text."""
+_MAC: Final = 18
+_ID: Final = re.compile(r"chk_[A-Za-z0-9_-]{44}")
+_LABEL: Final = b"defserve checkpoint v1"
+
+_MAYBE_WHOLE: Final = re.compile(r"[0-9]\.0(?![0-9])|[0-9]e\+")
+
+
+def _encoder() -> Callable[[Any], str]:
+    """json's own, kept: it makes one anew for every text, which takes longer than to write a short one."""
+    json_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    make: Any = getattr(encoder, "c_make_encoder", None)
+    write_text: Any = getattr(encoder, "encode_basestring", None)
+    if make is None or write_text is None:
+        return json_encoder.encode
+    write = make(None, json_encoder.default, write_text, None, ":", ",", True, False, False)
+    return lambda value: "".join(write(value, 0))
+
+
+_encode: Final = _encoder()
+
+
+def canonical(value: Any) -> bytes:
+    """The one text of a JSON value. Raises ValueError for what JSON cannot hold: infinities, halves of characters."""
+    try:
+        text = _encode(value)
+        # A look at the text is cheaper than a walk through the value, which hardly any value needs.
+        if (".0" in text or "e+" in text) and _MAYBE_WHOLE.search(text):
+            text = _encode(_with_whole_numbers(value))
+        return text.encode()
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"not a JSON value: {error}") from None
+
+
+def identify(key: bytes, principal: str, feature_set: str, content: bytes, random: bytes) -> str:
+    """The id of a new checkpoint. `content` is its canonical JSON, or empty if it has none; `random` is fresh."""
+    if len(key) < MIN_KEY or len(random) != RANDOM:
+        raise UsageError(f"a checkpoint id needs a key of at least {MIN_KEY} bytes and {RANDOM} random bytes")
+    return PREFIX + urlsafe_b64encode(random + _mac(key, random, principal, feature_set, content)).decode()
+
+
+def is_id(text: str) -> bool:
+    """Whether this could be a checkpoint's id."""
+    return _ID.fullmatch(text) is not None
+
+
+def verify(key: bytes, id: str, principal: str, feature_set: str, content: bytes) -> bool:
+    """Whether this id was made with this key for exactly this owner, feature set and content."""
+    if not is_id(id):
+        return False
+    raw = urlsafe_b64decode(id.removeprefix(PREFIX))
+    return hmac.compare_digest(raw[RANDOM:], _mac(key, raw[:RANDOM], principal, feature_set, content))
+
+
+def _mac(key: bytes, random: bytes, principal: str, feature_set: str, content: bytes) -> bytes:
+    # Each with its length before it, so that no two lists of parts read the same.
+    said = b"".join((_framed(_LABEL), _framed(random), _of_whom(principal, feature_set), _framed(content)))
+    return hmac.digest(key, said, "sha256")[:_MAC]
+
+
+def _framed(part: bytes) -> bytes:
+    return len(part).to_bytes(8) + part
+
+
+@lru_cache(maxsize=1024)
+def _of_whom(principal: str, feature_set: str) -> bytes:
+    return _framed(principal.encode()) + _framed(feature_set.encode())
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if is_object(value):
+        return {name: _with_whole_numbers(item) for name, item in value.items()}
+    if is_array(value):
+        return [_with_whole_numbers(item) for item in value]
+    return value

@@ -1,0 +1,54 @@
+"""When two JSON values are the same: 1 and 1.0 are, whatever order names are in; true and 1 are not. No I/O.
+
+Python compares large values quickly, but takes true for 1. So there are two ways to ask: one for values of which at
+least one has booleans, and a quicker one for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import compress, count, islice
+from operator import ne
+from typing import Any
+
+from defserve.wire.jsonvalue import is_object
+
+Differ = Callable[[Any, Any], bool]
+
+
+def differ(one: Any, other: Any) -> bool:
+    """Whether two values are not the same."""
+    return one is not other and (one != other or not _alike(one, other))
+
+
+def differing(*, has_booleans: bool) -> Differ:
+    """How to ask of values that have booleans, or surely have none."""
+    return differ if has_booleans else ne
+
+
+def may_have_booleans(text: bytes) -> bool:
+    return b"true" in text or b"false" in text
+
+
+def common_ends(before: Sequence[Any], after: Sequence[Any], differ: Differ) -> tuple[int, int]:
+    """How many items are the same at the beginning of two arrays, and how many of the others at their end."""
+    both = min(len(before), len(after))
+    start = _common(before, after, both, differ)
+    return start, _common(reversed(before), reversed(after), both - start, differ)
+
+
+def _common(one: Any, other: Any, most: int, differ: Differ) -> int:
+    return next(compress(count(), islice(map(differ, one, other), most)), most)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two equal values have their booleans in the same places."""
+    if is_object(one):
+        # Of every object in a large value: so in one loop, and without a look at what can be no boolean.
+        for name, item in one.items():
+            if type(item) is not str and item is not (mate := other[name]) and not _alike(item, mate):
+                return False
+        return True
+    if isinstance(one, list | tuple):
+        return all(map(_alike, one, other))  # pyright: ignore[reportUnknownArgumentType]
+    return isinstance(one, bool) == isinstance(other, bool)

@@ -1,0 +1,122 @@
+"""RFC 6902 patches between JSON values: applied by the `jsonpatch` library, capped. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pydantic_core import from_json, to_json
+
+from defserve.errors import LimitExceeded, Refused
+from defserve.stores.checkpoints.diffs import Op
+from defserve.wire.jsonvalue import excess, is_array, is_object
+
+MAX_OPS: Final = 1_000
+MAX_DEPTH: Final = 64
+MAX_BYTES: Final = 1024 * 1024
+
+
+_UNBOUNDED: Final = 1 << 62
+
+
+class BadPatch(Refused, ValueError):
+    """A patch that is none, or does not fit the value it is for."""
+
+    error_type = "bad_patch"
+
+
+def smaller(ops: list[Op], text: bytes) -> bool:
+    """Whether the patch is shorter on the wire than the text of the value itself, and not too long to be applied."""
+    return len(ops) <= MAX_OPS and len(to_json(ops)) < len(text)
+
+
+def apply(
+    value: Any, ops: Any, *, max_ops: int = MAX_OPS, max_depth: int = MAX_DEPTH, max_bytes: int = MAX_BYTES
+) -> Any:
+    """A new value: `value` with a patch from anywhere applied. Neither argument is changed.
+
+    Raises BadPatch if `ops` is no patch, does not fit or fails a `test`, and LimitExceeded if it has too many
+    operations, or makes too deep or too large a value, even in between.
+    """
+    if not is_array(ops):
+        raise BadPatch("a patch is an array of operations")
+    if len(ops) > max_ops:
+        raise _too_much("operations", max_ops)
+    with _refusing():
+        held, steps = to_json(value), to_json(ops)
+        budget = _Budget(max_depth, max_bytes, len(held), len(steps))
+        result, steps = from_json(held), from_json(steps)
+        for op in steps:
+            budget.allow(op, result)
+            result = _applied(result, [op])
+        if len(to_json(result)) > max_bytes:
+            raise _too_much("bytes", max_bytes)
+        return result
+
+
+def replay(value: Any, ops: list[Op]) -> Any:
+    """`value`, itself changed, after a patch of our own making. Raises BadPatch if it does not fit."""
+    with _refusing():
+        return _applied(value, ops)
+
+
+class _Budget:
+    """What a patch may still add. Removing gives nothing back, so that all its steps together stay cheap."""
+
+    def __init__(self, depth: int, limit: int, held: int, patch: int) -> None:
+        self._depth, self._limit = depth, limit
+        self._left = 2 * limit - held
+        if patch > limit:
+            raise _too_much("bytes", limit)
+
+    def allow(self, op: Any, value: Any) -> None:
+        """Raises LimitExceeded if this step would make the value too deep or too large."""
+        if not is_object(op) or not isinstance(path := op.get("path"), str):
+            raise BadPatch("an operation is an object with op and path")
+        if op.get("op") in ("copy", "move"):
+            from jsonpointer import JsonPointer
+
+            added = JsonPointer(str(op.get("from"))).resolve(value)
+        else:
+            added = op.get("value")
+        if path.count("/") > self._depth or excess(added, self._depth - path.count("/"), _UNBOUNDED):
+            raise _too_much("depth", self._depth)
+        if op.get("op") != "move":
+            self._left -= len(to_json(added)) + len(path)
+        if self._left < 0:
+            raise _too_much("bytes", self._limit)
+
+
+def _applied(value: Any, ops: list[Any]) -> Any:
+    from jsonpatch import JsonPatch  # pyright: ignore[reportMissingTypeStubs]
+
+    return JsonPatch(ops).apply(value, in_place=True)  # pyright: ignore[reportUnknownMemberType]
+
+
+@contextmanager
+def _refusing() -> Generator[None]:
+    """Whatever a hostile patch makes the libraries raise, as BadPatch."""
+    try:
+        yield
+    except Refused:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
+        # The libraries' own exceptions are among these, or below Exception alone.
+        raise BadPatch(f"the patch cannot be applied: {_reason(error)}") from None
+    except RecursionError:
+        raise BadPatch("the patch cannot be applied: it is nested too deeply") from None
+    except Exception as error:
+        if type(error).__module__ not in ("jsonpatch", "jsonpointer"):
+            raise
+        raise BadPatch(f"the patch cannot be applied: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    return str(error)[:200] or type(error).__name__
+
+
+def _too_much(what: str, limit: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"the patch exceeds the limit of {limit} {what}", data={"limit": f"patch_{what}", "max": limit}
+    )

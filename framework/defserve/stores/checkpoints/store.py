@@ -1,0 +1,377 @@
+"""Checkpoint trees in a store: every change is one atomic step from the tree as it was seen, so none forks or is lost.
+
+A call holds a checkpoint, works on a content of its own, and commits what it made of it:
+
+    held = await trees.hold(key)
+    content = held.content()
+    …
+    made = await trees.commit(held, content)
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from defserve.errors import LimitExceeded, Refused
+from defserve.stores.checkpoints.cache import Known
+from defserve.stores.checkpoints.contents import Content, Draft, TooDeep, draft
+from defserve.stores.checkpoints.diffs import Op, diff
+from defserve.stores.checkpoints.ids import RANDOM, identify, is_id, verify
+from defserve.stores.checkpoints.patches import MAX_BYTES, MAX_DEPTH, smaller
+from defserve.stores.checkpoints.tree import (
+    SPACES,
+    Checkpoint,
+    Gone,
+    Record,
+    Retention,
+    Tree,
+    TreeKey,
+    branches,
+    content,
+    history,
+    problems,
+    prune,
+    successor,
+)
+from defserve.stores.store import Change, Store, StoreBusy, StoreCorrupt
+
+TREE: Final = "tree"
+"""The name of the tree itself in its space; no checkpoint's id."""
+ATTEMPTS: Final = 64
+CACHED: Final = 64 * 1024 * 1024
+
+
+class HeadMoved(Refused):
+    """Another call committed or rolled back meanwhile, so this one's work has no place."""
+
+    error_type = "state_conflict"
+
+    def __init__(self, head: str | None) -> None:
+        super().__init__("The state was changed meanwhile; try again", data={"checkpoint": head})
+
+
+class Tampered(Refused):
+    """A content that is not the one its checkpoint was made for."""
+
+    error_type = "state_tampered"
+
+    def __init__(self, id: str) -> None:
+        super().__init__("The state does not belong to its checkpoint", data={"checkpoint": id})
+
+
+class _Opaque:
+    def __repr__(self) -> str:
+        return "OPAQUE"
+
+
+OPAQUE: Final = _Opaque()
+"""Commits a checkpoint without a content: a name for something kept elsewhere."""
+
+
+class Held(NamedTuple):
+    """A checkpoint as a call starts from it; nothing, in a tree that has none yet.
+
+    `verified` is false for a content whose origin nobody vouches for.
+    """
+
+    key: TreeKey
+    tree: Tree
+    parent: str | None = None
+    verified: bool = True
+    before: Content | None = None
+    record: Record | None = None
+    seen: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"Held({self.key!r}, {self.parent!r})"
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """Where it is in the tree; None if it is not kept there."""
+        return self.record.checkpoint if self.record is not None else None
+
+    def content(self) -> Any:
+        """A copy of the content that is the caller's own; None if there is none."""
+        return self.before.copy() if self.before is not None else None
+
+
+class Commit(NamedTuple):
+    """A checkpoint that was made, and what it was made of."""
+
+    checkpoint: Checkpoint
+    made: Draft | None = None
+
+    def __repr__(self) -> str:
+        return f"Commit({self.checkpoint!r})"
+
+    @property
+    def content(self) -> Any:
+        """Its content, to be left as it is; None if it has none."""
+        return self.made.content.value if self.made is not None else None
+
+    def patch(self) -> list[Op] | None:
+        """From the parent's content to this one; None if there is none, or the content itself is not longer."""
+        ops = self.made.ops if self.made is not None else None
+        return ops if self.made is not None and ops is not None and smaller(ops, self.made.content.encoded) else None
+
+
+class CheckpointStore:
+    """The trees in a store, whose ids are made with `secret`: give the same one to all who share the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        secret: bytes,
+        retention: Retention | None = None,
+        max_bytes: int = MAX_BYTES,
+        max_depth: int = MAX_DEPTH,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store, self._secret, self._clock = store, secret, clock
+        self.retention = retention or Retention()
+        self._max_bytes, self._max_depth = max_bytes, max_depth
+        self._known = Known(CACHED)
+
+    async def load(self, key: TreeKey) -> Tree:
+        """The tree as it is now; an empty one if nothing was ever committed."""
+        return (await self._load(key))[1]
+
+    async def hold(self, key: TreeKey, at: str | None = None) -> Held:
+        """The head, or the checkpoint `at`, to start from. Raises Gone."""
+        seen, tree = await self._load(key)
+        id = tree.head if at is None else at
+        if id is None:
+            return Held(key, tree, seen=seen)
+        found = self._known.find(key, tree, id) if at is None else None
+        record, before = found or await self._find(key, tree, id)
+        return Held(key, tree, id, before=before, record=record, seen=seen)
+
+    async def adopt(self, key: TreeKey, content: Any, *, checkpoint: str | None = None) -> Held:
+        """A content that comes from elsewhere, to start from, and the checkpoint it is said to be.
+
+        It need not be kept here any longer. Raises Tampered if the two do not belong together for this owner, and
+        LimitExceeded. Without a checkpoint nobody vouches for it: it is not `verified` and has no parent.
+        """
+        seen, tree = await self._load(key)
+        known = self._known.find(key, tree, checkpoint) if checkpoint is not None else None
+        before = self._draft(content, known[1] if known is not None else None).content
+        if checkpoint is None:
+            return Held(key, tree, verified=False, before=before, seen=seen)
+        if not verify(self._secret, checkpoint, key.owner, key.feature_set, before.encoded):
+            raise Tampered(checkpoint)
+        record = await self._record(key, checkpoint)
+        return Held(key, tree, checkpoint, before=before, record=record, seen=seen)
+
+    def draft(self, held: Held, content: Any) -> Draft:
+        """What a commit would keep of a JSON value or, in bytes, the text of one: without any I/O.
+
+        Raises LimitExceeded or ValueError for a content that cannot be kept.
+        """
+        return self._draft(content, held.before)
+
+    async def commit(self, held: Held, content: Any = OPAQUE, *, branch: bool = False) -> Commit:
+        """Make a new checkpoint of `content` below the one that is held, and make it the head.
+
+        The content is a draft, or what can be made one, and stays the caller's. Returns when it is kept. Raises
+        HeadMoved if what is held is not the head, unless this may `branch` off, and LimitExceeded or ValueError for a
+        content that cannot be kept. Nothing is left of a commit that raises, save when the store was lost while it was
+        asked: then it may turn up as the head.
+        """
+        made = content if isinstance(content, Draft) else None if content is OPAQUE else self.draft(held, content)
+        key, encoded = held.key, made.content.encoded if made is not None else b""
+        id = identify(self._secret, key.owner, key.feature_set, encoded, os.urandom(RANDOM))
+        for _ in range(ATTEMPTS):
+            if not branch and held.parent != held.tree.head:
+                raise HeadMoved(held.tree.head)
+            record, tree = self._next(held, id, made)
+            change = Change(key.space, put={TREE: tree.encode(), id: record.encode()}, expect={TREE: held.seen})
+            # A store that lost its connection may have asked twice, and been told of its own first change.
+            if await self._store.change(change) or await self._record(key, id) is not None:
+                self._known.move(key, tree, record, made.content if made is not None else None)
+                await self._prune_if_due(key, tree)
+                return Commit(record.checkpoint, made)
+            held = await self._again(held)
+        raise _contended()
+
+    async def rollback(self, key: TreeKey, to: str) -> Checkpoint:
+        """Make a checkpoint the head. Raises Gone."""
+        for _ in range(ATTEMPTS):
+            seen, tree = await self._load(key)
+            record, _ = await self._find(key, tree, to)
+            if tree.head == to:
+                return record.checkpoint
+            moved = tree._replace(head=to).encode()
+            if await self._store.change(Change(key.space, put={TREE: moved}, expect={TREE: seen})):
+                return record.checkpoint
+        raise _contended()
+
+    async def get(self, key: TreeKey, id: str) -> Checkpoint:
+        """Raises Gone."""
+        record, _ = await self._find(key, await self.load(key), id)
+        return record.checkpoint
+
+    async def content(self, key: TreeKey, id: str) -> Any:
+        """A copy of a checkpoint's content; None if it has none. Raises Gone."""
+        return (await self.hold(key, id)).content()
+
+    async def diff(self, key: TreeKey, a: str, b: str) -> list[Op]:
+        """The patch from one checkpoint's content to another's, anywhere in the tree. Raises Gone."""
+        return diff(await self.content(key, a), await self.content(key, b))
+
+    async def checkpoints(self, key: TreeKey) -> list[Checkpoint]:
+        """All that can be asked for, in the order of their making. Reads the whole tree."""
+        tree, records = await self._scan(key)
+        now = self._clock()
+        found = (record.checkpoint for record in records.values())
+        return sorted((at for at in found if self.retention.holds(at, tree, now)), key=lambda at: at.number)
+
+    async def branches(self, key: TreeKey) -> list[Checkpoint]:
+        """The ends of the tree. Reads the whole tree."""
+        return branches(await self.checkpoints(key))
+
+    async def history(self, key: TreeKey, id: str | None = None) -> list[Checkpoint]:
+        """The way from a checkpoint, or the head, back to the root. Reads the whole tree. Raises Gone."""
+        start = await self.get(key, id) if id is not None else None
+        end = start.id if start is not None else (await self.load(key)).head
+        return history(await self.checkpoints(key), end) if end is not None else []
+
+    async def prune(self, key: TreeKey, retention: Retention | None = None) -> int:
+        """Let go of what is not retained, and say how many that were. Nothing else changes for anyone."""
+        for _ in range(ATTEMPTS):
+            seen, tree = await self._load(key)
+            _, records = await self._scan(key)
+            todo = prune(records, tree, retention or self.retention, self._clock())
+            if not todo.drop:
+                return 0
+            after = tree._replace(kept=tree.kept - len(todo.drop), epoch=tree.epoch + 1)
+            put = {TREE: after.encode(), **{record.id: record.encode() for record in todo.rewrite}}
+            if await self._store.change(Change(key.space, put=put, drop=todo.drop, expect={TREE: seen})):
+                return len(todo.drop)
+        raise _contended()
+
+    async def forget(self, key: TreeKey) -> None:
+        """Let go of a whole tree."""
+        for _ in range(ATTEMPTS):
+            seen, _ = await self._load(key)
+            names = [name async for name, _ in self._store.scan(key.space)]
+            if await self._store.change(Change(key.space, drop=[*names, TREE], expect={TREE: seen})):
+                return
+        raise _contended()
+
+    async def list_trees(self) -> list[TreeKey]:
+        return sorted([TreeKey.of(space) async for space in self._store.spaces(SPACES)])
+
+    async def export(self, key: TreeKey) -> AsyncIterator[dict[str, Any]]:
+        """Every checkpoint with its content, as JSON, in the order of their making."""
+        tree = await self.load(key)
+        for at in await self.checkpoints(key):
+            yield {**at._asdict(), "head": at.id == tree.head, "content": await self.content(key, at.id)}
+
+    async def verify(self, key: TreeKey) -> list[str]:
+        """What is wrong with a tree, a line each: lost or unreadable checkpoints, contents that are not their ids'."""
+        try:
+            tree, records = await self._scan(key)
+        except StoreCorrupt as corrupt:
+            return [corrupt.message]
+        return problems(records, tree) or [
+            f"{id} was not made with this secret for this content"
+            for id, record in records.items()
+            if not verify(self._secret, id, key.owner, key.feature_set, _encoded_of(record, records))
+        ]
+
+    def _draft(self, content: Any, before: Content | None) -> Draft:
+        try:
+            made = draft(content, before, self._max_depth)
+        except TooDeep:
+            raise _too_much("levels", self._max_depth) from None
+        if len(made.content.encoded) > self._max_bytes:
+            raise _too_much("bytes", self._max_bytes)
+        return made
+
+    def _next(self, held: Held, id: str, made: Draft | None) -> tuple[Record, Tree]:
+        tree, parent = held.tree, held.checkpoint
+        depth = parent.depth + 1 if parent is not None else 0
+        at = Checkpoint(id, held.parent, depth, tree.last + 1, self._clock(), made is None)
+        epoch = tree.epoch if held.seen is not None else int.from_bytes(os.urandom(4))
+        record = successor(at, made, held.record)
+        return record, Tree(id, tree.last + 1, tree.kept + 1, epoch)
+
+    async def _again(self, held: Held) -> Held:
+        """The same checkpoint in the tree as it is by now."""
+        seen, tree = await self._load(held.key)
+        record = held.record
+        if record is not None and tree.epoch != held.tree.epoch:
+            record = await self._record(held.key, record.id)
+        return held._replace(tree=tree, seen=seen, record=record)
+
+    async def _prune_if_due(self, key: TreeKey, tree: Tree) -> None:
+        if self.retention.is_due(tree):
+            # The commit is kept and must be told; pruning is due again with the next one.
+            with suppress(Refused):
+                await self.prune(key)
+
+    async def _load(self, key: TreeKey) -> tuple[bytes | None, Tree]:
+        seen = (await self._store.get(key.space, [TREE])).get(TREE)
+        return seen, Tree.decode(seen) if seen is not None else Tree()
+
+    async def _record(self, key: TreeKey, id: str) -> Record | None:
+        found = (await self._store.get(key.space, [id])).get(id) if is_id(id) else None
+        return Record.decode(id, found) if found is not None else None
+
+    async def _find(self, key: TreeKey, tree: Tree, id: str) -> tuple[Record, Content | None]:
+        """A checkpoint that can be asked for, and its content. Raises Gone."""
+        known = self._known.find(key, tree, id)
+        found = known or await self._read(key, id)
+        if found is None or not self.retention.holds(found[0].checkpoint, tree, self._clock()):
+            raise Gone(id)
+        if known is None:
+            self._known.keep(key, tree, *found)
+        return found
+
+    async def _read(self, key: TreeKey, id: str) -> tuple[Record, Content | None] | None:
+        missing: list[str] = []
+        for _ in range(ATTEMPTS):
+            record = await self._record(key, id)
+            if record is None:
+                return None
+            chain = await self._store.get(key.space, record.chain) if record.chain else {}
+            lost = [name for name in record.chain if name not in chain]
+            if not lost:
+                return record, _content_of(record, {name: Record.decode(name, it) for name, it in chain.items()})
+            if lost == missing:
+                break
+            # Pruned between the two looks: then the record itself was rewritten as well.
+            missing = lost
+        raise StoreCorrupt(f"the content of the checkpoint {id} cannot be found")
+
+    async def _scan(self, key: TreeKey) -> tuple[Tree, dict[str, Record]]:
+        _, tree = await self._load(key)
+        entries = {name: data async for name, data in self._store.scan(key.space) if name != TREE}
+        return tree, {name: Record.decode(name, data) for name, data in entries.items()}
+
+
+def _content_of(record: Record, records: dict[str, Record]) -> Content | None:
+    if record.form == "opaque":
+        return None
+    value = content(record, records)
+    return Content(record.body, value) if record.form == "snapshot" else Content.of(value)
+
+
+def _encoded_of(record: Record, records: dict[str, Record]) -> bytes:
+    found = _content_of(record, records)
+    return found.encoded if found is not None else b""
+
+
+def _too_much(what: str, limit: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"the state exceeds the limit of {limit} {what}", data={"limit": f"checkpoint_{what}", "max": limit}
+    )
+
+
+def _contended() -> StoreBusy:
+    return StoreBusy("too many calls change this state at once", data={"retry_after_ms": 100})

@@ -1,0 +1,257 @@
+"""A tree of checkpoints: what is kept of each, how its content is found again, what may go. No I/O, no clock.
+
+A checkpoint is kept as its whole content (a snapshot), if that is large as a patch on its parent, or as nothing but a
+name (opaque). A patch names the chain it stands on, from a snapshot to its parent, never more than SNAPSHOT_EVERY of
+them: so finding a content costs the same at any depth.
+
+    a ── b ── c ── d          a: snapshot   b: patch on (a)   c: patch on (a, b)   d: patch on (a, b, c)
+         └─── e               e: patch on (a, b); made after a rollback to b, and the head since
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal, NamedTuple
+
+from pydantic_core import from_json, to_json
+
+from defserve.errors import Refused, UsageError
+from defserve.stores.checkpoints.contents import Draft
+from defserve.stores.checkpoints.ids import canonical
+from defserve.stores.checkpoints.patches import MAX_OPS, BadPatch, replay
+from defserve.stores.store import StoreCorrupt
+
+SNAPSHOT_EVERY: Final = 16
+WHOLE: Final = 4_096
+"""Up to so many bytes, a page of most databases, a content is kept whole: to find it again is one step."""
+
+Form = Literal["snapshot", "patch", "opaque"]
+
+_SPACE: Final = "state:"
+
+
+class Gone(Refused):
+    """A checkpoint that is not there: pruned, never made, or another's."""
+
+    error_type = "checkpoint_not_found"
+
+    def __init__(self, id: str) -> None:
+        super().__init__("Checkpoint not found", data={"checkpoint": id})
+
+
+class TreeKey(NamedTuple):
+    """One tree: a feature set's state, of one owner."""
+
+    feature_set: str
+    owner: str
+
+    @property
+    def space(self) -> str:
+        return _space(self)
+
+    @classmethod
+    def of(cls, space: str) -> TreeKey:
+        feature_set, owner = from_json(space.removeprefix(_SPACE))
+        return cls(feature_set, owner)
+
+
+@lru_cache(maxsize=4096)
+def _space(key: TreeKey) -> str:
+    return _SPACE + to_json([key.feature_set, key.owner]).decode()
+
+
+SPACES: Final = _SPACE
+"""What the name of every tree's space begins with."""
+
+
+class Checkpoint(NamedTuple):
+    """A state as it once was. `number` is its place in the order of making, `depth` its distance from the root.
+
+    `parent` may be gone by now.
+    """
+
+    id: str
+    parent: str | None
+    depth: int
+    number: int
+    time: float
+    opaque: bool = False
+
+
+class Tree(NamedTuple):
+    """What changes of a tree: where its head is, the number of the last checkpoint, how many are kept.
+
+    `epoch` changes whenever records were rewritten, so what was known of them before is no longer good.
+    """
+
+    head: str | None = None
+    last: int = 0
+    kept: int = 0
+    epoch: int = 0
+
+    def encode(self) -> bytes:
+        return to_json({"head": self.head, "last": self.last, "count": self.kept, "epoch": self.epoch})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Tree:
+        """Raises StoreCorrupt."""
+        try:
+            said = from_json(data)
+            return cls(said["head"], int(said["last"]), int(said["count"]), int(said["epoch"]))
+        except (ValueError, TypeError, KeyError):
+            raise StoreCorrupt("a tree in the store cannot be read") from None
+
+
+class Record(NamedTuple):
+    """A checkpoint as it is kept: one line of JSON about it, and one of its content or patch."""
+
+    checkpoint: Checkpoint
+    form: Form
+    chain: tuple[str, ...] = ()
+    body: bytes = b""
+
+    @property
+    def id(self) -> str:
+        return self.checkpoint.id
+
+    def encode(self) -> bytes:
+        _, parent, depth, number, time, _ = self.checkpoint
+        head = {"parent": parent, "depth": depth, "number": number, "time": time, "form": self.form}
+        return b"%b\n%b" % (to_json({**head, "chain": self.chain} if self.chain else head), self.body)
+
+    @classmethod
+    def decode(cls, id: str, data: bytes) -> Record:
+        """Raises StoreCorrupt."""
+        head, _, body = data.partition(b"\n")
+        try:
+            said = from_json(head)
+            form: Form = said["form"]
+            at = Checkpoint(
+                id, said["parent"], int(said["depth"]), int(said["number"]), float(said["time"]), form == "opaque"
+            )
+            return cls(at, form, tuple(said.get("chain", ())), body)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise StoreCorrupt(f"the checkpoint {id} in the store cannot be read") from None
+
+
+def successor(at: Checkpoint, made: Draft | None, parent: Record | None) -> Record:
+    """How to keep a new checkpoint with what was `made` of its parent's content. The parent need not be kept itself."""
+    if made is None:
+        return Record(at, "opaque")
+    text = made.content.encoded
+    if len(text) > WHOLE and parent is not None and len(parent.chain) < SNAPSHOT_EVERY:
+        ops = made.ops
+        if ops is not None and len(ops) <= MAX_OPS and len(body := to_json(ops)) < len(text):
+            return Record(at, "patch", (*parent.chain, parent.id), body)
+    return Record(at, "snapshot", (), text)
+
+
+def content(record: Record, records: Mapping[str, Record]) -> Any:
+    """The content of a checkpoint, from the records of its chain; None for one that has none. Raises StoreCorrupt."""
+    if record.form == "opaque":
+        return None
+    try:
+        value: Any = None
+        for step in (*(records[id] for id in record.chain), record):
+            said = from_json(step.body)
+            value = replay(value, said) if step.form == "patch" else said
+        return value
+    except (KeyError, ValueError, BadPatch):
+        raise StoreCorrupt(f"the content of the checkpoint {record.id} cannot be found") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What is kept of a tree: its head, and the last `keep` checkpoints unless they are older than `ttl` seconds."""
+
+    keep: int | None = None
+    ttl: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.keep is not None and self.keep < 1) or (self.ttl is not None and not self.ttl > 0):
+            raise UsageError(f"keep={self.keep}, ttl={self.ttl}: both must be positive", fix="leave them out for ever")
+
+    def holds(self, at: Checkpoint, tree: Tree, now: float) -> bool:
+        """Whether it can still be asked for, kept in the store or not."""
+        return at.id == tree.head or (
+            (self.keep is None or at.number > tree.last - self.keep) and (self.ttl is None or at.time >= now - self.ttl)
+        )
+
+    def is_due(self, tree: Tree) -> bool:
+        """Whether it is time to prune: seldom enough that it costs each commit next to nothing."""
+        if self.keep is not None and tree.kept > self.keep + max(64, self.keep // 4):
+            return True
+        return self.ttl is not None and tree.last % 256 == 0
+
+
+class Pruning(NamedTuple):
+    """Ids to drop, and records to rewrite because what they stood on goes."""
+
+    drop: tuple[str, ...]
+    rewrite: tuple[Record, ...]
+
+
+def prune(records: Mapping[str, Record], tree: Tree, retention: Retention, now: float) -> Pruning:
+    """What to do so that only what the retention holds is kept. Raises StoreCorrupt."""
+    kept = {id: record for id, record in records.items() if retention.holds(record.checkpoint, tree, now)}
+    rewritten: dict[str, Record] = {}
+    if len(kept) == len(records):
+        return Pruning((), ())
+    # A parent is always older than its children, so its own chain is settled before theirs.
+    for record in sorted(kept.values(), key=lambda record: record.checkpoint.number):
+        if record.form != "patch":
+            continue
+        parent_id = record.chain[-1]
+        if parent_id not in kept:
+            rewritten[record.id] = record._replace(form="snapshot", chain=(), body=canonical(content(record, records)))
+            continue
+        chain = (*rewritten.get(parent_id, kept[parent_id]).chain, parent_id)
+        if chain != record.chain:
+            rewritten[record.id] = record._replace(chain=chain)
+    return Pruning(tuple(records.keys() - kept.keys()), tuple(rewritten.values()))
+
+
+def history(checkpoints: Iterable[Checkpoint], id: str) -> list[Checkpoint]:
+    """The way to a checkpoint: itself first, then its ancestors as far as they are kept."""
+    by_id = {at.id: at for at in checkpoints}
+    way: list[Checkpoint] = []
+    at = by_id.get(id)
+    while at is not None:
+        way.append(at)
+        at = by_id.get(at.parent) if at.parent is not None else None
+    return way
+
+
+def branches(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """The ends of the tree, that nothing was built on, in the order of their making."""
+    all_of_them = list(checkpoints)
+    parents = {at.parent for at in all_of_them}
+    return sorted((at for at in all_of_them if at.id not in parents), key=lambda at: at.number)
+
+
+def problems(records: Mapping[str, Record], tree: Tree) -> list[str]:
+    """What is wrong with a tree, a line each."""
+    found = [line for record in records.values() for line in _problems_of(record, records)]
+    if tree.head is not None and tree.head not in records:
+        found.append(f"the head {tree.head} is missing")
+    if tree.kept != len(records):
+        found.append(f"{tree.kept} checkpoints should be kept, {len(records)} are")
+    if any(record.checkpoint.number > tree.last for record in records.values()):
+        found.append(f"a checkpoint is numbered above the last, {tree.last}")
+    return found
+
+
+def _problems_of(record: Record, records: Mapping[str, Record]) -> Sequence[str]:
+    at = record.checkpoint
+    parent = records.get(at.parent) if at.parent is not None else None
+    if parent is not None and parent.checkpoint.depth + 1 != at.depth:
+        return (f"{at.id} is at depth {at.depth}, its parent at {parent.checkpoint.depth}",)
+    if record.form == "patch" and (parent is None or (*parent.chain, parent.id) != record.chain):
+        return (f"{at.id} does not stand on its parent",)
+    try:
+        content(record, records)
+    except StoreCorrupt as corrupt:
+        return (corrupt.message,)
+    return ()

@@ -1,0 +1,146 @@
+"""A settings file changed all at once: read, edited as text, kept as a backup, replaced; or left alone and told why."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from defserve.errors import UsageError
+from defserve.tooling.clients import jsonc, tomltext
+from defserve.tooling.clients.table import Format
+from defserve.wire.jsonvalue import is_mapping
+
+BACKUP: Final = ".bak"
+PRIVATE: Final = 0o600
+"""What a new file may hold, such as keys in `env`, is nobody else's business."""
+
+PUT: Final[dict[Format, Callable[[str, Sequence[str], Any], str]]] = {"json": jsonc.put, "toml": tomltext.put}
+REMOVE: Final[dict[Format, Callable[[str, Sequence[str]], str]]] = {"json": jsonc.remove, "toml": tomltext.remove}
+PARSE: Final[dict[Format, Callable[[str], Any]]] = {"json": jsonc.parse, "toml": tomltext.parse}
+
+
+class Edit(NamedTuple):
+    """What a file held (None: it was not there) and what it is to hold."""
+
+    path: Path
+    before: str | None
+    after: str
+
+    @property
+    def changes(self) -> bool:
+        return (self.before or "") != self.after
+
+    def diff(self) -> str:
+        """The change, as `diff -u` shows it."""
+        from difflib import unified_diff
+
+        old, new = (self.before or "").splitlines(keepends=True), self.after.splitlines(keepends=True)
+        from_file = str(self.path) if self.before is not None else os.devnull
+        lines = unified_diff(old, new, from_file, str(self.path))
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+    def write(self) -> Path | None:
+        """Replace the file; the backup of what it held, if it held anything. Raises UsageError."""
+        # A link is kept, and what it leads to is replaced.
+        target = Path(os.path.realpath(self.path))
+        try:
+            if self.before is None:
+                target.parent.mkdir(parents=True, exist_ok=True)
+            if _content(target) != self.before:
+                raise UsageError(f"{self.path} was changed meanwhile, and is left alone", fix="run the command again")
+            if self.before is None:
+                _replace(target, self.after, PRIVATE)
+                return None
+            mode = stat.S_IMODE(target.stat().st_mode)
+            backup = target.with_name(target.name + BACKUP)
+            _replace(backup, self.before, mode)
+            _replace(target, self.after, mode)
+            return backup
+        except OSError as error:
+            raise UsageError(f"{self.path} cannot be written: {error.strerror}", fix="check its permissions") from None
+
+
+def put(path: Path, format: Format, keys: Sequence[str], value: Any) -> Edit:
+    """The file with `value` at `keys`. Raises UsageError for a file that cannot be read or edited."""
+    before = read(path)
+    return Edit(path, before, _edited(path, lambda: PUT[format](before or "", keys, value)))
+
+
+def remove(path: Path, format: Format, keys: Sequence[str]) -> Edit:
+    """The file without what is at `keys`."""
+    before = read(path)
+    return Edit(path, before, _edited(path, lambda: REMOVE[format](before or "", keys)))
+
+
+def holds_only(path: Path, format: Format, keys: Sequence[str]) -> bool:
+    """Whether the file is, to the byte, what `put` makes of nothing: then it was made for what is at `keys`."""
+    value = holds(path, format)
+    for key in keys:
+        value = value.get(key) if is_mapping(value) else None
+    return value is not None and not path.is_symlink() and read(path) == PUT[format]("", keys, value)
+
+
+def discard(path: Path) -> None:
+    """Remove a file and its backup. Raises UsageError."""
+    try:
+        path.unlink()
+        path.with_name(path.name + BACKUP).unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be removed: {error.strerror}", fix="check the permissions") from None
+
+
+def holds(path: Path, format: Format) -> Any:
+    """What the file says; an empty object if it is not there. Raises UsageError."""
+    before = read(path)
+    return _edited(path, lambda: PARSE[format](before or ""))
+
+
+def read(path: Path) -> str | None:
+    """The text of a file, None if there is none. Raises UsageError if it cannot be read."""
+    try:
+        return _content(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", fix="check its permissions") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not UTF-8 text, and is left alone", fix="save it as UTF-8") from None
+
+
+def _content(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return None
+
+
+def _edited(path: Path, edit: Callable[[], Any]) -> Any:
+    try:
+        return edit()
+    except jsonc.Broken as error:
+        raise UsageError(
+            f"this file is broken and was left alone: {error.problem}",
+            where=f"{path}:{error.line}",
+            fix="mend that line",
+        ) from None
+    except jsonc.Unfit as error:
+        raise UsageError(
+            f"{path} was left alone: {error}",
+            fix="use --dry-run on an empty folder to see the entry, and add it by hand",
+        ) from None
+
+
+def _replace(path: Path, text: str, mode: int) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), PRIVATE)
+    try:
+        with open(file, "wb") as written:
+            written.write(text.encode("utf-8"))
+            written.flush()
+            os.fsync(written.fileno())
+        os.chmod(draft, mode)
+        os.replace(draft, path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise

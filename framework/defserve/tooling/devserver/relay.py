@@ -1,0 +1,280 @@
+"""Lines between one client and the children that come and go behind it: every request is answered, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from itertools import count
+from typing import Any, cast
+
+from pydantic_core import from_json, to_json
+
+from defserve.tooling.devserver.opening import LISTEN, Json, Opening, changes, changes_heard, is_acknowledgement, member
+from defserve.tooling.devserver.process import Child, NotServing
+
+CANCELLED = "notifications/cancelled"
+INTERNAL_ERROR = -32603
+# Ids of our own requests to a child, and of a child's requests to the client.
+OURS, THEIRS = "defserve-dev-", "defserve-child-"
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+class Link:
+    """What is under way with one child: the client's requests, and our own."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.requests: dict[Any, Json] = {}
+        self.ours: dict[str, asyncio.Future[Json]] = {}
+        self.moved: set[Any] = set()
+        self.opened: Json | None = None
+        self.capabilities: Json = {}
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.reader: asyncio.Task[None] | None = None
+
+    def begin(self, request: Json) -> None:
+        self.requests[request["id"]] = request
+        self.idle.clear()
+
+    def finish(self, id: Any) -> bool:
+        """Whether it was for this child to answer."""
+        known = self.requests.pop(id, None) is not None
+        if not self.requests:
+            self.idle.set()
+        return known
+
+
+class Relay:
+    """A `Front` for standard input and output. `grace`: how long the calls of a replaced child may go on."""
+
+    def __init__(self, write: Write, grace: float) -> None:
+        self._write, self._grace = write, grace
+        self._opening = Opening()
+        self._links: dict[Child, Link] = {}
+        self._current: Link | None = None
+        # Nothing has been answered yet: the client may wait for a server that starts.
+        self._holding, self._held = True, list[bytes]()
+        self._asked: dict[str, tuple[Link, Any]] = {}
+        self._numbers = count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- the client --------------------------------------------------------------------------------------
+
+    async def from_client(self, line: bytes) -> None:
+        """One line of the client's."""
+        if self._holding:
+            self._held.append(line)
+        else:
+            await self._take(line)
+
+    async def _take(self, line: bytes) -> None:
+        message = _read(line)
+        if not isinstance(message, dict):
+            await self._pass_on(line, [one for one in message if _is_request(one)])
+        elif "method" not in message:
+            await self._answered(message)
+        elif message["method"] == CANCELLED:
+            link = self._holder(member(message, "params").get("requestId"))
+            await link.child.send(line) if link else None
+        else:
+            self._opening.note(message)
+            await self._pass_on(line, [message] if _is_request(message) else [])
+
+    async def _pass_on(self, line: bytes, requests: list[Json]) -> None:
+        if self._current is None:
+            for request in requests:
+                await self._refuse(request["id"], "the server has ended and does not start again; see its traceback")
+            return
+        for request in requests:
+            self._current.begin(request)
+        await self._current.child.send(line)
+
+    async def _answered(self, reply: Json) -> None:
+        link, id = self._asked.pop(str(reply.get("id")), (None, None))
+        if link is not None:
+            await link.child.send(_line({**reply, "id": id}))
+
+    def _holder(self, id: Any) -> Link | None:
+        return next((link for link in self._links.values() if id in link.requests), self._current)
+
+    async def _refuse(self, id: Any, text: str) -> None:
+        await self._write(_line({"jsonrpc": "2.0", "id": id, "error": {"code": INTERNAL_ERROR, "message": text}}))
+
+    # -- the children ------------------------------------------------------------------------------------
+
+    async def admit(self, child: Child) -> None:
+        link = self._links[child] = Link(child)
+        link.reader = asyncio.create_task(self._listen(link))
+        # Whatever it answers, it answers.
+        await self._ask(link, {"method": "ping"})
+        if self._opening.initialize is None:
+            return
+        link.opened = self._opening.initialize
+        reply = await self._ask(link, link.opened)
+        if "result" not in reply:
+            raise NotServing(f"it refuses the client: {reply.get('error')}")
+        link.capabilities = member(member(reply, "result"), "capabilities")
+
+    def adopt(self, child: Child, previous: Child | None) -> None:
+        link = self._current = self._links.get(child)
+        old = self._links.get(previous) if previous is not None else None
+        if link is None:  # gone already, which will be noticed
+            if old is not None:
+                self._spawn(self._retire(old))
+            return
+        # Written at once: what the client says next comes behind it.
+        child.write(b"".join(map(_line, self._preamble(link))))
+        heard = self._move(old, link) if old is not None else []
+        # Whoever is still held has not seen any list.
+        news = changes(link.capabilities) if self._opening.initialized is not None and not self._holding else []
+        self._spawn(self._hand_over(old, news + heard))
+
+    def _preamble(self, link: Link) -> Iterator[Json]:
+        """What the client has said so far, as far as the child does not know it yet."""
+        opening = self._opening
+        if opening.initialize is not None and link.opened is not opening.initialize:
+            yield self._asking(link, opening.initialize)[0]
+        if opening.initialized is not None:
+            yield opening.initialized
+            for setting in opening.settings:
+                yield self._asking(link, setting)[0]
+
+    def _move(self, old: Link, link: Link) -> list[Json]:
+        """Requests that only listen go on with another child; what their client is told of that."""
+        found = [request for request in old.requests.values() if request["method"] == LISTEN]
+        for request in found:
+            old.finish(request["id"])
+            link.begin(request)
+            link.moved.add(request["id"])
+            link.child.write(_line(request))
+        return [change for request in found for change in changes_heard(request)]
+
+    async def _hand_over(self, old: Link | None, news: list[Json]) -> None:
+        await self._tell(news)
+        while self._held:
+            await self._take(self._held.pop(0))
+        self._holding = False
+        if old is not None:
+            await self._retire(old)
+
+    async def _tell(self, messages: list[Json]) -> None:
+        for message in messages:
+            await self._write(_line(message))
+
+    async def _retire(self, link: Link) -> None:
+        """Let a child finish what it has begun, for a while."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._grace):
+                await link.idle.wait()
+        for id in list(link.requests):
+            link.finish(id)
+            await self._refuse(id, f"the server was reloaded, and this call not done {self._grace:g} s later")
+        await link.child.end()
+
+    def lost(self, child: Child) -> None:
+        if self._current is not None and self._current.child is child:
+            self._current = None
+
+    async def close(self, seconds: float) -> None:
+        """The client has left."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(link.child.end(seconds) for link in list(self._links.values())))
+
+    async def _listen(self, link: Link) -> None:
+        """Everything a child says, until it has gone."""
+        while line := await link.child.output.readline():
+            await self._from_child(link, line)
+        del self._links[link.child]
+        self.lost(link.child)  # at once: what came now would be answered by nobody
+        for waiting in link.ours.values():
+            if not waiting.done():
+                waiting.set_exception(NotServing())
+                waiting.exception()  # whoever waits hears of it, and nobody has to
+        for id in list(link.requests):
+            link.finish(id)
+            await self._refuse(id, "the server ended before it had answered; see its traceback")
+        for id in [id for id, (asker, _) in self._asked.items() if asker is link]:
+            del self._asked[id]
+            await self._tell([{"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": id}}])
+
+    async def _from_child(self, link: Link, line: bytes) -> None:
+        message = _read(line)
+        if not isinstance(message, dict):
+            for reply in message:
+                link.finish(reply.get("id"))
+            await self._write(line)
+        elif "method" not in message:
+            await self._reply(link, message, line)
+        elif "id" in message:
+            await self._question(link, message)
+        elif message["method"] == CANCELLED:
+            await self._taken_back(link, message)
+        elif not is_acknowledgement(message, link.moved) and (link is self._current or link.requests):
+            await self._write(line)
+
+    async def _reply(self, link: Link, message: Json, line: bytes) -> None:
+        id = message.get("id")
+        ours = link.ours.pop(id, None) if isinstance(id, str) else None
+        if ours is not None:
+            if not ours.done():
+                ours.set_result(message)
+            return
+        if link.requests.get(id, {}).get("method") == "initialize":
+            link.capabilities = member(member(message, "result"), "capabilities")
+        if id is None or link.finish(id):
+            await self._write(line)
+
+    async def _question(self, link: Link, request: Json) -> None:
+        """Two children number their requests alike; the client must be able to tell them apart."""
+        id = f"{THEIRS}{next(self._numbers)}"
+        self._asked[id] = link, request["id"]
+        await self._write(_line({**request, "id": id}))
+
+    async def _taken_back(self, link: Link, message: Json) -> None:
+        params = member(message, "params")
+        for id, (asker, original) in list(self._asked.items()):
+            if asker is link and original == params.get("requestId"):
+                del self._asked[id]
+                await self._tell([{**message, "params": {**params, "requestId": id}}])
+
+    # -- requests of our own -----------------------------------------------------------------------------
+
+    async def _ask(self, link: Link, request: Json) -> Json:
+        dressed, answer = self._asking(link, request)
+        await link.child.send(_line(dressed))
+        return await answer
+
+    def _asking(self, link: Link, request: Json) -> tuple[Json, asyncio.Future[Json]]:
+        id = f"{OURS}{next(self._numbers)}"
+        answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+        link.ours[id] = answer
+        return {"jsonrpc": "2.0", **request, "id": id}, answer
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _read(line: bytes) -> Json | list[Json]:
+    """A message, or those of a batch. What is neither is passed on as it is, for the server to complain about."""
+    try:
+        found = from_json(line)
+    except ValueError:
+        return []
+    if isinstance(found, list):
+        return [cast("Json", one) for one in cast("list[Any]", found) if isinstance(one, dict)]
+    return cast("Json", found) if isinstance(found, dict) else []
+
+
+def _is_request(message: Json) -> bool:
+    # Another id is the server's to complain about.
+    return "method" in message and isinstance(message.get("id"), str | int | float)
+
+
+def _line(message: Json) -> bytes:
+    return to_json(message) + b"\n"

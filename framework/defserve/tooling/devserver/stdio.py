@@ -1,0 +1,95 @@
+"""`dev` on standard input and output: the parent's own, which no child ever sees."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+from _thread import start_new_thread
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+from defserve.tooling.devserver.files import Files
+from defserve.tooling.devserver.plan import Plan
+from defserve.tooling.devserver.relay import Relay
+from defserve.tooling.devserver.supervisor import Supervisor
+
+STDIN, STDOUT = 0, 1
+CHUNK = 64 * 1024
+INTERRUPTED = 130
+FAREWELL = 2.0
+
+
+def serve(plan: Plan, files: Files, grace: float) -> int:
+    """Relay until the client leaves or a signal ends it; the exit code."""
+    return asyncio.run(_serve(plan, files, grace))
+
+
+async def _serve(plan: Plan, files: Files, grace: float) -> int:
+    ending = stop_signals()
+    relay = Relay(Pen().write, grace)
+    with tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder:
+        supervising = asyncio.create_task(Supervisor(plan, relay, files, Path(folder)).run())
+        read_lines(relay.from_client, lambda: ending.done() or ending.set_result(0))
+        supervising.add_done_callback(lambda task: ending.done() or ending.set_exception(_reason(task)))
+        try:
+            return await ending
+        finally:
+            supervising.cancel()
+            await asyncio.gather(supervising, return_exceptions=True)
+            await relay.close(FAREWELL)
+
+
+def _reason(task: asyncio.Task[None]) -> BaseException:
+    return asyncio.CancelledError() if task.cancelled() else task.exception() or RuntimeError("it ended")
+
+
+def stop_signals() -> asyncio.Future[int]:
+    """Done, with the exit code, when a signal asks for an end."""
+    loop = asyncio.get_running_loop()
+    ending: asyncio.Future[int] = loop.create_future()
+    for number, code in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 0)):
+        with suppress(NotImplementedError):  # Windows
+            loop.add_signal_handler(number, lambda code=code: ending.done() or ending.set_result(code))
+    return ending
+
+
+def read_lines(take: Callable[[bytes], Awaitable[None]], left: Callable[[], object]) -> None:
+    """Hand over each line of standard input, one after the other; `left` is called at its end."""
+    loop = asyncio.get_running_loop()
+
+    async def hand_over(lines: list[bytes]) -> None:
+        for line in lines:
+            await take(line + b"\n")
+
+    def read() -> None:
+        rest = b""
+        try:
+            while chunk := os.read(STDIN, CHUNK):
+                *lines, rest = (rest + chunk).split(b"\n")
+                asyncio.run_coroutine_threadsafe(hand_over([line for line in lines if line.strip()]), loop).result()
+        finally:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(left)
+
+    # A thread, for a pipe, a file and a terminal are read alike by it alone; nothing waits for it at the end.
+    start_new_thread(read, ())
+
+
+class Pen:
+    """Writes to standard output, a line at a time, without holding up the loop."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def write(self, line: bytes) -> None:
+        async with self._turn:
+            await asyncio.to_thread(_write_all, line)
+
+
+def _write_all(line: bytes) -> None:
+    with suppress(BrokenPipeError):  # whoever reads no more will close the other pipe, too
+        while line:
+            line = line[os.write(STDOUT, line) :]

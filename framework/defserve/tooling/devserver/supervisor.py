@@ -1,0 +1,115 @@
+"""Starts a child, has it serve when it is ready, replaces it on every change. One that fails changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from itertools import count
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol
+
+from defserve.tooling.devserver.files import Files, Snapshot
+from defserve.tooling.devserver.plan import Plan
+from defserve.tooling.devserver.process import Child
+
+# One that crashes sooner would crash again.
+PROVEN = 1.0
+
+
+class Front(Protocol):
+    """What clients are connected to, whatever child is behind it."""
+
+    async def admit(self, child: Child) -> None:
+        """Make a child ready to serve. Raises NotServing; may wait for ever."""
+        ...
+
+    def adopt(self, child: Child, previous: Child | None) -> None:
+        """From now on it serves; the previous one finishes what it has begun."""
+        ...
+
+    def lost(self, child: Child) -> None:
+        """The child that served has gone by itself."""
+        ...
+
+
+class Supervisor:
+    """Runs until it is cancelled."""
+
+    def __init__(self, plan: Plan, front: Front, files: Files, folder: Path) -> None:
+        self._plan, self._front, self._files, self._folder = plan, front, files, folder
+        self._numbers = count(1)
+        self.current: Child | None = None
+
+    async def run(self) -> None:
+        while True:
+            before = self._files.snapshot()
+            began = monotonic()
+            restarted = await self._replace(before)
+            if restarted:
+                continue  # changed again while it started
+            if self.current is not None and not await self._rest(before):
+                say("the server has ended by itself")
+                if monotonic() - began > PROVEN:
+                    continue
+            if self.current is None:
+                say("waiting for a change")
+                self._tell(await self._files.changed(before))
+
+    async def _replace(self, before: Snapshot) -> bool:
+        """Try a new child; True when the files changed before it was ready."""
+        child = await Child.start(self._plan, self._folder / f"files-{next(self._numbers)}")
+        try:
+            ready, _, news = await first(self._front.admit(child), child.exited(), self._files.changed(before))
+        except BaseException:
+            await child.kill()
+            raise
+        self._files.add(child.files())
+        error = ready.exception() if ready is not None else None
+        if ready is not None and error is None:
+            previous, self.current = self.current, child
+            self._front.adopt(child, previous)
+            return False
+        if news is not None and ready is None:
+            await child.kill()
+            self._tell(news.result())
+            return True
+        await child.end(PROVEN)
+        kept = "; the one before it goes on serving" if self.current is not None else ""
+        say(f"the server does not start{f': {error}' if error and str(error) else ''}{kept}")
+        return False
+
+    async def _rest(self, before: Snapshot) -> bool:
+        """Until there is a reason for another child: True for a change, False when this one has gone."""
+        assert self.current is not None
+        news, gone = await first(self._files.changed(before), self.current.exited())
+        if news is None or gone is not None:
+            lost, self.current = self.current, None
+            self._front.lost(lost)
+            return False
+        self._tell(news.result())
+        return True
+
+    def _tell(self, paths: list[str]) -> None:
+        here = os.getcwd() + os.sep
+        say(f"{', '.join(path.removeprefix(here) for path in paths[:3])} changed")
+
+
+async def first(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any] | None]:
+    """Run several things until one of them is done or has failed; None stands for each that was not."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        late = [task for task in tasks if not task.done()]
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+    return [None if task in late else task for task in tasks]
+
+
+def say(text: str) -> None:
+    """Standard output is not ours."""
+    print(f"defserve dev: {text}", file=sys.stderr, flush=True)

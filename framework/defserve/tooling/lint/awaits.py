@@ -1,0 +1,106 @@
+"""The rule about questions that nobody waits for: `ctx.ask(…)` without `await` is no answer yet."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from textwrap import dedent
+from typing import Any, Final
+
+from defserve.context import Context
+from defserve.tooling.lint.definitions import Definition, Definitions
+from defserve.tooling.lint.finding import Finding, about
+
+VERBS: Final = {"confirm", *(name for name, verb in vars(Context).items() if inspect.iscoroutinefunction(verb))}
+"""What of a Context is awaited."""
+
+Def = ast.FunctionDef | ast.AsyncFunctionDef
+# Where a value is used as it is. In a call somebody else may wait for it.
+USES: Final = (
+    ast.Expr,
+    ast.Return,
+    ast.If,
+    ast.While,
+    ast.IfExp,
+    ast.BoolOp,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Compare,
+    ast.FormattedValue,
+    ast.Attribute,
+    ast.Subscript,
+)
+
+
+def forgotten(found: Definitions) -> Iterator[Finding]:
+    for item in found.items:
+        for verb, line, is_async in _unawaited(item.function):
+            problem, fix = f"{verb}(…) is not awaited, so it does nothing", f"write await {verb}(…)"
+            if not is_async:
+                fix = f"it is a plain def: write {verb.partition('.')[0]}.wait({verb}(…)), or make it async def"
+            yield about(item, problem, fix)._replace(where=_place(item, line))
+
+
+def _place(item: Definition, line: int) -> str:
+    return f"{item.where.rpartition(':')[0]}:{line}" if item.where else ""
+
+
+def _unawaited(function: Any) -> Iterator[tuple[str, int, bool]]:
+    """The verb as it is written, its line, and whether it could be awaited where it is."""
+    try:
+        lines, first = inspect.getsourcelines(function)
+        (written,) = ast.parse(dedent("".join(lines))).body
+    except (TypeError, OSError, SyntaxError, ValueError):
+        return  # no source to be had, or none that stands for itself
+    if isinstance(written, Def):
+        contexts = _contexts(written)
+        for call in _forgotten_in(written, contexts):
+            yield ast.unparse(call.func), first + call.lineno - 1, isinstance(written, ast.AsyncFunctionDef)
+
+
+def _contexts(written: Def) -> set[str]:
+    """The parameters that are a Context, by how that is written."""
+    arguments = (*written.args.args, *written.args.kwonlyargs)
+    return {one.arg for one in arguments if one.annotation and "Context" in ast.unparse(one.annotation)}
+
+
+def _forgotten_in(written: Def, contexts: set[str]) -> Iterator[ast.Call]:
+    own = list(_own(written))
+    handed_on = {name for node in own for name in _handed_on(node)}
+    for parent in own:
+        # What is kept under a name can still be waited for.
+        kept = parent.targets if isinstance(parent, ast.Assign) else ()
+        lost = bool(kept) and all(isinstance(name, ast.Name) and name.id not in handed_on for name in kept)
+        if lost or isinstance(parent, USES):
+            for child in ast.iter_child_nodes(parent):
+                if isinstance(child, ast.Call) and _asks(child.func, contexts):
+                    yield child
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """All below it that is run with it: no functions within."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, Def | ast.Lambda):
+            yield child
+            yield from _own(child)
+
+
+def _handed_on(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Await):
+        given: list[ast.expr] = [node.value]
+    elif isinstance(node, ast.Call):
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    else:
+        return
+    for value in given:
+        yield from (name.id for name in ast.walk(value) if isinstance(name, ast.Name))
+
+
+def _asks(verb: ast.expr, contexts: set[str]) -> bool:
+    return (
+        isinstance(verb, ast.Attribute)
+        and verb.attr in VERBS
+        and isinstance(verb.value, ast.Name)
+        and verb.value.id in contexts
+    )

@@ -1,0 +1,63 @@
+"""Calls checked against a list of tools alone: nothing is asked of the server, and nothing it does not list exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from defserve.wire.jsonvalue import is_mapping
+
+MOST = 20
+
+
+def problems(tools: Iterable[Mapping[str, Any]], name: str, arguments: Mapping[str, Any]) -> list[str]:
+    """Why a call would fail, in a line each; empty for one that the list allows.
+
+    An argument that the schema does not name is one of them, unless the schema says that others may come.
+    """
+    known = {str(tool.get("name")): tool for tool in tools}
+    if name not in known:
+        return [f"there is no tool {name!r}{_close(name, known)}"]
+    schema: Mapping[str, Any] = known[name].get("inputSchema") or {}
+    properties: Mapping[str, Any] = schema.get("properties") or {}
+    if "additionalProperties" in schema or "patternProperties" in schema:
+        unknown = []
+    else:
+        unknown = [f"{argument}: unknown{_close(argument, properties)}" for argument in arguments.keys() - properties]
+    return [*sorted(unknown), *_broken(schema, arguments)][:MOST]
+
+
+def _broken(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
+    from itertools import islice
+
+    from jsonschema import Draft202012Validator as Draft
+
+    validator = Draft(dict(schema), format_checker=Draft.FORMAT_CHECKER)
+    try:
+        errors: list[Any] = list(islice(validator.iter_errors(dict(arguments)), MOST))  # pyright: ignore
+    except Exception as error:
+        return [f"its schema cannot be followed: {error}"]
+    return [f"{_path(error.absolute_path)}{error.message}" for error in errors]
+
+
+def _path(steps: Iterable[Any]) -> str:
+    text = ""
+    for step in steps:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
+    return f"{text}: " if text else ""
+
+
+def _close(name: str, known: Mapping[str, Any]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def read_call(value: Any) -> tuple[str, Mapping[str, Any]] | None:
+    """The name and arguments of a call: `{"name": …, "arguments": {…}}`, or a whole `tools/call` request."""
+    call: Any = value.get("params") if is_mapping(value) and "params" in value else value
+    if not is_mapping(call) or not isinstance(call.get("name"), str):
+        return None
+    arguments: Any = call.get("arguments") or {}
+    return (call["name"], arguments) if is_mapping(arguments) else None

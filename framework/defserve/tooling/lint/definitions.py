@@ -1,0 +1,158 @@
+"""What the rules look at: everything a server lists, with where it was written and what guards it, as far as known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from defserve.tooling.listed import Listed
+from defserve.wire.jsonvalue import as_list, is_mapping
+
+SECURITY_KEY: Final = "dev.defserve/security"
+CHARACTERS_PER_TOKEN: Final = 4
+DEEPEST: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An argument of a tool. `guarded`: somebody judges it before the function runs."""
+
+    name: str
+    schema: Mapping[str, Any]
+    guarded: bool = False
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether any text may come."""
+        if "enum" in self.schema or "const" in self.schema:
+            return False
+        branches: list[Any] = self.schema.get("anyOf") or self.schema.get("oneOf") or [self.schema]
+        types = [kind for b in branches if is_mapping(b) and "enum" not in b for kind in as_list(b.get("type"))]
+        return "string" in types
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One tool, resource, template or prompt. `where` is empty for what was only heard of over a wire.
+
+    `trusts`: the author has said that nothing need look at its arguments. `function` is the author's, if it is here.
+    """
+
+    kind: str
+    name: str
+    wire: Mapping[str, Any]
+    where: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    security: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    trusts: bool = False
+    function: Any = None
+
+    @property
+    def description(self) -> str:
+        return str(self.wire.get("description") or "")
+
+    @property
+    def annotations(self) -> Mapping[str, Any]:
+        return self.wire.get("annotations") or {}
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        return self.wire.get("inputSchema") or {}
+
+    @property
+    def tokens(self) -> int:
+        return tokens(self.wire)
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Everything of it that a model reads: what it is, and the text."""
+        for member in ("name", "title", "description"):
+            if self.wire.get(member):
+                yield member, str(self.wire[member])
+        arguments: list[dict[str, Any]] = self.wire.get("arguments") or []
+        for argument in arguments:
+            yield f"argument {argument.get('name')!r}", str(argument.get("description") or "")
+        for member in ("inputSchema", "outputSchema"):
+            yield from _schema_texts(self.wire.get(member), member, DEEPEST)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSetUse:
+    """A feature set, and whether anything was declared on it."""
+
+    name: str
+    declares: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """A whole server."""
+
+    items: tuple[Definition, ...]
+    instructions: str = ""
+    feature_sets: tuple[FeatureSetUse, ...] = ()
+
+    @property
+    def tools(self) -> tuple[Definition, ...]:
+        return tuple(item for item in self.items if item.kind == "tool")
+
+    @property
+    def tokens(self) -> int:
+        """What the list of tools costs with every request of a model."""
+        return sum(tool.tokens for tool in self.tools)
+
+
+def tokens(tool: Mapping[str, Any]) -> int:
+    """What a listed tool costs, estimated: a quarter of the characters of what hosts give to models."""
+    given = {member: tool[member] for member in ("name", "description", "inputSchema") if member in tool}
+    return -(-len(json.dumps(given, ensure_ascii=False, separators=(",", ":"))) // CHARACTERS_PER_TOKEN)
+
+
+def _schema_texts(schema: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
+    if not is_mapping(schema) or depth == 0:
+        return
+    for member in ("title", "description"):
+        if isinstance(schema.get(member), str):
+            yield f"{member} of {path}", schema[member]
+    for member in ("properties", "$defs"):
+        if is_mapping(schema.get(member)):
+            for name, below in schema[member].items():
+                yield f"name in {path}", name
+                yield from _schema_texts(below, f"{path}.{name}", depth - 1)
+    for value in as_list(schema.get("enum") or []):
+        if isinstance(value, str):
+            yield f"enum of {path}", value
+    for member in ("items", "additionalProperties"):
+        yield from _schema_texts(schema.get(member), f"{path}[]", depth - 1)
+    for member in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        for branch in as_list(schema.get(member) or []):
+            yield from _schema_texts(branch, path, depth - 1)
+
+
+def of_wire(listed: Listed) -> Definitions:
+    """The definitions of a server that is only known by what it lists."""
+    named = {"tool": listed.tools, "resource": listed.resources, "template": listed.templates, "prompt": listed.prompts}
+    items = tuple(_of_wire(kind, wire) for kind, wires in named.items() for wire in wires)
+    return Definitions(items, str(listed.initialize.get("instructions") or ""))
+
+
+def _of_wire(kind: str, wire: Mapping[str, Any]) -> Definition:
+    name = str(wire.get("name") or wire.get("uri") or wire.get("uriTemplate") or "")
+    security = security_of(wire)
+    # What its validator looks at cannot be seen from here: that there is one has to do.
+    guarded = security.get("validator", "none") != "none"
+    return Definition(kind, name, wire, parameters=parameters_of(wire, lambda _: guarded), security=security)
+
+
+def parameters_of(wire: Mapping[str, Any], guarded: Callable[[str], bool]) -> tuple[Parameter, ...]:
+    schema: Any = wire.get("inputSchema") or {}
+    properties: Mapping[str, Any] = schema.get("properties") or {}
+    return tuple(Parameter(name, below, guarded(name)) for name, below in properties.items() if is_mapping(below))
+
+
+def security_of(wire: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The security block of a listed tool, wherever its server puts it; empty where it has none."""
+    meta: Any = wire.get("_meta") or {}
+    found: Any = wire.get("security") or meta.get(SECURITY_KEY)
+    return found if is_mapping(found) else {}

@@ -1,0 +1,21 @@
+"""One thing that is wrong: what, where, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from defserve.tooling.lint.definitions import Definition
+
+
+class Finding(NamedTuple):
+    """`subject` is the item it is about (`tool 'add'`); `where` is `file.py:12`, or empty where that is not known."""
+
+    subject: str
+    where: str
+    problem: str
+    fix: str
+
+
+def about(item: Definition, problem: str, fix: str) -> Finding:
+    """A finding about an item."""
+    return Finding(f"{item.kind} {item.name!r}", item.where, problem, fix)

@@ -1,0 +1,122 @@
+"""Rules about the shape and the size of what a model has to fill in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from defserve.tooling.lint.definitions import Definitions
+from defserve.tooling.lint.finding import Finding, about
+from defserve.wire.jsonvalue import as_list, is_mapping
+
+FLAT: Final = 2
+MANY: Final = 8
+BUDGET: Final = 10_000
+DEEPEST: Final = 20
+
+
+def invalid(found: Definitions) -> Iterator[Finding]:
+    for tool in found.tools:
+        problem = _problem(tool.schema)
+        if problem is not None:
+            yield about(tool, f"has an inputSchema that {problem}", "write a JSON Schema (2020-12) of type object")
+
+
+def _problem(schema: Mapping[str, Any]) -> str | None:
+    if schema.get("type") != "object":
+        return "is not of type object"
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        Draft202012Validator.check_schema(dict(schema))
+    except SchemaError as error:
+        return f"is none: {error.message}"
+    missing = next((ref for ref in _references(schema, DEEPEST) if _target(schema, ref) is None), None)
+    return f"refers to {missing}, which is not in it" if missing else None
+
+
+def _references(schema: Any, depth: int) -> Iterator[str]:
+    if is_mapping(schema) and isinstance(schema.get("$ref"), str):
+        yield schema["$ref"]
+    inside: list[Any] = list(schema.values()) if is_mapping(schema) else list(schema)
+    for below in inside:
+        if depth and isinstance(below, dict | list):
+            yield from _references(below, depth - 1)
+
+
+def _target(root: Mapping[str, Any], reference: str) -> Any:
+    """What a reference leads to in the same schema; None where that is nothing."""
+    found: Any = root
+    if not reference.startswith("#"):
+        return None
+    for step in reference.removeprefix("#").split("/")[1:]:
+        found = found.get(step.replace("~1", "/").replace("~0", "~")) if is_mapping(found) else None
+    return found
+
+
+def deep(found: Definitions) -> Iterator[Finding]:
+    for tool in found.tools:
+        measure = Measure(tool.schema)
+        depth = max((measure.depth(parameter.schema, DEEPEST) for parameter in tool.parameters), default=0)
+        if depth > FLAT:
+            levels = f"{depth} levels deep" if depth < DEEPEST else "without end"
+            yield about(
+                tool,
+                f"has arguments nested {levels}",
+                "models fill in flat arguments best: take the members as arguments, or make several tools of it",
+            )
+
+
+class Measure:
+    """How many objects and lists lie inside one another; what a reference leads to is measured once."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._known: dict[str, int] = {}
+
+    def depth(self, schema: Any, left: int) -> int:
+        if not is_mapping(schema) or left == 0:
+            return 0
+        if "$ref" in schema:
+            return self._referred(str(schema["$ref"]), left)
+        below: list[Any] = [*(schema.get("properties") or {}).values()]
+        below += [schema[member] for member in ("items", "additionalProperties") if member in schema]
+        below += as_list(schema.get("prefixItems") or [])
+        inside = max((self.depth(each, left - 1) for each in below), default=0)
+        branches = [b for member in ("anyOf", "oneOf", "allOf") for b in as_list(schema.get(member) or [])]
+        beside = max((self.depth(branch, left - 1) for branch in branches), default=0)
+        return min(max(inside + _is_container(schema), beside), DEEPEST)
+
+    def _referred(self, reference: str, left: int) -> int:
+        if reference not in self._known:
+            self._known[reference] = DEEPEST  # until it is known: who comes by here again goes round in circles
+            self._known[reference] = self.depth(_target(self._root, reference), left - 1)
+        return self._known[reference]
+
+
+def _is_container(schema: Mapping[str, Any]) -> bool:
+    return bool({"object", "array"} & set(map(str, as_list(schema.get("type"))))) or "properties" in schema
+
+
+def too_many(found: Definitions) -> Iterator[Finding]:
+    for tool in found.tools:
+        if len(tool.parameters) > MANY:
+            yield about(
+                tool,
+                f"has {len(tool.parameters)} arguments",
+                "give it fewer: several tools for several purposes, or one argument for what belongs together",
+            )
+
+
+def costly(found: Definitions) -> Iterator[Finding]:
+    cost = found.tokens
+    if cost > BUDGET:
+        dearest = sorted(found.tools, key=lambda tool: -tool.tokens)[:3]
+        named = ", ".join(f"{tool.name} {tool.tokens}" for tool in dearest)
+        yield Finding(
+            "the list of tools",
+            dearest[0].where,
+            f"costs about {cost} tokens with every request (characters/4, an estimate); the dearest: {named}",
+            "shorten descriptions and schemas, or serve some of it as another server",
+        )

@@ -1,0 +1,114 @@
+"""Rules about what a model reads: names and descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Final
+
+from defserve.guard.text import hidden as hidden_in
+from defserve.tooling.lint.definitions import Definition, Definitions
+from defserve.tooling.lint.finding import Finding, about
+from defserve.tooling.lint.words import INJECTIONS, VAGUE, words
+
+LONG: Final = 1_000
+ALIKE: Final = 0.8
+FEW_WORDS: Final = 4
+# Every pair is compared; beyond this a list has other problems.
+COMPARED: Final = 200
+SAME_VERBS: Final = (
+    frozenset({"get", "fetch", "read", "load", "retrieve", "show"}),
+    frozenset({"list", "index", "enumerate"}),
+    frozenset({"search", "find", "lookup", "query"}),
+    frozenset({"create", "add", "new", "make"}),
+    frozenset({"delete", "remove", "drop", "erase"}),
+    frozenset({"update", "edit", "change", "modify", "set"}),
+)
+
+
+def undescribed(found: Definitions) -> Iterator[Finding]:
+    for item in found.items:
+        if not item.description.strip():
+            yield about(item, "has no description", "say in a docstring what it does and when to use it")
+
+
+def undescribed_parameters(found: Definitions) -> Iterator[Finding]:
+    for tool in found.tools:
+        bare = [p.name for p in tool.parameters if not (p.schema.get("description") or "$ref" in p.schema)]
+        if bare:
+            yield about(
+                tool,
+                f"{', '.join(map(repr, bare))} {'has' if len(bare) == 1 else 'have'} no description",
+                f"add to the docstring: Args: {bare[0]}: what it means, in which unit or form",
+            )
+
+
+def vague_names(found: Definitions) -> Iterator[Finding]:
+    for tool in found.tools:
+        if tool.name.lower() in VAGUE or len(tool.name) < 3:
+            yield about(tool, "has a name that says nothing", "use a verb and its object, such as search_orders")
+
+
+def long_descriptions(found: Definitions) -> Iterator[Finding]:
+    for item in found.items:
+        if len(item.description) > LONG:
+            yield about(
+                item,
+                f"has a description of {len(item.description)} characters",
+                "models read it with every request: keep what decides whether to call it, move the rest to a resource",
+            )
+
+
+def hidden(found: Definitions) -> Iterator[Finding]:
+    for where, item, text in _read(found):
+        shown = [name for _, name in hidden_in(text) if not name.startswith("line break")]
+        if shown:
+            yield _of(item, f"{where} holds {shown[0]}", "delete it: people do not see it, and models do")
+
+
+def injections(found: Definitions) -> Iterator[Finding]:
+    for where, item, text in _read(found):
+        line = " ".join(text.split())
+        for what, pattern in INJECTIONS:
+            phrase = pattern.search(line)
+            if phrase is not None:
+                fix = "describe what the tool does; leave the rest to the model"
+                yield _of(item, f"{where} {what}: “{phrase[0][:80]}”", fix)
+
+
+def _read(found: Definitions) -> Iterator[tuple[str, Definition | None, str]]:
+    yield "instructions", None, found.instructions
+    for item in found.items:
+        for where, text in item.texts():
+            yield where, item, text
+
+
+def _of(item: Definition | None, problem: str, fix: str) -> Finding:
+    return about(item, problem, fix) if item is not None else Finding("the server", "", problem, fix)
+
+
+def similar(found: Definitions) -> Iterator[Finding]:
+    compared = found.tools[:COMPARED]
+    meant = {tool.name: _means(tool.name) for tool in compared}
+    said = {tool.name: frozenset(words(tool.description)) for tool in compared}
+    for one, other in combinations(compared, 2):
+        if meant[one.name] == meant[other.name]:
+            yield about(other, f"is named like {one.name!r}", "keep one, or let the names tell them apart")
+        elif _alike(said[one.name], said[other.name]):
+            yield about(
+                other,
+                f"is described in nearly the same words as {one.name!r}",
+                "keep one, or say when to use which",
+            )
+
+
+def _means(name: str) -> frozenset[str]:
+    """A name without order and with one verb for all that mean the same."""
+    known = words(name)
+    same = next((min(verbs) for verbs in SAME_VERBS for word in known if word in verbs), None)
+    nouns = {word.removesuffix("s") for word in known if not any(word in verbs for verbs in SAME_VERBS)}
+    return frozenset({*nouns, f"<{same}>"}) if same and nouns else frozenset({name})
+
+
+def _alike(one: frozenset[str], other: frozenset[str]) -> bool:
+    return min(len(one), len(other)) >= FEW_WORDS and len(one & other) >= ALIKE * len(one | other)

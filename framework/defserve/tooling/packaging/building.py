@@ -1,0 +1,61 @@
+"""Wheel and sdist, built by whatever builder is installed: `build`, hatchling itself, or uv."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from defserve.errors import UsageError
+from defserve.tooling.packaging.project import Project, normalized
+
+LAST_WORDS: Final = 20
+ENDINGS: Final = (".whl", ".tar.gz")
+
+
+def build(project: Project, out: Path) -> tuple[Path, Path]:
+    """Build into the folder `out`, which is emptied of older builds of this project; the wheel and the sdist."""
+    command = build_command(project, out)
+    out.mkdir(parents=True, exist_ok=True)
+    for old in _built(project, out):
+        old.unlink()
+    done = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-LAST_WORDS:])
+        raise UsageError(f"building failed: {' '.join(command)}\n{said}")
+    built = list(_built(project, out))
+    wheels, sdists = ([path for path in built if path.name.endswith(end)] for end in ENDINGS)
+    if len(wheels) != 1 or len(sdists) != 1:
+        raise UsageError(f"{' '.join(command)} made {len(wheels)} wheels and {len(sdists)} sdists in {out}")
+    return wheels[0], sdists[0]
+
+
+def build_command(project: Project, out: Path) -> list[str]:
+    """The command of the first builder there is. Raises UsageError if there is none."""
+    backend = project.backend.partition(".")[0]
+    if _has("build"):
+        # A backend that is installed here is used here: nothing is downloaded.
+        isolation = ["--no-isolation"] if _has(backend) else []
+        return [sys.executable, "-m", "build", "--outdir", str(out), *isolation, str(project.folder)]
+    if backend == "hatchling" and _has("hatchling"):
+        return [sys.executable, "-m", "hatchling", "build", "-d", str(out)]
+    if uv := shutil.which("uv"):
+        return [uv, "build", "--out-dir", str(out), str(project.folder)]
+    raise UsageError("nothing is installed that can build a wheel", fix=f"{sys.executable} -m pip install build")
+
+
+def _built(project: Project, out: Path) -> Iterator[Path]:
+    """Wheels and sdists of this project alone: the folder may hold others."""
+    for path in sorted(out.iterdir()):
+        if path.name.endswith(ENDINGS) and normalized(path.name).startswith(f"{normalized(project.name)}-"):
+            yield path
+
+
+def _has(module: str) -> bool:
+    # A folder called `build` in the current one is a namespace package, and no builder.
+    spec = find_spec(module)
+    return spec is not None and spec.origin is not None

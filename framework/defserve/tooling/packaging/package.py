@@ -1,0 +1,48 @@
+"""Everything that is published of a project, built and checked together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from defserve.errors import UsageError
+from defserve.tooling.packaging.building import build
+from defserve.tooling.packaging.bundle import write_bundle
+from defserve.tooling.packaging.catalogue import tools_json
+from defserve.tooling.packaging.documents import disagreements, manifest_json, misfits, server_json
+from defserve.tooling.packaging.project import Project
+from defserve.tooling.packaging.wheel import Wheel, read_wheel
+
+
+class Package(NamedTuple):
+    """What was built, and what is wrong with it: nothing, if it is to be published."""
+
+    wheel: Wheel
+    files: tuple[Path, ...]
+    problems: tuple[str, ...]
+
+
+def make_package(project: Project, out: Path) -> Package:
+    """Build all of it into `out`. Raises UsageError for what cannot be built; what can, but should not be published, is
+    in the package's `problems`."""
+    wheel_path, sdist = build(project, out)
+    wheel = read_wheel(wheel_path)
+    server, manifest = server_json(project, wheel), manifest_json(project, wheel)
+    problems = [*misfits(server, "server"), *misfits(manifest, "manifest"), *disagreements(server, manifest, wheel)]
+    bundle = out / f"{wheel.name}-{wheel.version}.mcpb"
+    write_bundle(bundle, project.folder, manifest)
+    files = [wheel_path, sdist, bundle, _written(out / "server.json", server)]
+    if project.target is None:
+        problems.append('pyproject.toml: no server is registered: add [project.entry-points."defserve.servers"]')
+    else:
+        try:
+            files.append(_written(out / "tools.json", tools_json(wheel_path, project.target)))
+        except UsageError as error:
+            problems.append(str(error))
+    return Package(wheel, tuple(files), tuple(problems))
+
+
+def _written(path: Path, value: Any) -> Path:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,74 @@
+"""A project folder, as its `pyproject.toml` describes it."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from defserve.errors import UsageError
+from defserve.host.targets import GROUP
+from defserve.wire.jsonvalue import is_object
+
+MARKER: Final = re.compile(r"mcp-name:\s*([^\s>]+?)(?=\s|-->|$)")
+
+
+class Project(NamedTuple):
+    """`about` is the table `[project]`."""
+
+    folder: Path
+    about: dict[str, Any]
+    backend: str
+
+    @property
+    def name(self) -> str:
+        return str(self.about["name"])
+
+    @property
+    def target(self) -> str | None:
+        """The server that the project registers: `module:object`."""
+        servers: dict[str, str] = self.about.get("entry-points", {}).get(GROUP, {})
+        return next(iter(servers.values()), None)
+
+    def document(self, name: str) -> dict[str, Any] | None:
+        """A JSON document of the project, None if it has none. Raises UsageError for one that is broken."""
+        path = self.folder / name
+        if not path.is_file():
+            return None
+        try:
+            value: Any = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UsageError(f"{name} is not JSON: {error}", where=str(path)) from None
+        if not is_object(value):
+            raise UsageError(f"{name} is not an object", where=str(path))
+        return value
+
+
+def read_project(folder: str | Path) -> Project:
+    """Raises UsageError for a folder that holds no project."""
+    path = Path(folder).resolve() / "pyproject.toml"
+    try:
+        whole = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(
+            f"there is no project in {path.parent}", fix="name the folder of a pyproject.toml; `defserve new` makes one"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"pyproject.toml is broken: {error}", where=str(path)) from None
+    about: Any = whole.get("project")
+    if not is_object(about) or not isinstance(about.get("name"), str):
+        raise UsageError("pyproject.toml has no [project] with a name", where=str(path))
+    return Project(path.parent, about, str(whole.get("build-system", {}).get("build-backend", "setuptools.build_meta")))
+
+
+def normalized(name: str) -> str:
+    """A distribution's name as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def marker_in(readme: str) -> str | None:
+    """The name in the registry that a README claims: `<!-- mcp-name: io.github.me/weather -->`."""
+    found = MARKER.search(readme)
+    return found[1] if found else None

@@ -1,0 +1,56 @@
+"""The commands that publish a package. Making them is all that happens here; who runs them has been asked."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from defserve.errors import UsageError
+from defserve.tooling.packaging.package import Package
+
+
+class Upload(NamedTuple):
+    """A command, what it does, and where it has to be run."""
+
+    about: str
+    command: tuple[str, ...]
+    folder: Path
+    fix: str
+    """How to get what runs it; empty if it is there."""
+
+
+def uploads(package: Package, out: Path) -> list[Upload]:
+    """To the package index first: the registry looks there for the README's marker."""
+    built = tuple(path.name for path in package.files if path.name.endswith((".whl", ".tar.gz")))
+    return [
+        Upload("wheel and sdist to the package index", _index(built), out, _missing_index()),
+        Upload(
+            "server.json to the MCP registry",
+            (shutil.which("mcp-publisher") or "mcp-publisher", "publish"),
+            out,
+            "" if shutil.which("mcp-publisher") else "install mcp-publisher, and log in: mcp-publisher login github",
+        ),
+    ]
+
+
+def check_ready(planned: list[Upload]) -> None:
+    """Raises UsageError if something is missing: half a release is worse than none."""
+    for upload in planned:
+        if upload.fix:
+            raise UsageError(f"{upload.command[0]} is not here, and nothing was uploaded", fix=upload.fix)
+
+
+def _index(built: tuple[str, ...]) -> tuple[str, ...]:
+    if find_spec("twine") is not None:
+        return (sys.executable, "-m", "twine", "upload", *built)
+    if uv := shutil.which("uv"):
+        return (uv, "publish", *built)
+    return ("twine", "upload", *built)
+
+
+def _missing_index() -> str:
+    there = find_spec("twine") is not None or shutil.which("uv")
+    return "" if there else f"{sys.executable} -m pip install twine"

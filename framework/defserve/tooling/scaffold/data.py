@@ -1,0 +1,20 @@
+"""Where the templates are: in the installed package, or in the repository it is run from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from defserve.errors import UsageError
+
+PACKAGE = Path(__file__).parents[2]
+
+
+def data() -> Path:
+    """The folder that holds `cookiecutter/` and `templates/`."""
+    # An editable install has no copy: its repository has the folders themselves.
+    for folder in (PACKAGE / "_data", PACKAGE.parents[1]):
+        if (folder / "cookiecutter" / "cookiecutter.json").is_file():
+            return folder
+    raise UsageError(
+        "the templates are not installed", fix="install defserve again: pip install --force-reinstall defserve"
+    )

@@ -1,0 +1,43 @@
+"""What a project still says because nobody was asked: answers of the template that have to be somebody's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from defserve.tooling.scaffold.answers import Questions
+
+FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "server.json", "manifest.json", "Dockerfile")
+
+
+class Placeholder(NamedTuple):
+    """Something that was made up, and the files that still have it."""
+
+    about: str
+    text: str
+    files: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.about} ({self.text})"
+
+
+def placeholders(folder: Path, asked: Questions) -> list[Placeholder]:
+    """Those of the project in `folder`."""
+    texts = {name: (folder / name).read_text("utf-8", "replace") for name in FILES if (folder / name).is_file()}
+    found: list[Placeholder] = []
+    for about, text, forms in _made_up(asked):
+        files = tuple(name for name, whole in texts.items() if any(form in f"\n{whole}\n" for form in forms))
+        if files:
+            found.append(Placeholder(about, text, files))
+    return found
+
+
+def _made_up(asked: Questions) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """What it is, its text, and the forms in which a file has it: a form alone is no accident."""
+    author, user = asked.settings["author"], asked.settings["github_user"]
+    yield "author", author, (f'"{author}"', f") {author}\n")
+    yield "GitHub account", user, (f"github.com/{user}/",)
+    yield "registry name", f"io.github.{user}/…", (f"io.github.{user}/",)
+    for description in asked.settings["_descriptions"].values():
+        yield "description", description, (f'"{description}"', f"\n{description}\n")

@@ -1,0 +1,314 @@
+"""HTTP as a plain ASGI callable: the gate, the routes, the body. No web toolkit; what is said is left to others."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+
+from defserve.auth.buckets import FAILED_AUTH, Buckets
+from defserve.auth.options import Auth, Denied
+from defserve.auth.principals import LOCAL, Principal, anonymous
+from defserve.transports.http.exchange import Exchange, Head, Receive, Scope, Send
+from defserve.transports.http.gate import Gate
+from defserve.transports.http.headers import Headers, accepts, is_json, prefers_events, routing
+from defserve.transports.http.rest import Rest, RestRules
+from defserve.transports.http.sse import MESSAGES, STREAM, LegacySse
+from defserve.transports.http.streamable import Rules, Streamable, refuse
+from defserve.transports.session_provider import Desk
+from defserve.transports.websocket.server import WebSockets, offers_another, refusing
+from defserve.wire.codec import INVALID_REQUEST, encode
+
+# What says in one word how the server is, with an HTTP status.
+Probe = Callable[[], Awaitable[tuple[int, bytes]]]
+
+# Method → what answers it, and gives what is left to await of that.
+Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None] | None]]
+
+# What a request is let in and taken by, all of it in its head: the methods at its path, the headers, the version,
+# where it is routed, whether events are preferred.
+Noted = tuple[Methods, Headers, str | None, tuple[str, str, str | None] | None, bool]
+
+CLOSE = ((b"connection", b"close"),)
+
+_stranger = lru_cache(maxsize=1024)(anonymous)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """How an endpoint is reached. `path` is empty for an app that is mounted in another.
+
+    `probes` are beside the endpoint, as `/healthz`; whoever passes the gate may ask them. `reports`, as `/metrics`, and
+    with `rest` `/tools/{name}` and `/openapi.json` are beside it, too, for whoever may call.
+    """
+
+    path: str = ""
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    trusted_proxy: bool = False
+    bind: str = "127.0.0.1"
+    port: int | None = None
+    is_local: bool = False
+    legacy_sse: bool = False
+    auth: Auth | None = None
+    probes: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
+    reports: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
+    rest: RestRules | None = None
+
+
+class HttpApp:
+    """The ASGI application of a server."""
+
+    def __init__(self, desk: Desk, rules: Rules, options: HttpOptions) -> None:
+        self.desk, self.options, self.auth = desk, options, options.auth
+        self._failures, self._refusal = Buckets(FAILED_AUTH), rules.refusal
+        self.gate = Gate(
+            options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
+        )
+        self.streamable = Streamable(desk, rules)
+        if self.auth is not None:
+            self.streamable.challenge = self._ask_for_scopes
+        self.sockets = WebSockets(desk)
+        self.endpoint = options.path.rstrip("/")
+        base = self.endpoint.rpartition("/")[0]
+        self.legacy = LegacySse(desk, base)
+        self.rest = Rest(desk, options.rest, base) if options.rest is not None else None
+        if self.rest is not None and self.auth is not None:
+            self.rest.challenge = self._ask_for_scopes
+        self._probes = {base + path: probe for path, probe in options.probes.items()}
+        self._routes: dict[str, Methods] = {
+            self.endpoint: {
+                "POST": self._post,
+                "GET": lambda exchange, scope: self.streamable.get(exchange),
+                "DELETE": lambda exchange, scope: self.streamable.delete(exchange),
+            }
+        }
+        for path, report in options.reports.items():
+            self._routes[base + path] = {"GET": partial(self._report, report)}
+        if options.legacy_sse:
+            self._routes[base + STREAM] = {
+                "GET": lambda exchange, scope: self.legacy.get(exchange, self._root(scope)),
+            }
+            self._routes[base + MESSAGES] = {"POST": self._post_legacy}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # HTTP is not a method of its own: every coroutine on the way costs a call that suspends 0.3 µs.
+        if scope["type"] != "http":
+            return await self._other(scope, receive, send)
+        exchange = Exchange(scope, receive, send, principal=self._nobody(scope), refusal=self._refusal)
+        noted: Noted | None = exchange.head.note if exchange.head is not None else None
+        if noted is not None:
+            methods, exchange.headers, exchange.version, exchange.routing, exchange.prefers_events = noted
+        else:
+            methods = await self._let_in(exchange, scope)
+        if methods is None:
+            return
+        if self.auth is not None and not await self._authenticate(exchange, scope):
+            return
+        handle = methods.get(scope["method"])
+        if handle is None:
+            await exchange.respond(405, headers=[(b"allow", ", ".join(methods).encode())])
+            return
+        if noted is None and not self.desk.ready:
+            await self.desk.start(self.close)
+        left = handle(exchange, scope)
+        if left is not None:
+            await left
+
+    async def _let_in(self, exchange: Exchange, scope: Scope) -> Methods | None:
+        """What there is where a request is addressed to; None if it has been answered."""
+        if not await self._passes(exchange):
+            return None
+        path = self._path(scope)
+        methods = self._routes.get(path)
+        if methods is None and self.rest is not None:
+            methods = self.rest.route(path, self._root(scope))
+        if methods is None:
+            await self._elsewhere(exchange, scope)
+        return methods
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()  # the wish to connect
+        exchange = Exchange(scope, receive, refusing(scope, send), principal=self._nobody(scope), refusal=self._refusal)
+        if not await self._passes(exchange):
+            return
+        if self._path(scope) != self.endpoint:
+            await exchange.respond(404, b"Not found", plain=True)
+            return
+        if self.auth is not None and not await self._authenticate(exchange, scope):
+            return
+        if offers_another(scope):
+            await exchange.respond(400, b"The subprotocol here is mcp", plain=True)
+            return
+        await self.desk.start(self.close)
+        await self.sockets.serve(exchange.principal, scope, receive, send)
+
+    async def _passes(self, exchange: Exchange) -> bool:
+        exchange.read_head()
+        host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
+        refusal = self.gate.check(host, origin, site)
+        if refusal is None:
+            return True
+        await exchange.respond(refusal.status, refusal.text.encode(), plain=True)
+        return False
+
+    def _nobody(self, scope: Scope) -> Principal:
+        """Who it is before anybody has proven anything: an address, or on a unix socket the same user."""
+        if self.options.is_local:
+            return LOCAL
+        client = scope.get("client")
+        return _stranger(client[0] if client else "unknown")
+
+    async def _authenticate(self, exchange: Exchange, scope: Scope) -> bool:
+        assert self.auth is not None
+        address = exchange.principal.id
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if given and (wait := self._failures.peek(address)):
+            await exchange.respond(429, b"Too many bad tokens", [(b"retry-after", b"%d" % (wait + 1))], plain=True)
+            return False
+        found = await self.auth.authenticate(given)
+        if isinstance(found, Principal):
+            exchange.principal = found
+            return True
+        if given:
+            self._failures.take(address)
+        await self._challenge(exchange, found)
+        return False
+
+    async def _ask_for_scopes(self, exchange: Exchange, scopes: Sequence[str]) -> None:
+        assert self.auth is not None
+        await self._challenge(exchange, self.auth.denied("insufficient_scope", needs=scopes))
+
+    async def _challenge(self, exchange: Exchange, denied: Denied) -> None:
+        """Tell a client what it needs to get in."""
+        header = (b"www-authenticate", denied.challenge.encode("latin-1"))
+        await exchange.respond(
+            denied.status, b"Unauthorized" if denied.status == 401 else b"Forbidden", [header], plain=True
+        )
+
+    async def _elsewhere(self, exchange: Exchange, scope: Scope) -> None:
+        """What is not the endpoint: probes, and the metadata by which clients find out where tokens come from."""
+        probe = self._probes.get(self._path(scope))
+        if probe is not None:
+            await self._probe(exchange, scope, probe)
+            return
+        resource = self.auth.resource if self.auth is not None else None
+        if resource is not None and scope["path"] in resource.paths and scope["method"] == "GET":
+            await exchange.respond(200, encode(resource.document()), [(b"access-control-allow-origin", b"*")])
+        else:
+            await exchange.respond(404, b"Not found", plain=True)
+
+    async def _probe(self, exchange: Exchange, scope: Scope, probe: Probe) -> None:
+        if scope["method"] != "GET":
+            await exchange.respond(405, headers=[(b"allow", b"GET")])
+            return
+        await self._report(probe, exchange, scope)
+
+    async def _report(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
+        status, word = await probe()
+        await exchange.respond(status, word, [(b"cache-control", b"no-store")], plain=True)
+
+    def _root(self, scope: Scope) -> str:
+        # A mounted app sees the whole path and, in root_path, the part that led to it.
+        return "" if self.options.path else scope.get("root_path", "").rstrip("/")
+
+    def _path(self, scope: Scope) -> str:
+        if scope["path"] == self.options.path:
+            return self.endpoint
+        if not self.options.path and scope.get("endpoint") is self and "app_root_path" not in scope:
+            return self.endpoint  # Starlette's Route, unlike its Mount, has compared the whole path
+        return scope["path"].removeprefix(self._root(scope)).rstrip("/")
+
+    def _post(self, exchange: Exchange, scope: Scope) -> Awaitable[None] | None:
+        if exchange.prefers_events is not None:
+            body = exchange.body_at_hand(self.desk.limits.message)
+            if body is not None:
+                return self.streamable.post(exchange, body)
+        return self._post_in_steps(exchange)
+
+    async def _post_in_steps(self, exchange: Exchange) -> None:
+        if exchange.prefers_events is None and not await self._takes(exchange):
+            return
+        body = await self._body(exchange)
+        left = self.streamable.post(exchange, body) if body is not None else None
+        if left is not None:
+            await left
+
+    async def _takes(self, exchange: Exchange) -> bool:
+        """Whether a message comes, and may be answered, in a form we know."""
+        if not await self._is_json(exchange):
+            return False
+        accept = exchange.headers.get("accept")
+        if accepts(accept, "application/json") and accepts(accept, "text/event-stream"):
+            exchange.prefers_events = prefers_events(accept)
+            exchange.routing = routing(exchange.headers)
+            if exchange.head is not None:
+                self._note(exchange.head, exchange, exchange.prefers_events)
+            return True
+        text = "Not acceptable: accept both application/json and text/event-stream"
+        await refuse(exchange, 406, INVALID_REQUEST, text)
+        return False
+
+    def _note(self, head: Head, exchange: Exchange, prefers_events: bool) -> None:
+        """Whoever sends the same head again is let in, and to the same place."""
+        noted: Noted = self._routes[self.endpoint], exchange.headers, exchange.version, exchange.routing, prefers_events
+        head.note = noted
+
+    async def _post_legacy(self, exchange: Exchange, scope: Scope) -> None:
+        if not await self._is_json(exchange):
+            return
+        feed = await self.legacy.find(exchange, scope)
+        if feed is not None and (body := await self._body(exchange)) is not None:
+            await self.legacy.post(exchange, feed, body)
+
+    async def _is_json(self, exchange: Exchange) -> bool:
+        if is_json(exchange.headers.get("content-type")):
+            return True
+        await refuse(exchange, 415, INVALID_REQUEST, "Unsupported media type: send application/json")
+        return False
+
+    async def _body(self, exchange: Exchange) -> bytes | None:
+        """The request's body; None when it was refused, or its client left."""
+        limits = self.desk.limits
+        try:
+            body = await exchange.body(limits.message, limits.body)
+        except TimeoutError:
+            text = "Request timeout: the body did not arrive in time"
+            await refuse(exchange, 408, INVALID_REQUEST, text, headers=CLOSE)
+            return None
+        if body is None and not exchange.gone:
+            text = f"Content too large: at most {limits.message} bytes"
+            await refuse(exchange, 413, INVALID_REQUEST, text, headers=CLOSE)
+        return body
+
+    def drain(self) -> None:
+        """Begin nothing new and end what would never end by itself. From any thread, also a signal's."""
+        self.desk.drain()
+        self.streamable.drain()
+        self.sockets.drain()
+        self.legacy.drain()
+
+    def close(self) -> None:
+        """End every session."""
+        self.streamable.close()
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            kind = (await receive())["type"]
+            if kind == "lifespan.startup":
+                try:
+                    await self.desk.start(self.close)
+                except Exception as error:
+                    await send({"type": "lifespan.startup.failed", "message": repr(error)})
+                    raise
+                await send({"type": "lifespan.startup.complete"})
+            elif kind == "lifespan.shutdown":
+                await self.desk.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return

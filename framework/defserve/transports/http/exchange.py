@@ -1,0 +1,223 @@
+"""One HTTP request on its way to an answer: JSON as long as one message is all there is, else a stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Protocol, TypeAlias
+
+from defserve.auth.principals import Principal
+from defserve.core.stepping import rest
+from defserve.transports.http import sse_format
+from defserve.transports.http.headers import Headers
+from defserve.transports.outbox import STALL, Outbox, Sent
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+HeaderList: TypeAlias = Iterable[tuple[bytes, bytes]]
+
+Refusal: TypeAlias = Callable[[int, str], dict[str, Any] | None]
+"""A code and a text to the `data` of the error that says both, if it has any."""
+
+# Where the state of a scope names a server that is `Direct`.
+DIRECT = "defserve_direct"
+
+JSON = (b"content-type", b"application/json")
+PLAIN = (b"content-type", b"text/plain; charset=utf-8")
+
+
+class Head(Protocol):
+    """What came before the body of a request; others may have had the same. `note` is what was made of it then."""
+
+    note: Any
+
+
+class Direct(Protocol):
+    """A server that hands over a request whole and takes a response whole, without the steps of ASGI."""
+
+    def head_of(self, scope: Scope) -> Head | None:
+        """The head of a request, if it is one that may come again."""
+        ...
+
+    def body_of(self, scope: Scope, limit: int) -> bytes | None:
+        """The body of a request, if all of it is there and within `limit`."""
+        ...
+
+    def respond_to(self, scope: Scope, status: int, body: bytes) -> bool:
+        """Send a complete response of JSON; False when it has to take the steps."""
+        ...
+
+
+class Exchange(Outbox):
+    """A request and the response to it. `push` may be called at any time; what is pushed is written in order.
+
+    `prefers_events` is None until it is known in which form an answer may come. `version` is what a header says;
+    `routing` is that, the method and the name, if all of them are said (`headers.routing`).
+    """
+
+    headers: Headers
+    version: str | None
+    routing: tuple[str, str, str | None] | None
+
+    __slots__ = (
+        "head",
+        "headers",
+        "principal",
+        "prefers_events",
+        "version",
+        "routing",
+        "refusal",
+        "_scope",
+        "_direct",
+        "_send",
+        "_receive",
+    )
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, *, principal: Principal, refusal: Refusal | None
+    ) -> None:
+        super().__init__()
+        self.principal, self.refusal = principal, refusal
+        self.prefers_events: bool | None = None
+        self._scope, self._receive, self._send = scope, receive, send
+        state = scope.get("state")
+        self._direct = direct = state.get(DIRECT) if state else None
+        self.head: Head | None = direct.head_of(scope) if direct is not None else None
+
+    def read_head(self) -> None:
+        """What the headers say, where nothing is known of them."""
+        self.headers = Headers(self._scope["headers"])
+        self.version = self.headers.get("mcp-protocol-version")
+        self.routing = None
+
+    # -- what the runner says ----------------------------------------------------------------------------
+
+    def push(self, message: Sent, id: str | None = None) -> None:
+        """A message that belongs to this request; the one that answers it is the last."""
+        if self.finished:
+            if message.taken is not None:
+                message.taken()
+            return
+        self.keep(message, id)
+        self.finished = message.answers
+        self.rouse()
+
+    def drop(self) -> None:
+        """End the response without an answer; what follows is for whoever resumes it."""
+        self.finished = True
+        self.rouse()
+
+    # -- what the client says ----------------------------------------------------------------------------
+
+    def body_at_hand(self, limit: int) -> bytes | None:
+        """The request's body if nothing has to be waited for; else `body` gets it."""
+        return self._direct.body_of(self._scope, limit) if self._direct is not None else None
+
+    async def body(self, limit: int, seconds: float) -> bytes | None:
+        """The request's body, or None when it is larger than `limit` or its client left half-way.
+
+        Raises TimeoutError if it is not there in time.
+        """
+        steps = self._receive().__await__()
+        try:
+            waiting_for = next(steps)
+        except StopIteration as done:
+            message = done.value
+            if "body" in message and not message.get("more_body", False):
+                # It came with the headers: nothing to arm a timer for.
+                return message["body"] if len(message["body"]) <= limit else None
+            if self._announces_more_than(limit):
+                return None
+            async with asyncio.timeout(seconds):
+                return await self._read(limit, message)
+        if self._announces_more_than(limit):
+            steps.close()
+            return None
+        async with asyncio.timeout(seconds):
+            return await self._read(limit, await rest(steps, waiting_for))
+
+    def _announces_more_than(self, limit: int) -> bool:
+        length = self.headers.get("content-length")
+        return length is not None and length.isdecimal() and int(length) > limit
+
+    async def _read(self, limit: int, message: MutableMapping[str, Any]) -> bytes | None:
+        chunks: list[bytes] = []
+        size, more = 0, True
+        while more:
+            if chunks:
+                message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.gone = True
+                return None
+            chunks.append(message.get("body", b""))
+            size, more = size + len(chunks[-1]), message.get("more_body", False)
+            if size > limit:
+                return None
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    async def watch(self, left: Callable[[], None]) -> None:
+        """Wait for the client to go away, then say so."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.leave(left)
+
+    def leave(self, left: Callable[[], None]) -> None:
+        if not self.gone:
+            self.gone = True
+            self.rouse()
+            left()
+
+    # -- what the client gets ----------------------------------------------------------------------------
+
+    def answer(self, status: int, body: bytes) -> Awaitable[None] | None:
+        """One complete response of JSON: what is left to await of it, if anything is."""
+        if self._direct is not None and self._direct.respond_to(self._scope, status, body):
+            return None
+        return self.respond(status, body)
+
+    async def respond(self, status: int, body: bytes = b"", headers: HeaderList = (), *, plain: bool = False) -> None:
+        """One complete response."""
+        kind = (PLAIN if plain else JSON,) if body else ()
+        headers = [*kind, (b"content-length", b"%d" % len(body)), *headers]
+        try:
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+            await self._send({"type": "http.response.body", "body": body})
+        except OSError:  # what ASGI servers may raise once the client has gone, of which `watch` hears as well
+            pass
+
+    @property
+    def only(self) -> Sent | None:
+        """The answer, if nothing has to go before it."""
+        alone = self.unread[0].message if self.finished and len(self.unread) == 1 else None
+        return alone if alone is not None and alone.answers else None
+
+    async def start_events(self, first: bytes = b"") -> None:
+        """From here on the response is a stream of events."""
+        try:
+            await self._send({"type": "http.response.start", "status": 200, "headers": list(sse_format.HEADERS)})
+            await self._send({"type": "http.response.body", "body": first, "more_body": True})
+        except OSError:  # as in `respond`
+            pass
+
+    async def stream(self, keep_alive: float, left: Callable[[], None]) -> None:
+        """Write events until the request is answered or dropped, its client is gone, or it stops reading."""
+        while not self.gone:
+            if not await self.wait(keep_alive):
+                await self._write(sse_format.KEEP_ALIVE, left)
+                continue
+            events = b"".join(sse_format.event(item.message.data, id=item.id) for item in self.take())
+            await self._write(events, left)
+            if self.finished and not self.unread:
+                break
+        await self._write(b"", left, last=True)
+
+    async def _write(self, data: bytes, left: Callable[[], None], *, last: bool = False) -> None:
+        # Nothing more can be written to one who does not read, not even the end.
+        if self.gone or not (data or last):
+            return
+        try:
+            async with asyncio.timeout(STALL):
+                await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        except (TimeoutError, OSError):  # ASGI servers may raise OSError once the client has gone
+            self.leave(left)

@@ -1,0 +1,218 @@
+"""The headers of one HTTP request, and what they must say about its body (2026-07-28: Streamable HTTP). No I/O."""
+
+from __future__ import annotations
+
+import re
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from defserve.wire.jsonvalue import is_object
+
+BLANKS = b" \t"
+
+VERSION = "MCP-Protocol-Version"
+METHOD = "Mcp-Method"
+NAME = "Mcp-Name"
+
+# Method → the parameter that Mcp-Name repeats.
+NAMED_BY = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
+
+SENTINEL, SENTINEL_END = "=?base64?", "?="
+
+# What a double holds exactly, so that every intermediary reads the same number.
+SAFE_INTEGER = 2**53 - 1
+
+_INTEGER = re.compile(r"(-?[0-9]{1,16})(?:\.0+)?")
+_ZERO_WEIGHT = re.compile(r"0(?:\.0*)?")
+
+
+class Headers:
+    """The headers of an ASGI scope, by name in any case, blanks around the values taken off.
+
+    httptools leaves trailing blanks and h11 does not; RFC 9110 §5.5 wants them gone.
+    """
+
+    __slots__ = ("_values", "_repeated")
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        pairs = list(raw)
+        values = dict(pairs)
+        # ASGI servers write names in lower case; that they did is one look, to do it again would be one for each.
+        if not b"".join(values).islower():
+            values = {name.lower(): value for name, value in pairs}
+        self._values = values
+        self._repeated = _repeated(pairs) if len(values) != len(pairs) else None
+
+    def get(self, name: str) -> str | None:
+        """The value, or None. A header that came more than once is joined by commas (RFC 9110 §5.3)."""
+        key = _key(name)
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if self._repeated is not None and key in self._repeated:
+            return ", ".join(self._repeated[key])
+        return value.strip(BLANKS).decode("latin-1")
+
+    def all(self, name: str) -> list[str]:
+        """Every value that came under this name, in order."""
+        key = _key(name)
+        if self._repeated is not None and key in self._repeated:
+            return list(self._repeated[key])
+        value = self._values.get(key)
+        return [] if value is None else [value.strip(BLANKS).decode("latin-1")]
+
+
+@lru_cache(maxsize=256)
+def _key(name: str) -> bytes:
+    return name.lower().encode("latin-1")
+
+
+def _repeated(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
+    values: dict[bytes, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name.lower(), []).append(value.strip(BLANKS).decode("latin-1"))
+    return {name: several for name, several in values.items() if len(several) > 1}
+
+
+@lru_cache(maxsize=256)
+def prefers_events(accept: str | None) -> bool:
+    """Whether a client that takes both names a stream of events before JSON."""
+    names = [entry.partition(";")[0].strip() for entry in (accept or "").lower().split(",")]
+    both = "text/event-stream" in names and "application/json" in names
+    return both and names.index("text/event-stream") < names.index("application/json")
+
+
+@lru_cache(maxsize=256)
+def accepts(accept: str | None, media: str) -> bool:
+    """Whether an Accept header takes `media` (lower case). The most specific range decides; no header takes all."""
+    if accept is None:
+        return True
+    ranges = ("*/*", f"{media.partition('/')[0]}/*", media)
+    best, accepted = -1, False
+    for entry in accept.lower().split(","):
+        name, *parameters = (part.strip() for part in entry.split(";"))
+        if name not in ranges or (rank := ranges.index(name)) < best:
+            continue
+        accepted = _weighs(parameters) or (rank == best and accepted)
+        best = rank
+    return accepted
+
+
+def _weighs(parameters: list[str]) -> bool:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            return _ZERO_WEIGHT.fullmatch(value.strip()) is None
+    return True
+
+
+@lru_cache(maxsize=256)
+def is_json(content_type: str | None) -> bool:
+    """Whether a Content-Type is exactly application/json, in UTF-8 if it names a charset.
+
+    A page of another site may send other types without asking first, so there is no leniency here.
+    """
+    # A comma is a second Content-Type, whose parameters would hide behind those of the first.
+    if content_type is None or "," in content_type:
+        return False
+    media, *parameters = (part.strip(" \t") for part in content_type.lower().split(";"))
+    return media == "application/json" and all(map(_is_harmless, parameters))
+
+
+def _is_harmless(parameter: str) -> bool:
+    name, equals, value = parameter.partition("=")
+    if name == "charset":
+        return value in ("utf-8", '"utf-8"')
+    return not parameter or bool(name and equals)
+
+
+def decode_value(value: str) -> str:
+    """The text a header value stands for: itself, unless it is wrapped as `=?base64?…?=`.
+
+    Raises ValueError if what is wrapped is not canonical Base64 of UTF-8.
+    """
+    wrapped = value.startswith(SENTINEL) and value.endswith(SENTINEL_END)
+    if not wrapped or len(value) < len(SENTINEL) + len(SENTINEL_END):
+        return value
+    payload = value[len(SENTINEL) : -len(SENTINEL_END)].encode("ascii")
+    decoded = a2b_base64(payload)
+    # The decoder is lenient, and several spellings of one value would let a reader on the way see another than ours.
+    if b2a_base64(decoded, newline=False) != payload:
+        raise ValueError("not canonical Base64")
+    return decoded.decode()
+
+
+def routing(headers: Headers) -> tuple[str, str, str | None] | None:
+    """Version, method and name as the headers have them; None where they are not all there, once and readable."""
+    version, method, name = (headers.all(each) for each in (VERSION, METHOD, NAME))
+    if len(version) != 1 or len(method) != 1 or len(name) > 1:
+        return None
+    try:
+        return version[0], method[0], decode_value(name[0]) if name else None
+    except ValueError:
+        return None
+
+
+def routing_mismatch(headers: Headers, method: str, params: Mapping[str, Any], version: str) -> str | None:
+    """Where the headers disagree with the body on version, method or name: the text of the refusal (-32020), or None.
+
+    `version` is the body's.
+    """
+    key = NAMED_BY.get(method)
+    for name, expected, what in ((VERSION, version, "the version in params._meta"), (METHOD, method, "the method")):
+        found = headers.all(name)
+        if found != [expected]:
+            return _absent_or_repeated(found, name) or f"{name} header does not match {what}"
+    return None if key is None else _compared(headers.all(NAME), NAME, params.get(key), f"params.{key}")
+
+
+def param_mismatch(
+    headers: Headers, params: Mapping[str, Any], param_headers: Mapping[tuple[str, ...], str]
+) -> str | None:
+    """The same for arguments annotated with `x-mcp-header`: `param_headers` maps their paths to names of headers."""
+    for path, name in param_headers.items():
+        value: Any = params.get("arguments")
+        for key in path:
+            value = value.get(key) if is_object(value) else None
+        if text := _compared(headers.all(name), name, value, ".".join(("params.arguments", *path))):
+            return text
+    return None
+
+
+def _compared(found: list[str], name: str, value: Any, what: str) -> str | None:
+    if value is None or not isinstance(value, str | int | float):
+        # A value of the wrong kind is for the parameters' own check to explain, unless a header vouches for it.
+        return f"{name} header has no counterpart, since {what} has no such value" if found else None
+    if isinstance(value, int | float) and abs(value) > SAFE_INTEGER:
+        return f"{name} header cannot carry {what}: it is beyond ±(2^53-1)"
+    if text := _absent_or_repeated(found, name):
+        return text
+    try:
+        decoded = decode_value(found[0])
+    except ValueError:
+        return f"{name} header is not valid Base64 of UTF-8"
+    return None if _equal(decoded, value) else f"{name} header does not match {what}"
+
+
+def _absent_or_repeated(found: list[str], name: str) -> str | None:
+    if not found:
+        return f"{name} header is missing"
+    return f"{name} header came more than once" if len(found) > 1 else None
+
+
+def _equal(header: str, value: str | int | float) -> bool:
+    if isinstance(value, str):
+        return header == value
+    if isinstance(value, bool):
+        return header == ("true" if value else "false")
+    number = _INTEGER.fullmatch(header)
+    return number is not None and int(number[1]) == value

@@ -1,0 +1,186 @@
+"""Tools for callers that know HTTP and JSON and nothing else: `POST /tools/{name}`, described by `GET /openapi.json`.
+
+A call goes the way that every other goes: the same gate, caller, stages and limits. Only its words are different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from defserve.transports.http.answering import CLIENT_LEFT, Lone, absorb, reading, to_its_course
+from defserve.transports.http.exchange import Exchange, HeaderList, Scope
+from defserve.transports.http.headers import is_json
+from defserve.transports.outbox import Answer
+from defserve.transports.session_provider import Desk
+from defserve.wire.codec import encode
+from defserve.wire.jsonvalue import excess, is_object
+from defserve.wire.messages import Params, Request
+
+Challenge = Callable[[Exchange, Sequence[str]], Awaitable[None]]
+Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None]]]
+
+TOOLS, DOCUMENT = "/tools", "/openapi.json"
+
+# What kind of failure it was → the status that says so to HTTP; whatever else a tool says of itself is 422.
+STATUS: Final[Mapping[str, int]] = {
+    "invalid_arguments": 400,
+    "invalid_params": 400,
+    "unknown_tool": 404,
+    "refused": 403,
+    "validation_blocked": 403,
+    "code_safety_violation": 403,
+    "permission_denied": 403,
+    "access_denied": 403,
+    "confirmation_required": 403,
+    "limit_exceeded": 429,
+    "draining": 503,
+    "store_unavailable": 503,
+    "store_busy": 503,
+    "timeout": 504,
+    "internal_error": 500,
+}
+FAILED: Final = 422
+
+
+@dataclass(frozen=True, slots=True)
+class RestRules:
+    """What the mount has to know of the protocol."""
+
+    call: Callable[[str, Params], Request]
+    """The request that calls a tool."""
+    listing: Callable[[str | None], Request]
+    """The request for a page of the tools, by cursor."""
+    document: Callable[[list[Params], str], bytes]
+    """The OpenAPI document of listed tools, served below a path."""
+    value: Callable[[str, Params], Any]
+    """What a tool gave back, from its result. Raises Failed."""
+    failure: Callable[[Params, str], Failed]
+    """A JSON-RPC error in answer to a call of a tool, in words."""
+    scopes: Callable[[str], Sequence[str]]
+
+
+class Failed(Exception):
+    """A call that came to nothing: the kind of failure, the words for it, and what else there is to know."""
+
+    def __init__(self, kind: str, message: str, detail: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.kind, self.message, self.detail = kind, message, dict(detail or {})
+
+    @property
+    def status(self) -> int:
+        return STATUS.get(self.kind, FAILED)
+
+    def body(self) -> bytes:
+        known = {name: self.detail[name] for name in ("trace_id", "problems") if name in self.detail}
+        return encode({"error": {"type": self.kind, "message": self.message, **known}})
+
+    def headers(self) -> HeaderList:
+        wait = self.detail.get("retry_after_ms")
+        return [(b"retry-after", b"%d" % (wait // 1000 + 1))] if isinstance(wait, int) else []
+
+
+class Rest:
+    """The mount: which paths are its own, and how they are answered."""
+
+    def __init__(self, desk: Desk, rules: RestRules, base: str) -> None:
+        self.desk, self.rules, self.base = desk, rules, base
+        self.challenge: Challenge | None = None
+
+    def route(self, path: str, root: str) -> Methods | None:
+        """Who answers at a path below the app's root; None where it is not the mount's."""
+        if path == self.base + DOCUMENT:
+            return {"GET": lambda exchange, scope: self.describe(exchange, root + self.base)}
+        if not (path + "/").startswith(f"{self.base}{TOOLS}/"):
+            return None
+        name = path.removeprefix(f"{self.base}{TOOLS}").removeprefix("/")
+        return {"POST": lambda exchange, scope: self.call(exchange, name)}
+
+    async def describe(self, exchange: Exchange, below: str) -> None:
+        """The document of the tools that this caller sees."""
+        tools, cursor = list[Params](), None
+        while True:
+            reply = await self._ask(exchange, self.rules.listing(cursor))
+            if reply is None or "error" in reply:
+                await exchange.respond(500 if reply else CLIENT_LEFT)
+                return
+            tools += reply["result"]["tools"]
+            cursor = reply["result"].get("nextCursor")
+            if cursor is None:
+                break
+        await exchange.respond(200, self.rules.document(tools, below))
+
+    async def call(self, exchange: Exchange, name: str) -> None:
+        scopes = self.rules.scopes(name)
+        if self.challenge is not None and exchange.principal.missing(scopes):
+            await self.challenge(exchange, scopes)
+            return
+        try:
+            arguments = await self._arguments(exchange)
+            if arguments is None:
+                return
+            reply = await self._ask(exchange, self.rules.call(name, arguments))
+            if reply is None:
+                await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware insists on a response
+                return
+            if "error" in reply:
+                raise self.rules.failure(reply["error"], name)
+            body = encode({"result": self.rules.value(name, reply["result"])})
+        except Failed as failed:
+            await exchange.respond(failed.status, failed.body(), failed.headers())
+            return
+        await exchange.respond(200, body)
+
+    async def _arguments(self, exchange: Exchange) -> Params | None:
+        """The body, an object; None when it was answered already or its client left. Raises Failed."""
+        limits = self.desk.limits
+        try:
+            body = await exchange.body(limits.message, limits.body)
+        except TimeoutError:
+            await _refuse(exchange, 408, "timeout", "the body did not arrive in time")
+            return None
+        if body is None:
+            if not exchange.gone:
+                await _refuse(exchange, 413, "limit_exceeded", f"the body is larger than {limits.message} bytes")
+            return None
+        kind = exchange.headers.get("content-type")
+        if not body and kind is None:
+            return {}
+        if not is_json(kind):
+            await _refuse(exchange, 415, "invalid_arguments", "send application/json")
+            return None
+        try:
+            found: Any = from_json(body, allow_inf_nan=False) if body.strip() else {}
+        except ValueError as error:
+            raise Failed("invalid_arguments", f"the body is not JSON: {error}") from None
+        problem = excess(found, limits.depth, limits.keys)
+        if problem is not None or not is_object(found):
+            raise Failed("invalid_arguments", problem or "the body has to be an object: the arguments by name")
+        return found
+
+    async def _ask(self, exchange: Exchange, request: Request) -> Params | None:
+        """The reply to a request that stands alone; None when its client left."""
+        conversation = self.desk.open(to_its_course, principal=exchange.principal, counted=False)
+        course = Lone(self.desk, conversation, exchange, request.id)
+        try:
+            begun = conversation.begin(request, course)
+            if isinstance(begun, tuple):
+                course.push(Answer(*begun))
+            else:
+                with reading(exchange, course):
+                    await begun
+                    await absorb()
+        finally:
+            course.over()
+        answers = [item.message for item in exchange.unread if item.message.answers]
+        exchange.unread.clear()
+        exchange.finished = False
+        return from_json(answers[-1].data) if answers and answers[-1].data else None
+
+
+async def _refuse(exchange: Exchange, status: int, kind: str, text: str) -> None:
+    close = [(b"connection", b"close")] if status in (408, 413) else []
+    await exchange.respond(status, Failed(kind, text).body(), close)

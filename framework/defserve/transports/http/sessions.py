@@ -1,0 +1,74 @@
+"""The sessions of one endpoint: found by id and principal, ended when nobody has been heard of for long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+from defserve.transports.http.web_session import WebSession
+
+# How often to look for sessions that idle: a share of the time they may, within bounds.
+LOOK_SHARE, LOOK_LEAST, LOOK_MOST = 0.25, 0.01, 60.0
+
+
+class Sessions:
+    """The sessions of one endpoint, by id. Those that idle end by themselves."""
+
+    def __init__(self, idle: float) -> None:
+        self.idle = idle
+        self._open: dict[str, WebSession] = {}
+        self._look: asyncio.TimerHandle | None = None
+
+    def __iter__(self) -> Iterator[WebSession]:
+        return iter(list(self._open.values()))
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, web: WebSession) -> None:
+        self._open[web.id] = web
+        self._look_later()
+
+    def find(self, id: str, principal: str) -> WebSession | None:
+        """The session of this id, if it is this principal's and has not idled for too long."""
+        web = self._open.get(id)
+        # Somebody else's session is no session: an id is never authority.
+        if web is None or web.principal != principal:
+            return None
+        now = time.monotonic()
+        if now - web.used > self.idle and web.is_idle(self.idle):
+            self.end(web)
+            return None
+        web.used = now
+        return web
+
+    def end(self, web: WebSession) -> None:
+        """Forget a session and everything that was kept for it."""
+        if self._open.pop(web.id, None) is not None:
+            web.close()
+
+    def end_idle(self) -> None:
+        """Let go of sessions whose client has not been heard of for long."""
+        for web in self:
+            if web.is_idle(self.idle):
+                self.end(web)
+
+    def close(self) -> None:
+        """End every session."""
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        for web in self:
+            self.end(web)
+
+    def _look_later(self) -> None:
+        if self._look is None:
+            seconds = min(max(self.idle * LOOK_SHARE, LOOK_LEAST), LOOK_MOST)
+            self._look = asyncio.get_running_loop().call_later(seconds, self._look_now)
+
+    def _look_now(self) -> None:
+        self._look = None
+        self.end_idle()
+        if self._open:
+            self._look_later()

@@ -1,0 +1,115 @@
+"""HTTP+SSE (MCP 2024-11-05): one stream of events out, POSTs in beside it. For old clients, and only when asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from urllib.parse import parse_qs
+
+from defserve.errors import LimitExceeded
+from defserve.transports.http import sse_format
+from defserve.transports.http.answering import SILENCE
+from defserve.transports.http.exchange import Exchange, Scope
+from defserve.transports.http.headers import accepts
+from defserve.transports.http.streamable import refuse
+from defserve.transports.outbox import Sent
+from defserve.transports.session_provider import Conversation, Desk
+from defserve.wire.codec import INVALID_REQUEST, decode
+from defserve.wire.messages import Malformed
+
+STREAM, MESSAGES = "/sse", "/messages"
+INTERNAL_ERROR = -32603
+FULL = ((b"retry-after", b"1"),)
+
+
+class Feed:
+    """A session: as long as its stream is open. Bound to the principal that opened it."""
+
+    conversation: Conversation
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange, self.draining = exchange, False
+
+    def push(self, message: Sent) -> None:
+        """A message for the peer. Unlike that of a request, this stream does not end with an answer."""
+        self.exchange.keep(message)
+        self._finish_if_drained()
+        self.exchange.rouse()
+
+    def drain(self) -> None:
+        self.draining = True
+        self._finish_if_drained()
+        self.exchange.rouse()
+
+    def _finish_if_drained(self) -> None:
+        self.exchange.finished = self.draining and not self.conversation.in_flight
+
+    def left(self) -> None:
+        """The stream is the session: nothing is left to do that its end does not."""
+
+
+class LegacySse:
+    """The two endpoints, `base`/sse and `base`/messages."""
+
+    def __init__(self, desk: Desk, base: str) -> None:
+        self.desk, self.base = desk, base
+        self.feeds: dict[str, Feed] = {}
+
+    async def get(self, exchange: Exchange, root: str) -> None:
+        """Open a session and be its stream. `root` is the path under which the app is mounted."""
+        if not accepts(exchange.headers.get("accept"), "text/event-stream"):
+            text = "Not acceptable: a stream of text/event-stream is all there is"
+            await refuse(exchange, 406, INVALID_REQUEST, text)
+            return
+        feed = Feed(exchange)
+        try:
+            feed.conversation = self.desk.open(feed.push, principal=exchange.principal, counted=True)
+        except LimitExceeded as error:
+            await refuse(exchange, 503, INTERNAL_ERROR, error.message, headers=FULL)
+            return
+        id = secrets.token_urlsafe(24)
+        self.feeds[id] = feed
+        watch = asyncio.create_task(exchange.watch(feed.left))
+        try:
+            target = f"{root}{self.base}{MESSAGES}?session_id={id}"
+            await exchange.start_events(sse_format.event(target.encode(), name="endpoint"))
+            await exchange.stream(SILENCE, feed.left)
+        finally:
+            watch.cancel()
+            del self.feeds[id]
+            feed.conversation.close()
+
+    async def find(self, exchange: Exchange, scope: Scope) -> Feed | None:
+        """The session a POST is for; None when it was refused."""
+        feed = self.feeds.get(_session_id(scope["query_string"]))
+        # Somebody else's session is no session: an id is never authority.
+        if feed is None or feed.exchange.principal.id != exchange.principal.id:
+            await refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; open the stream again")
+            return None
+        if feed.exchange.full:
+            text = "Too many answers of this session wait to be read"
+            await refuse(exchange, 503, INTERNAL_ERROR, text, headers=FULL)
+            return None
+        return feed
+
+    async def post(self, exchange: Exchange, feed: Feed, body: bytes) -> None:
+        """Take a message; what there is to answer goes out on the stream."""
+        limits = self.desk.limits
+        message = decode(body, depth=limits.depth, keys=limits.keys)
+        if isinstance(message, Malformed) and message.notification is None:
+            await refuse(exchange, 400, message.code, message.message, message.id)
+            return
+        feed.conversation.take(message, feed)
+        await exchange.respond(202)
+
+    def drain(self) -> None:
+        """End every stream as soon as the calls of its session are answered."""
+        for feed in list(self.feeds.values()):
+            feed.drain()
+
+
+def _session_id(query: bytes) -> str:
+    try:
+        return parse_qs(query.decode("latin-1"), max_num_fields=16).get("session_id", [""])[0]
+    except ValueError:  # too many fields
+        return ""

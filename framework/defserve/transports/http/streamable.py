@@ -1,0 +1,281 @@
+"""Streamable HTTP (MCP transports, 2025-03-26 to 2026-07-28): both eras on one endpoint, told apart by the body."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import from_json
+
+from defserve.auth.principals import Principal
+from defserve.errors import LimitExceeded
+from defserve.transports.http.answering import Lone, answer, reading, run, stream, to_its_course
+from defserve.transports.http.exchange import Exchange, HeaderList, Refusal
+from defserve.transports.http.headers import NAMED_BY, accepts, param_mismatch, routing_mismatch
+from defserve.transports.http.sessions import Sessions
+from defserve.transports.http.web_session import Stream, WebSession
+from defserve.transports.session_provider import Conversation, Desk
+from defserve.wire.codec import INVALID_REQUEST, decode, encode
+from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Request
+
+INVALID_PARAMS, INTERNAL_ERROR, HEADER_MISMATCH = -32602, -32603, -32020
+
+# `isinstance` is several times slower on a union made in place.
+SPOKEN = (Request, Notification)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the transport has to know of the protocol: its versions, where a request names one, and odd cases."""
+
+    handshake_versions: tuple[str, ...]
+    stateless_versions: tuple[str, ...]
+    opening: str
+    version_key: str
+    capabilities_key: str
+    primed_versions: frozenset[str] = frozenset()
+    batch_versions: frozenset[str] = frozenset()
+    scopes: Callable[[str], Sequence[str]] = field(default=lambda name: ())
+    param_headers: Callable[[Any], Mapping[tuple[str, ...], str]] = field(default=lambda name: {})
+    refusal: Refusal | None = None
+
+
+class Streamable:
+    """One endpoint: POST in both eras, GET and DELETE for sessions."""
+
+    def __init__(self, desk: Desk, rules: Rules) -> None:
+        self.desk, self.rules = desk, rules
+        self.sessions = Sessions(desk.limits.idle)
+        self.challenge: Callable[[Exchange, Sequence[str]], Awaitable[None]] | None = None
+
+    # -- POST --------------------------------------------------------------------------------------------
+
+    def post(self, exchange: Exchange, body: bytes) -> Awaitable[None] | None:
+        """Take a message; what is left to await, if anything is. A call that never waits is answered on return."""
+        limits = self.desk.limits
+        message = decode(body, depth=limits.depth, keys=limits.keys)
+        if not isinstance(message, Request):
+            return self._take_other(exchange, message)
+        if self.challenge is not None and (scopes := self._missing_scopes(exchange, message)):
+            return self.challenge(exchange, scopes)
+        if self._is_stateless(exchange.version, message):
+            return self._call_alone(exchange, message)
+        return self._call(exchange, message)
+
+    def _take_other(self, exchange: Exchange, message: Message | list[Message]) -> Awaitable[None]:
+        if isinstance(message, Malformed) and message.notification is not None and _notifies(message.notification):
+            message = message.notification
+        if isinstance(message, Malformed):
+            self._fail_question(exchange, message)
+            return refuse(exchange, 400, message.code, message.message, message.id)
+        if self._is_stateless(exchange.version, message):
+            return self._take_alone(exchange, message)
+        return self._take(exchange, message)
+
+    def _missing_scopes(self, exchange: Exchange, request: Request) -> Sequence[str]:
+        """All the scopes a call needs, if its caller lacks one of them."""
+        name = request.params.get("name") if request.method == "tools/call" else None
+        scopes = self.rules.scopes(name) if isinstance(name, str) else ()
+        return scopes if exchange.principal.missing(scopes) else ()
+
+    def _is_stateless(self, version: str | None, message: Message | list[Message]) -> bool:
+        """The body decides; a header of another era, or of none we know, leaves the handshake's rules behind."""
+        if isinstance(message, SPOKEN):
+            meta: Any = message.params.get("_meta")
+            if meta.__class__ is dict and self.rules.version_key in meta:
+                return True
+            if message.method == self.rules.opening:
+                return version in self.rules.stateless_versions
+        return version is not None and version not in self.rules.handshake_versions
+
+    def _fail_question(self, exchange: Exchange, malformed: Malformed) -> None:
+        """A broken answer fails the question it was meant for, rather than leave somebody waiting."""
+        id = exchange.headers.get("mcp-session-id")
+        if malformed.is_reply and id is not None:
+            web = self.sessions.find(id, exchange.principal.id)
+            if web is not None:
+                web.conversation.take(malformed)
+
+    async def _take_alone(self, exchange: Exchange, message: Message | list[Message]) -> None:
+        version = exchange.version
+        if not isinstance(message, Notification):
+            await refuse(exchange, 400, INVALID_REQUEST, "Invalid request: a single request is all that is taken here")
+        elif version is None or version in (*self.rules.stateless_versions, *self.rules.handshake_versions):
+            await exchange.respond(202)  # and drop it: there is nobody here to tell
+        else:
+            await refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
+
+    def _call_alone(self, exchange: Exchange, request: Request) -> Awaitable[None] | None:
+        problem = self._envelope_problem(exchange, request)
+        if problem is not None:
+            return refuse(exchange, 400, *problem, request.id)
+        conversation = self.desk.open(to_its_course, principal=exchange.principal, counted=False)
+        course = Lone(self.desk, conversation, exchange, request.id)
+        return run(exchange, course, conversation.begin(request, course))
+
+    def _envelope_problem(self, exchange: Exchange, request: Request) -> tuple[int, str] | None:
+        rules, method, params = self.rules, request.method, request.params
+        meta: Any = params.get("_meta")
+        version: Any = meta.get(rules.version_key) if meta.__class__ is dict else None
+        if version.__class__ is not str:
+            return INVALID_PARAMS, f"Invalid params: _meta[{rules.version_key!r}] is required"
+        if meta.get(rules.capabilities_key).__class__ is not dict:
+            return INVALID_PARAMS, f"Invalid params: _meta[{rules.capabilities_key!r}] is required"
+        name = params.get(NAMED_BY.get(method, ""))
+        text = None
+        if exchange.routing != (version, method, name):
+            text = routing_mismatch(exchange.headers, method, params, version)
+        if text is None and method == "tools/call" and (annotated := rules.param_headers(name)):
+            # What a version we do not speak says of its arguments is not ours to judge.
+            known = version in rules.stateless_versions
+            text = param_mismatch(exchange.headers, params, annotated) if known else None
+        return None if text is None else (HEADER_MISMATCH, text)
+
+    def _call(self, exchange: Exchange, request: Request) -> Awaitable[None] | None:
+        if request.method == self.rules.opening:
+            return self._open(exchange, request)
+        web = self._session(exchange)
+        if not isinstance(web, WebSession):
+            return web
+        course = Stream(web, exchange)
+        return run(exchange, course, web.conversation.begin(request, course))
+
+    async def _take(self, exchange: Exchange, message: Message | list[Message]) -> None:
+        web = self._session(exchange)
+        if not isinstance(web, WebSession):
+            await web
+            return
+        if isinstance(message, list) and web.version not in self.rules.batch_versions:
+            text = "Invalid request: batches are not part of this protocol version"
+            await refuse(exchange, 400, INVALID_REQUEST, text)
+            return
+        course = Stream(web, exchange)
+        web.conversation.take(message, course)
+        if isinstance(message, list):
+            await answer(exchange, course)
+        else:
+            await exchange.respond(202)
+
+    async def _open(self, exchange: Exchange, request: Request) -> None:
+        web = WebSession(secrets.token_urlsafe(24), exchange.principal.id)
+        try:
+            web.conversation = self._conversation(web, exchange.principal)
+        except LimitExceeded as error:
+            await refuse(exchange, 503, INTERNAL_ERROR, error.message, request.id, [(b"retry-after", b"1")])
+            return
+        web.conversation.take(request, Stream(web, exchange))
+        try:
+            while not exchange.finished:
+                await exchange.wait()
+                # The response to an opening is its answer alone: there is no session yet whose stream this could be.
+                exchange.unread = deque(item for item in exchange.unread if item.message.answers)
+        finally:
+            accepted = exchange.only is not None and exchange.only.code is None
+            if not accepted:
+                web.conversation.close()
+        reply = exchange.only
+        if reply is None or not accepted:
+            await exchange.respond(400, reply.data if reply is not None else b"")
+            return
+        web.version = from_json(reply.data)["result"]["protocolVersion"]
+        web.primed = web.version in self.rules.primed_versions
+        self.sessions.add(web)
+        await exchange.respond(200, reply.data, [(b"mcp-session-id", web.id.encode())])
+
+    def _conversation(self, web: WebSession, principal: Principal) -> Conversation:
+        try:
+            return self.desk.open(web.outlet, principal=principal, counted=True)
+        except LimitExceeded:
+            self.sessions.end_idle()
+            return self.desk.open(web.outlet, principal=principal, counted=True)
+
+    def _session(self, exchange: Exchange) -> WebSession | Awaitable[None]:
+        """The session a request belongs to, or the refusal to be awaited."""
+        id, version = exchange.headers.get("mcp-session-id"), exchange.version
+        if id is None:
+            return refuse(exchange, 400, INVALID_REQUEST, "Invalid request: the Mcp-Session-Id header is missing")
+        web = self.sessions.find(id, exchange.principal.id)
+        if web is None:
+            return refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; initialize again")
+        if version is not None and version not in self.rules.handshake_versions:
+            return refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
+        return web
+
+    # -- GET and DELETE ----------------------------------------------------------------------------------
+
+    async def get(self, exchange: Exchange) -> None:
+        if exchange.version in self.rules.stateless_versions:
+            await exchange.respond(405, headers=[(b"allow", b"POST")])
+            return
+        if not accepts(exchange.headers.get("accept"), "text/event-stream"):
+            await refuse(
+                exchange, 406, INVALID_REQUEST, "Not acceptable: a stream of text/event-stream is all there is"
+            )
+            return
+        web = self._session(exchange)
+        if not isinstance(web, WebSession):
+            await web
+            return
+        last = exchange.headers.get("last-event-id")
+        if last is not None:
+            resumed = web.resume(last, exchange)
+            if resumed is None:
+                text = "Invalid request: nothing to resume after this Last-Event-ID"
+                await refuse(exchange, 404, INVALID_REQUEST, text)
+                return
+            course, missed = resumed
+        else:
+            course, missed = web.standalone, b""
+            if web.standalone.is_read:
+                await refuse(exchange, 409, INVALID_REQUEST, "Conflict: this session's stream is already open")
+                return
+            web.standalone.attach(exchange)
+        with reading(exchange, course):
+            await stream(exchange, course, missed)
+
+    async def delete(self, exchange: Exchange) -> None:
+        if exchange.version in self.rules.stateless_versions:
+            await exchange.respond(405, headers=[(b"allow", b"POST")])
+            return
+        web = self._session(exchange)
+        if not isinstance(web, WebSession):
+            await web
+            return
+        self.sessions.end(web)
+        await exchange.respond(204)
+
+    def drain(self) -> None:
+        """End the streams that belong to no call; the others end with theirs."""
+        for web in self.sessions:
+            if web.standalone.exchange is not None:
+                web.standalone.exchange.drop()
+
+    def close(self) -> None:
+        """End every session."""
+        self.sessions.close()
+
+
+def _notifies(notification: Notification) -> bool:
+    # Some clients write notifications with a null id; a request without a usable one is refused.
+    return notification.method.startswith("notifications/")
+
+
+def _unsupported(version: str) -> str:
+    return f"Invalid request: unsupported MCP-Protocol-Version {version[:64]}"
+
+
+async def refuse(
+    exchange: Exchange, status: int, code: int, text: str, id: Id | None = None, headers: HeaderList = ()
+) -> None:
+    """A JSON-RPC error with an HTTP status. Where the id is not known there is none (transports: sending messages)."""
+    error: Params = {"code": code, "message": text}
+    data = exchange.refusal(code, text) if exchange.refusal is not None else None
+    if data is not None:
+        error["data"] = data
+    body: Params = (
+        {"jsonrpc": "2.0", "id": id, "error": error} if id is not None else {"jsonrpc": "2.0", "error": error}
+    )
+    await exchange.respond(status, encode(body), headers)

@@ -1,0 +1,239 @@
+"""A session over HTTP: its streams, which of them a client reads just now, and what waits for it to come back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from defserve.stores.events import EventStore, Gap, Kind, MemoryEvents
+from defserve.transports.http import sse_format
+from defserve.transports.http.exchange import Exchange
+from defserve.transports.outbox import UNREAD, Outbox, Sent
+from defserve.transports.session_provider import Conversation
+
+RETRY_MS = 1000
+STANDALONE = "standalone"
+
+
+class WebSession:
+    """What `Mcp-Session-Id` stands for. Bound to the principal that opened it.
+
+    `primed`: its client may be sent away with an event id to come back with (SEP-1699).
+    """
+
+    conversation: Conversation
+
+    def __init__(self, id: str, principal: str) -> None:
+        self.id, self.principal, self.version, self.primed = id, principal, "", False
+        self.used, self.readers = time.monotonic(), 0
+        self.events: EventStore = MemoryEvents()
+        self.streams: dict[str, Stream] = {}
+        self.standalone = Standalone(self)
+        self._made = 0
+        self._unread: dict[str, None] = {}
+
+    def outlet(self, message: Any) -> None:
+        """Send a message where it belongs: to the stream of its request, else to the session's own."""
+        stream = message.destination
+        (stream if isinstance(stream, Stream) else self.standalone).push(message)
+
+    def name_stream(self) -> str:
+        self._made += 1
+        return f"call-{self._made}"
+
+    def resume(self, event_id: str, exchange: Exchange) -> tuple[Stream, bytes] | None:
+        """The stream a client wants to go on with, and what it has missed; None for an id that is not ours."""
+        try:
+            found = self.events.after(event_id)
+        except Gap as gap:
+            # What somebody waits for is never dropped: what is left is still worth having.
+            found = (gap.stream, gap.left) if gap.stream is not None else None
+        if found is None:
+            return None
+        name, missed = found
+        stream = self.standalone if name == STANDALONE else self.streams.get(name)
+        if stream is None:
+            self._unread.pop(name, None)
+            stream = Stream(self, exchange)
+            stream.name, stream.answered = name, True
+        stream.resume(exchange)
+        return stream, b"".join(sse_format.event(data, id=id) for id, data in missed)
+
+    def answered_unread(self, name: str) -> None:
+        """A call was answered while its client was away. Only so many answers wait; then the oldest may go."""
+        self.streams.pop(name, None)
+        self._unread[name] = None
+        if len(self._unread) > UNREAD:
+            oldest = next(iter(self._unread))
+            del self._unread[oldest]
+            self.events.finish(oldest)
+
+    def answered_read(self, name: str) -> None:
+        self.streams.pop(name, None)
+        self.events.finish(name)
+
+    def is_idle(self, seconds: float) -> bool:
+        """Whether nobody has been heard of, and nothing been under way, for so long."""
+        return not (self.readers or self.streams) and time.monotonic() - self.used > seconds
+
+    def close(self) -> None:
+        for stream in (self.standalone, *self.streams.values()):
+            if stream.exchange is not None:
+                stream.exchange.drop()
+        self.conversation.close()
+        self.events.forget()
+
+
+class Stream:
+    """The messages that belong to one request. Outlives the HTTP response that carries them."""
+
+    __slots__ = ("web", "name", "exchange", "answered", "_first")
+
+    # Errors of this era are told in the body alone.
+    statuses: Mapping[int, int] = {}
+    exchange: Exchange | None
+
+    def __init__(self, web: WebSession, exchange: Exchange | None) -> None:
+        self.web, self.exchange = web, exchange
+        # A stream without a name was never told to the client, which so cannot come back for it.
+        self.name, self.answered = "", False
+        self._first = b""
+
+    def push(self, message: Sent) -> None:
+        self.answered = self.answered or message.answers
+        id = self._kept(message) if self.name and message.data else None
+        if self.is_read:
+            assert self.exchange is not None
+            self.exchange.push(message, id)
+        else:
+            self._left_unread(message, id)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether a response is under way that can still carry more."""
+        return self.exchange is not None and not (self.exchange.gone or self.exchange.finished)
+
+    def _left_unread(self, message: Sent, id: str | None) -> None:
+        if message.answers and self.name:
+            self.web.answered_unread(self.name)
+        if message.taken is not None:
+            message.taken()
+
+    def _kept(self, message: Sent) -> str:
+        kind: Kind = "message"
+        if message.answers:
+            kind = "result"
+        elif message.asks:
+            kind = "request"
+        elif message.replaces is not None:
+            kind = "progress"
+        events = self.web.events
+        id = events.append(self.name, message.data, kind=kind, key=message.replaces)
+        if kind == "request":
+            message.release = partial(events.release, id)
+        return id
+
+    def start(self) -> bytes:
+        """The response becomes a stream that can be resumed; its first event, which may have no data."""
+        if not self.name:
+            self._take_name()
+        first, self._first = self._first, b""
+        return first
+
+    def _take_name(self) -> None:
+        assert self.exchange is not None
+        self.name = self.web.name_stream()
+        if not self.answered:
+            self.web.streams[self.name] = self
+        if self.web.primed:
+            self._first = sse_format.event(b"", id=self.web.events.mark(self.name), retry=RETRY_MS)
+        for item in self.exchange.unread:
+            item.id = self._kept(item.message)
+
+    def wants_events(self, exchange: Exchange) -> bool:
+        """Whether its client is sent away to come back for the answer, or asked for events."""
+        return bool(self.name or exchange.prefers_events)
+
+    def attached(self) -> None:
+        """A response is under way that its client may leave."""
+        self.web.readers += 1
+
+    def hang_up(self) -> None:
+        """End the response under way: the client comes back for the rest, if its version knows how."""
+        if not self.web.primed or self.answered or not self.is_read:
+            return
+        # Named at once, so that whatever is said before the response has ended is kept.
+        if not self.name:
+            self._take_name()
+        assert self.exchange is not None
+        self.exchange.drop()
+
+    def resume(self, exchange: Exchange) -> None:
+        """A client reads this stream from here on, having been told what it missed."""
+        if self.exchange is not None and self.exchange is not exchange:
+            self.exchange.drop()
+        self.exchange = exchange
+        if self.answered:
+            exchange.drop()
+
+    def left(self) -> None:
+        """The client went away. With a session that is no cancellation: the work goes on, and its result is kept."""
+
+    def detach(self, exchange: Exchange) -> None:
+        """The response has ended."""
+        self.web.readers -= 1
+        self.web.used = time.monotonic()
+        is_last = self.exchange is exchange
+        exchange.take()  # what its client did not stay for
+        if is_last:
+            self.exchange = None
+        if is_last and self.answered and self.name:
+            if exchange.gone:
+                self.web.answered_unread(self.name)
+            else:
+                self.web.answered_read(self.name)
+
+    def over(self) -> None:
+        """A stream outlives its request: there is nothing to end."""
+
+
+class Standalone(Stream):
+    """The messages that belong to no request. They wait, within bounds, until the client asks for them."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self, web: WebSession) -> None:
+        super().__init__(web, None)
+        self.name = STANDALONE
+        self._waiting: Outbox | None = None
+
+    def _left_unread(self, message: Sent, id: str | None) -> None:
+        if self._waiting is None:
+            self._waiting = Outbox()
+        self._waiting.keep(message, id)
+
+    def attach(self, exchange: Exchange) -> None:
+        """A client that has not read before reads from here on; what waited for it comes first."""
+        waiting, self._waiting = self._waiting, None
+        self.exchange = exchange
+        for item in waiting.unread if waiting is not None else ():
+            exchange.push(item.message, item.id)
+
+    def resume(self, exchange: Exchange) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.take()  # it came with what the client missed
+        super().resume(exchange)
+
+    def hang_up(self) -> None:
+        """Belongs to no call that could want it."""
+
+    def detach(self, exchange: Exchange) -> None:
+        if self.exchange is exchange and exchange.unread:
+            later, self._waiting = self._waiting, Outbox()
+            for item in (*exchange.unread, *(later.unread if later is not None else ())):
+                self._waiting.keep(item.message, item.id)
+            exchange.unread.clear()
+        super().detach(exchange)

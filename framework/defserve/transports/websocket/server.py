@@ -1,0 +1,170 @@
+"""WebSocket over ASGI: subprotocol `mcp`, one message a text frame, one conversation a socket, both eras on it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from defserve.auth.principals import Principal
+from defserve.errors import LimitExceeded
+from defserve.transports.http.exchange import Receive, Scope, Send
+from defserve.transports.outbox import STALL, Outbox, Sent
+from defserve.transports.session_provider import Conversation, Desk
+
+SUBPROTOCOL = "mcp"
+FAREWELL = 5.0
+
+
+class Farewell(NamedTuple):
+    """A close code (RFC 6455 §7.4) and a word about it."""
+
+    code: int
+    reason: str
+
+
+NO_BINARY = Farewell(1003, "one JSON message a text frame")
+TOO_BIG = Farewell(1009, "message too big")
+RESTART = Farewell(1012, "the server is stopping")
+FULL = 1013
+
+# A refusal before the socket is accepted; servers make a 403 of it.
+POLICY = 1008
+
+
+class WebSockets:
+    """Every open socket of an endpoint."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.open: set[WebSocket] = set()
+        self.draining = False
+
+    async def serve(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
+        """One socket from its acceptance to its end. Who may come in is decided before."""
+        await send({"type": "websocket.accept", "subprotocol": chosen_subprotocol(scope)})
+        socket = WebSocket(receive, send, self.desk.limits.message)
+        try:
+            socket.conversation = self.desk.open(socket.push, principal=principal, counted=True)
+        except LimitExceeded as error:
+            await socket.close(Farewell(FULL, error.message))
+            return
+        self.open.add(socket)
+        try:
+            if self.draining:
+                socket.drain()
+            await socket.serve()
+        finally:
+            self.open.discard(socket)
+
+    def drain(self) -> None:
+        """Close every socket as soon as its calls are answered."""
+        self.draining = True
+        for socket in list(self.open):
+            socket.drain()
+
+
+class WebSocket(Outbox):
+    """One accepted socket."""
+
+    __slots__ = ("conversation", "draining", "_limit", "_receive", "_send", "_written")
+
+    conversation: Conversation
+
+    def __init__(self, receive: Receive, send: Send, limit: int) -> None:
+        super().__init__()
+        self.draining = False
+        self._receive, self._send, self._limit = receive, send, limit
+        self._written = asyncio.Event()
+
+    def push(self, message: Sent) -> None:
+        """A message for the peer."""
+        self.keep(message)
+        self._finish_if_drained()
+        self.rouse()
+
+    def drain(self) -> None:
+        self.draining = True
+        self._finish_if_drained()
+        self.rouse()
+
+    def _finish_if_drained(self) -> None:
+        self.finished = self.draining and not self.conversation.in_flight
+
+    async def serve(self) -> None:
+        """Until the client leaves, breaks a rule or stops reading, or the server stops."""
+        tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.gone = True
+            for task in tasks:
+                task.cancel()
+            self.conversation.close()
+        for task in done:
+            if (farewell := task.result()) is not None:
+                await self.close(farewell)
+
+    async def _read(self) -> Farewell | None:
+        """Hand every message to the conversation; why the socket has to be closed, if the client did not leave."""
+        while True:
+            while self.full:
+                # Its answers are not read: more questions would only pile up more of them.
+                self._written.clear()
+                await self._written.wait()
+            event = await self._receive()
+            if event["type"] == "websocket.disconnect":
+                return None
+            text = event.get("text")
+            if text is None:
+                return NO_BINARY
+            data = text.encode()
+            if len(data) > self._limit:
+                return TOO_BIG
+            self.conversation.receive(data)
+
+    async def _write(self) -> Farewell | None:
+        """Write what there is; returns when nothing will follow, or when the client does not read."""
+        try:
+            while await self.wait():
+                while self.unread:
+                    item = self.unread.popleft()
+                    async with asyncio.timeout(STALL):
+                        await self._send({"type": "websocket.send", "text": item.message.data.decode()})
+                    self._written.set()
+                    item.leave()
+                if self.finished:
+                    return RESTART
+        except (TimeoutError, OSError):  # stalled, or gone
+            pass
+        return None
+
+    async def close(self, farewell: Farewell) -> None:
+        """Say why, to a client that may not listen."""
+        try:
+            async with asyncio.timeout(FAREWELL):
+                await self._send({"type": "websocket.close", "code": farewell.code, "reason": farewell.reason[:100]})
+        except (TimeoutError, OSError):
+            pass
+
+
+def chosen_subprotocol(scope: Scope) -> str | None:
+    """`mcp` if it is offered, None if nothing is."""
+    return SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
+
+
+def offers_another(scope: Scope) -> bool:
+    """Whether the client wants to speak something, and not this."""
+    return bool(scope.get("subprotocols")) and chosen_subprotocol(scope) is None
+
+
+def refusing(scope: Scope, send: Send) -> Send:
+    """Says no by an HTTP response where the server can, by a close where it cannot."""
+    can_respond = "websocket.http.response" in scope.get("extensions", {})
+
+    async def refuse(message: Scope) -> None:
+        if can_respond:
+            await send({**message, "type": f"websocket.{message['type']}"})
+        elif message["type"] == "http.response.start":
+            await send({"type": "websocket.close", "code": POLICY})
+
+    return refuse
