@@ -6,7 +6,8 @@ import pytest
 
 from defserve.errors import PeerError, UsageError
 from defserve.host import Answers, Client
-from defserve.host.eras import HANDSHAKE_VERSIONS, PREFIX
+from defserve.host.eras import PREFIX
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 from tests.host.pretend import SILENCE, STATELESS, Fail, PretendServer
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from defserve.errors import PeerError, ToolError
-from defserve.host.eras import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.testing import Decline, SyncClient, Unused, assert_schemas
 from tests.testing.calculator import server
 

@@ -12,7 +12,7 @@ from defserve.core.composition import Composition
 from defserve.errors import PeerError
 from defserve.host.client import Client
 from defserve.host.eras import ERAS
-from defserve.protocols.mcp.lifecycle import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.tooling.listed import LISTING_OFFER, OFFER, Listed, listed
 
 

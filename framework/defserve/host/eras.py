@@ -11,9 +11,8 @@ from typing import Any, Final, TypeAlias
 
 from defserve.errors import PeerError, PeerTimeout, UsageError
 from defserve.host.conversation import Conversation, object_of
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
 
-HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-STATELESS_VERSIONS: Final = ("2026-07-28",)
 ERAS: Final[Mapping[str, str]] = {"handshake": HANDSHAKE_VERSIONS[-1], "stateless": STATELESS_VERSIONS[-1]}
 
 PREFIX: Final = "io.modelcontextprotocol/"
@@ -159,9 +158,9 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _capabilities_for(version: str, capabilities: dict[str, Any]) -> dict[str, Any]:
-    """Elicitation modes exist since 2025-11-25: before it `{}` meant forms, and there was nothing else."""
+    """Before elicitation had modes, `{}` meant forms, and there was nothing else."""
     offer = copy.deepcopy(capabilities)
-    if version < "2025-11-25" and "elicitation" in offer:
+    if "elicitation" in offer and "elicitation_url" not in features(version):
         modes = offer.pop("elicitation")
         if not modes or "form" in modes:
             offer["elicitation"] = {}

@@ -8,7 +8,8 @@ from typing import Any, Final
 from defserve.host.values import read_text, tool_error
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.failures import ERROR_KEY
-from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, CLIENT_KEY, STATELESS_VERSIONS, VERSION_KEY
+from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, CLIENT_KEY, VERSION_KEY
+from defserve.protocols.mcp.versions import STATELESS_VERSIONS
 from defserve.serving.openapi.document import openapi
 from defserve.transports.http.rest import Failed, RestRules
 from defserve.version import VERSION
@@ -22,7 +23,6 @@ ENVELOPE: Final[Params] = {
     CAPABILITIES_KEY: {},
     CLIENT_KEY: {"name": "rest", "version": VERSION},
 }
-UNKNOWN: Final = "Unknown tool: "
 
 
 def rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
@@ -74,6 +74,4 @@ def _value(result: Params, scalar: Params | None) -> Any:
 def _failure(error: Params, name: str) -> Failed:
     given: Any = error.get("data")
     detail: Params = given if is_object(given) else {}
-    message = str(error.get("message"))
-    kind = "unknown_tool" if message == f"{UNKNOWN}{name}" else str(detail.get("error_type", "internal_error"))
-    return Failed(kind, message, detail)
+    return Failed(str(detail.get("error_type", "internal_error")), str(error.get("message")), detail)

@@ -9,7 +9,8 @@ from defserve.core.composition import Composition
 from defserve.errors import UsageError
 from defserve.observing.metrics import Metrics
 from defserve.protocols.mcp.extension import MCP
-from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, HANDSHAKE_VERSIONS, STATELESS_VERSIONS, VERSION_KEY
+from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, VERSION_KEY
+from defserve.protocols.mcp.versions import BATCH_VERSIONS, HANDSHAKE_VERSIONS, PRIMED_VERSIONS, STATELESS_VERSIONS
 from defserve.protocols.mgp.extension import MGP
 from defserve.runner.address import Address
 from defserve.runner.network import NetworkOptions, listen
@@ -18,10 +19,6 @@ from defserve.server.options import WebFields
 from defserve.transports.http.app import HttpApp, HttpOptions
 from defserve.transports.http.rest import RestRules
 from defserve.transports.http.streamable import Rules
-
-# SEP-1699: older clients take the empty first event for a broken message.
-PRIMED_VERSIONS = frozenset({"2025-11-25"})
-BATCH_VERSIONS = frozenset({"2025-03-26"})
 
 # The address of a unix socket has no room for it.
 UNIX_PATH = "/mcp"

@@ -13,7 +13,8 @@ from defserve.errors import PeerError, PeerTimeout, Refused, ToolError, UsageErr
 from defserve.host.answers import Root
 from defserve.host.client import Client
 from defserve.host.conversation import Progress
-from defserve.host.eras import ERAS, HANDSHAKE_VERSIONS, STATELESS_VERSIONS
+from defserve.host.eras import ERAS
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.testing.roads import connect_over
 from defserve.testing.script import KINDS, Script
 

@@ -12,7 +12,7 @@ from defserve.core.engine import NoLoopYet
 from defserve.core.extension import Outgoing
 from defserve.core.session import Session
 from defserve.errors import PeerError
-from defserve.protocols.mcp.lifecycle import HANDSHAKE_VERSIONS
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 from defserve.protocols.mgp.agreed import EXTENSION_ID, SECTIONS, VERSION
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_object

@@ -31,6 +31,10 @@ MISSING_CAPABILITY = -32021
 RESOURCE_NOT_FOUND = -32002
 
 
+class UnknownTool(InvalidParams):
+    """No tool has this name, or none that this caller may see."""
+
+
 class ResourceNotFound(InvalidParams):
     """No resource has this URI: -32002 with a handshake, -32602 without."""
 

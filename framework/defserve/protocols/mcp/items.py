@@ -112,11 +112,11 @@ async def take_up_answers(call: Call) -> None:
     await take_up(call)
 
 
-def find(call: Call, registry: Registry[T], name: str) -> T:
-    """What a caller means by a name: an item it may not see is as unknown to it as one that is not there."""
+def find(call: Call, registry: Registry[T], name: str, unknown: type[InvalidParams] = InvalidParams) -> T:
+    """What a caller means by a name. Raises `unknown` for an item that is not there, or that the caller may not see."""
     item = registry.get(name)
     if item is None or not call.session.composition.visible(call, item):
-        raise InvalidParams(f"Unknown {registry.kind}: {name}")
+        raise unknown(f"Unknown {registry.kind}: {name}")
     return item
 
 

@@ -1,4 +1,4 @@
-"""MCP lifecycle (base protocol: initialize, server/discover, versions). The only file that compares versions."""
+"""MCP lifecycle (base protocol: initialize, server/discover): how a conversation opens, and in which dialect."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from defserve.core.profile import Profile
 from defserve.errors import InvalidParams, InvalidRequest, MethodNotFound, ProtocolError
 from defserve.protocols.mcp import failures
 from defserve.protocols.mcp.params import optional_fields, text
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, TABLE, Version, features
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Encoded, Id, Notification, Params, Request
 
@@ -20,35 +21,11 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.sealing import Sealing
     from defserve.protocols.mcp.identity import Identity
 
-HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-STATELESS_VERSIONS = ("2026-07-28",)
-
 PREFIX = "io.modelcontextprotocol/"
 VERSION_KEY, CAPABILITIES_KEY = PREFIX + "protocolVersion", PREFIX + "clientCapabilities"
 CLIENT_KEY, SERVER_KEY, LOG_LEVEL_KEY = PREFIX + "clientInfo", PREFIX + "serverInfo", PREFIX + "logLevel"
 
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-
-# What a version brought; a peer of an older one is not sent it.
-SINCE: Mapping[str, str] = {
-    "completions": "2025-03-26",
-    "audio": "2025-03-26",
-    "tool_annotations": "2025-03-26",
-    "progress_message": "2025-03-26",
-    "titles": "2025-06-18",
-    "meta": "2025-06-18",
-    "resource_links": "2025-06-18",
-    "structured": "2025-06-18",
-    "elicitation": "2025-06-18",
-    "last_modified": "2025-06-18",
-    "icons": "2025-11-25",
-    "website": "2025-11-25",
-    "sampling_tools": "2025-11-25",
-    "elicitation_url": "2025-11-25",
-    "elicitation_defaults": "2025-11-25",
-    "elicitation_enums": "2025-11-25",
-    "any_structured": "2026-07-28",
-}
 
 
 class Dialect(Profile):
@@ -56,16 +33,9 @@ class Dialect(Profile):
 
     __slots__ = ("version", "stateless", "has", "sealing", "_identity", "_info")
 
-    def __init__(self, version: str, identity: Identity, sealing: Sealing) -> None:
-        self.version = version
-        self.stateless = version in STATELESS_VERSIONS
-        self.has = frozenset(feature for feature, since in SINCE.items() if version >= since)
-        super().__init__(
-            batches=version == "2025-03-26",
-            # The schemas up to 2025-06-18 require an id on errors; later ones have none to write when it is unknown.
-            null_id=version < "2025-11-25",
-            calls_back=not self.stateless,
-        )
+    def __init__(self, version: Version, identity: Identity, sealing: Sealing) -> None:
+        super().__init__(batches=version.batches, null_id=version.null_id, calls_back=not version.stateless)
+        self.version, self.stateless, self.has = version.name, version.stateless, features(version.name)
         self._identity, self.sealing = identity, sealing
         self._info: Params | None = None
 
@@ -98,8 +68,7 @@ class Lifecycle:
 
     def __init__(self, identity: Identity, sealing: Sealing) -> None:
         self.identity = identity
-        versions = (*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS)
-        self.dialects = {version: Dialect(version, identity, sealing) for version in versions}
+        self.dialects = {version.name: Dialect(version, identity, sealing) for version in TABLE}
         self._last_offer: Offer | None = None
 
     # -- handshake era -----------------------------------------------------------------------------------

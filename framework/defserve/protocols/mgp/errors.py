@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias,
 
 from defserve.core.profile import error_object
 from defserve.errors import BadArguments, InvalidParams, LimitExceeded, Refused, Rejected, ToolError
-from defserve.protocols.mcp.failures import ERROR_KEY, lone, rejection, tool_failure
+from defserve.protocols.mcp.failures import ERROR_KEY, UnknownTool, lone, rejection, tool_failure
 from defserve.protocols.mcp.trace import trace_id
 from defserve.wire.messages import Params
 
@@ -209,10 +209,8 @@ def code_of(error: BaseException) -> int | None:
 
 def failure(call: Call, error: BaseException) -> Params | None:
     """The rest of the reply to a request that raised, for a peer that speaks MGP; None leaves it to MCP."""
-    from defserve.protocols.mcp.tools.tools import is_unknown_tool
-
     error = lone(error)
-    if is_unknown_tool(error, call):
+    if isinstance(error, UnknownTool):
         block = _block(KINDS[TOOL_NOT_FOUND], {}, {"tool": call.params["name"]})
         return _error(call, error.code, error.message, {"error_type": KINDS[TOOL_NOT_FOUND].error_type, "_mgp": block})
     if not isinstance(error, Refused | ToolError) or (code := code_of(error)) is None:

@@ -22,9 +22,8 @@ from defserve.errors import (
     TimedOut,
     ToolError,
 )
-from defserve.protocols.mcp.failures import ResourceNotFound, lone
+from defserve.protocols.mcp.failures import ResourceNotFound, UnknownTool, lone
 from defserve.protocols.mcp.numbered import suggestions
-from defserve.protocols.mcp.tools.tools import is_unknown_tool
 from defserve.protocols.mcp.trace import new_trace_id, trace_id
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
@@ -150,7 +149,7 @@ class NumberedErrors(Extension):
 
 def kind_of(call: Call, error: BaseException) -> Kind | None:
     """Which of the ten an error is; None for one whose code MCP itself has given a meaning."""
-    if is_unknown_tool(error, call):
+    if isinstance(error, UnknownTool):
         return TOOL_NOT_FOUND
     if isinstance(error, ProtocolError):
         return None if isinstance(error, ResourceNotFound) else STANDARD.get(error.code)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from typing import Any
 
 from defserve.binding.packers import NOTHING, Aside, Misfit, Outcome, pack_any
 from defserve.binding.results import Returns
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.core.stages import Pipeline, surround
-from defserve.errors import InvalidParams, ProtocolError, UsageError
+from defserve.errors import ProtocolError, UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp import content
-from defserve.protocols.mcp.failures import VENDOR, is_missing_capability, lone, tool_failure
+from defserve.protocols.mcp.failures import VENDOR, UnknownTool, is_missing_capability, lone, tool_failure
 from defserve.protocols.mcp.function import Emitted, FindProvider, Function, nothing_injectable
 from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_running, checked_name, find, take_up_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
@@ -147,7 +147,7 @@ class Tools:
 
     async def call(self, call: Call, params: Params) -> Params:
         """Admit, bind, judge, hold, run. Whatever the tool does wrong becomes a result the model reads."""
-        tool = find(call, self.registry, text(params, "name"))
+        tool = find(call, self.registry, text(params, "name"), UnknownTool)
         arguments, seconds = optional_fields(params, "arguments"), tool.begin(call)
         if not ANSWERS.isdisjoint(params):
             await take_up_answers(call)
@@ -185,15 +185,6 @@ class Tools:
             async with AsyncExitStack() as holds:
                 await surround(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
                 return _result(call, tool, await tool.function.run(call, kwargs, seconds))
-
-
-def is_unknown_tool(error: BaseException, call: Call) -> TypeGuard[InvalidParams]:
-    """Whether this is what `find` says of a tool that is not there, or not there for this caller."""
-    return (
-        isinstance(error, InvalidParams)
-        and call.method == "tools/call"
-        and error.message == f"Unknown tool: {call.params.get('name')}"
-    )
 
 
 def _result(call: Call, tool: Tool, value: Any) -> Params:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.errors import BadArguments, Rejected
+from defserve.protocols.mcp.failures import UnknownTool
 from defserve.protocols.mcp.items import find
 from defserve.protocols.mcp.params import optional_fields, text
 from defserve.protocols.mcp.tools.tools import Tool
@@ -20,7 +21,7 @@ class Validation:
     async def validate(self, call: Call, params: Params) -> Params:
         """`valid`, and where it is false the `problems`, each a `field` and a `reason`, as a call would tell them."""
         name, arguments = text(params, "name"), optional_fields(params, "arguments")
-        tool = find(call, self._tools, name)
+        tool = find(call, self._tools, name, UnknownTool)
         call.subject = tool
         # What a guard thinks of an argument is for those who may use the tool.
         await call.terms.table.pipeline(tool).admit(call, tool)

@@ -1,0 +1,57 @@
+"""MCP protocol versions: the one table that says what each of them has. It imports nothing, so clients share it."""
+
+from __future__ import annotations
+
+
+class Version:
+    """One row of the table.
+
+    `stateless`: every request brings its offer; there is no handshake. `batches`: messages may come in an array.
+    `null_id`: its schema requires an id on every error, null where the id is unknown. `primes`: a stream begins with
+    an empty event (SEP-1699), which older clients take for a broken message. `brings`: what a peer of an older version
+    must not be sent.
+    """
+
+    __slots__ = ("name", "stateless", "batches", "null_id", "primes", "brings")
+
+    def __init__(
+        self,
+        name: str,
+        *brings: str,
+        stateless: bool = False,
+        batches: bool = False,
+        null_id: bool = False,
+        primes: bool = False,
+    ) -> None:
+        self.name, self.brings, self.stateless = name, brings, stateless
+        self.batches, self.null_id, self.primes = batches, null_id, primes
+
+
+# The oldest first.
+TABLE = (
+    Version("2024-11-05", null_id=True),
+    Version(
+        "2025-03-26", "completions", "audio", "tool_annotations", "progress_message", null_id=True, batches=True
+    ),
+    Version(
+        "2025-06-18",
+        "titles", "meta", "resource_links", "structured", "elicitation", "last_modified",
+        null_id=True,
+    ),
+    Version(
+        "2025-11-25",
+        "icons", "website", "sampling_tools", "elicitation_url", "elicitation_defaults", "elicitation_enums",
+        primes=True,
+    ),
+    Version("2026-07-28", "any_structured", stateless=True),
+)  # fmt: skip
+
+HANDSHAKE_VERSIONS = tuple(version.name for version in TABLE if not version.stateless)
+STATELESS_VERSIONS = tuple(version.name for version in TABLE if version.stateless)
+BATCH_VERSIONS = frozenset(version.name for version in TABLE if version.batches)
+PRIMED_VERSIONS = frozenset(version.name for version in TABLE if version.primes)
+
+
+def features(version: str) -> frozenset[str]:
+    """What a version has: what it brought, and all that its predecessors did."""
+    return frozenset(feature for row in TABLE if row.name <= version for feature in row.brings)
