@@ -18,7 +18,7 @@ from defserve import Extension, Limits, Server
 from defserve.auth import api_keys
 from defserve.cli import main
 from defserve.observing.metrics import Metrics
-from defserve.protocols.mcp.asking import sealing
+from defserve.protocols.mcp.asking import server_secret
 from defserve.runner.arguments import add_serving
 from defserve.server.options import ServerFields, WebFields
 from defserve.stores.audit import key
@@ -160,7 +160,7 @@ def test_every_setting_of_the_deployment_page_exists():
 
 def test_the_deployment_page_has_every_variable_and_no_metric_that_is_none():
     page = text_of(DEPLOYMENT)
-    assert set(re.findall(r"DEFSERVE_\w+", page)) == {api_keys.VARIABLE, key.VARIABLE, sealing.VARIABLE}
+    assert set(re.findall(r"DEFSERVE_\w+", page)) == {api_keys.VARIABLE, key.VARIABLE, server_secret.VARIABLE}
     shown = Metrics().text(Server("shelf").composition)
     for name in re.findall(r"defserve_[a-z_]+", page):
         assert f"# TYPE {name.removesuffix('_bucket')} " in shown

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from defserve.net.egress import Egress
     from defserve.protocols.mcp.asking.sampling import Assistant, Message, SampleOptions, User
     from defserve.protocols.mcp.identity import Icon
-    from defserve.protocols.mcp.numbered.errors import NumberedErrors
+    from defserve.protocols.mcp.numbered_errors.extension import NumberedErrors
     from defserve.protocols.mcp.prompts import Prompt, PromptOptions
     from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
     from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
@@ -87,7 +87,7 @@ _EXPORTS = {
     "Message": "protocols.mcp.asking.sampling",
     "ModelInfo": "protocols.mcpl.turns",
     "NoBackChannel": "errors",
-    "NumberedErrors": "protocols.mcp.numbered.errors",
+    "NumberedErrors": "protocols.mcp.numbered_errors.extension",
     "Participant": "protocols.mcpx.participant",
     "PeerError": "errors",
     "Principal": "auth",

@@ -15,7 +15,7 @@ from collections.abc import (
 )
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from defserve.binding.packers import Aside
+from defserve.binding.packers import EmittedPart
 from defserve.core.call import Call
 from defserve.errors import UsageError
 from defserve.protocols.mcp import reporting
@@ -88,7 +88,7 @@ class Log:
         reporting.log(self._call, "emergency", message, fields)
 
 
-class Confirmation(Coroutine[Any, Any, bool]):
+class PendingConfirmation(Coroutine[Any, Any, bool]):
     """The answer to `ctx.confirm`, once awaited. Without `await` it would be as true as any object, so it says so."""
 
     __slots__ = ("_asking",)
@@ -172,7 +172,7 @@ class Context:
         the event loop nothing can, and parts gather, at most `Limits.response` bytes of them. Raises LimitExceeded
         when the result can only be too large.
         """
-        self.call.local(Emitted).add(self.call, Aside(part))
+        self.call.local(Emitted).add(self.call, EmittedPart(part))
 
     def audit(self, event_type: str, /, **details: Any) -> None:
         """Put an event of your own on the audit trail: `ctx.audit("com.example.refund", amount=12)`. From any thread.
@@ -221,11 +221,11 @@ class Context:
 
         await client_requests.ask_url(self.call, message, url, key=key)
 
-    def confirm(self, message: str, *, key: str | None = None) -> Confirmation:
+    def confirm(self, message: str, *, key: str | None = None) -> PendingConfirmation:
         """Yes or no, to be awaited; a decline or a dismissal is no."""
         from defserve.protocols.mcp.asking import client_requests
 
-        return Confirmation(client_requests.confirm(self.call, message, key=key))
+        return PendingConfirmation(client_requests.confirm(self.call, message, key=key))
 
     async def choose(self, message: str, options: Sequence[str] | Mapping[str, str], *, key: str | None = None) -> str:
         """Let a person pick one option; a mapping gives each value a label."""

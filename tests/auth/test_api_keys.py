@@ -20,7 +20,7 @@ from defserve.auth.api_keys import TOUCH, ApiKeys
 from defserve.auth.key_file import KeyFile
 from defserve.auth.permissions import KeyHolder, scope_of
 from defserve.auth.verifiers import TokenVerifier
-from defserve.protocols.mcp.numbered.errors import NumberedErrors
+from defserve.protocols.mcp.numbered_errors.extension import NumberedErrors
 from defserve.stores.memory import MemoryStore
 from defserve.stores.store import Change, StoreBusy
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw

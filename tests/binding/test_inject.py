@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from defserve.binding.injection import Depends, Injection
+from defserve.binding.injection import Depends, InjectionPlan
 from defserve.binding.signature import read
 from defserve.errors import UsageError
 
@@ -41,8 +41,8 @@ def find_provider(annotation: Any) -> Callable[[Any], Any] | None:
     return (lambda call: call) if annotation is Context else None
 
 
-def plan(function: Any) -> Injection:
-    made = Injection.of(read(function, find_provider))
+def plan(function: Any) -> InjectionPlan:
+    made = InjectionPlan.of(read(function, find_provider))
     assert made is not None
     return made
 
@@ -101,7 +101,7 @@ class Factory:
 def test_nothing_injected_is_no_plan() -> None:
     def tool(a: int) -> None: ...
 
-    assert Injection.of(read(tool, find_provider)) is None
+    assert InjectionPlan.of(read(tool, find_provider)) is None
 
 
 def test_what_needs_no_await_is_direct() -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Never, TypedDict
 import pytest
 from pydantic import BaseModel, Field, computed_field
 
-from defserve.binding.results import NOTHING, Embedded, File, Image, Link, Outcome, Part, Returns, Text
+from defserve.binding.results import NOTHING, Embedded, File, Image, Link, PackedResult, Part, Returns, Text
 from defserve.binding.signature import empty, read
 from defserve.errors import UsageError
 
@@ -61,7 +61,7 @@ def returns(annotation: Any, structured: bool | None = None, *, generator: bool 
     return Returns.of(read(function, lambda _: None), structured)
 
 
-def text_of(outcome: Outcome) -> list[str]:
+def text_of(outcome: PackedResult) -> list[str]:
     return [part.text if isinstance(part, Text) else type(part).__name__ for part in outcome.parts]
 
 
@@ -191,7 +191,7 @@ class TestStructured:
     @pytest.mark.parametrize("annotation", [Report, empty])
     def test_false_leaves_only_the_text(self, annotation: Any) -> None:
         made = returns(annotation, structured=False)
-        assert made.pack(Report(name="n")) == Outcome([Text('{"name":"n","day":"2020-01-02"}')])
+        assert made.pack(Report(name="n")) == PackedResult([Text('{"name":"n","day":"2020-01-02"}')])
         assert made.schema is None
 
     @pytest.mark.parametrize("annotation", [empty, Any, Image, list[Image], Image | Report])
@@ -260,32 +260,32 @@ def test_a_return_type_without_a_json_form_is_refused(annotation: Any, said: str
 class TestGenerators:
     def test_adjacent_text_is_merged(self) -> None:
         made = returns(Iterator[str | Text | Image], generator=True)
-        assert made.join(["a", "b", PICTURE, "c", Text("d"), Text("e", meta={"k": 1})]) == Outcome(
+        assert made.join(["a", "b", PICTURE, "c", Text("d"), Text("e", meta={"k": 1})]) == PackedResult(
             [Text("ab"), PICTURE, Text("cd"), Text("e", meta={"k": 1})]
         )
 
     def test_each_value_can_be_packed_as_it_comes(self) -> None:
-        assert returns(Iterator[str], generator=True).pack("a") == Outcome([Text("a")])
+        assert returns(Iterator[str], generator=True).pack("a") == PackedResult([Text("a")])
 
     def test_structured_values_become_a_list(self) -> None:
         made = returns(Iterator[Point], generator=True)
-        assert made.join([Point(1), Point(2)]) == Outcome([Text('{"x":1}'), Text('{"x":2}')], [{"x": 1}, {"x": 2}])
-        assert made.join([]) == Outcome([], [])
+        assert made.join([Point(1), Point(2)]) == PackedResult([Text('{"x":1}'), Text('{"x":2}')], [{"x": 1}, {"x": 2}])
+        assert made.join([]) == PackedResult([], [])
         assert made.schema is not None and made.schema["type"] == "array"
 
     def test_scalars_stay_apart(self) -> None:
         made = returns(Iterator[int], generator=True)
-        assert made.join([1, 2]) == Outcome([Text("1"), Text("2")])
+        assert made.join([1, 2]) == PackedResult([Text("1"), Text("2")])
         assert (made.schema, made.scalar) == (None, None)
 
     def test_without_an_annotation_the_values_decide(self) -> None:
         made = returns(empty, generator=True)
-        assert made.join(["a", {"k": 1}]) == Outcome([Text("a"), Text('{"k":1}')])
-        assert made.join([{"k": 1}]) == Outcome([Text('{"k":1}')], [{"k": 1}])
-        assert made.join([]) == Outcome([])
+        assert made.join(["a", {"k": 1}]) == PackedResult([Text("a"), Text('{"k":1}')])
+        assert made.join([{"k": 1}]) == PackedResult([Text('{"k":1}')], [{"k": 1}])
+        assert made.join([]) == PackedResult([])
 
     def test_asynchronous_generators_are_read_alike(self) -> None:
         async def tool() -> AsyncIterator[Embedded | str]:
             yield "a"
 
-        assert Returns.of(read(tool, lambda _: None)).join(["a", "b"]) == Outcome([Text("ab")])
+        assert Returns.of(read(tool, lambda _: None)).join(["a", "b"]) == PackedResult([Text("ab")])

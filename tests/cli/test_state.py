@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from defserve.cli.state_pages import drawing
-from defserve.protocols.mcp.asking.sealing import VARIABLE
+from defserve.protocols.mcp.asking.server_secret import VARIABLE
 from defserve.stores.checkpoints.secret import checkpoint_secret
 from defserve.stores.checkpoints.store import OPAQUE, CheckpointStore
 from defserve.stores.checkpoints.tree import Checkpoint, TreeKey

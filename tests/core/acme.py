@@ -13,7 +13,7 @@ from typing import Any
 from defserve import Extension, Refused, ToolError
 from defserve.core.call import Call
 from defserve.core.composition import Composition
-from defserve.core.extension import Carrier, Handler, Listener, Next, Offer, Parcel, Provider, Wrapper
+from defserve.core.extension import CarriedMessage, Carrier, Handler, Listener, Next, Offer, Provider, Wrapper
 from defserve.core.service import Phase
 from defserve.core.session import Session
 from defserve.core.stages import Stages
@@ -198,15 +198,15 @@ class PostOffice:
     def __init__(self) -> None:
         self.events: list[tuple[str, object]] = []
 
-    def unwrap(self, frame: bytes) -> list[Parcel]:
+    def unwrap(self, frame: bytes) -> list[CarriedMessage]:
         try:
             letters = json.loads(frame)
         except ValueError:
             return []
         return [
-            Parcel(letter["from"], json.dumps(letter["message"]).encode(), letter.get("letter"))
+            CarriedMessage(letter["from"], json.dumps(letter["message"]).encode(), letter.get("letter"))
             if "message" in letter
-            else Parcel(letter["from"], None, letter.get("letter"), letter["event"])
+            else CarriedMessage(letter["from"], None, letter.get("letter"), letter["event"])
             for letter in (letters if isinstance(letters, list) else [letters])
         ]
 

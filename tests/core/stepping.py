@@ -10,7 +10,7 @@ from typing import Any
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
-from defserve.core.extension import Outgoing
+from defserve.core.extension import OutgoingMessage
 from defserve.core.session import Session
 
 
@@ -122,7 +122,7 @@ class Talk:
         self.sent: list[bytes] = []
         self.session = Session(composition, self.engine, self._take, **options)  # pyright: ignore
 
-    def _take(self, outgoing: Outgoing) -> None:
+    def _take(self, outgoing: OutgoingMessage) -> None:
         assert b"\n" not in outgoing.data
         if outgoing.data:  # an empty one says that a call is over without an answer
             self.sent.append(outgoing.data)

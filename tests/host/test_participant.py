@@ -10,7 +10,7 @@ from defserve.errors import PeerError, PeerGone, ToolError
 from defserve.host import TopicClient, join_topic
 from defserve.protocols.mcpx.errors import NotWelcome
 from defserve.protocols.mcpx.proposals import Proposal
-from defserve.protocols.mcpx.topic import Answered, Asked, Chat, Presence, Problem, Spoofed
+from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Presence, Spoofed, TopicRequest, TopicResponse
 from tests.protocols.mcpx.gateways import FULL, TinyGateway, gateway, stranger
 from tests.protocols.mcpx.test_participant import calculator, joined
 from tests.raw import until
@@ -105,7 +105,7 @@ async def test_a_watcher_sees_everything_of_the_topic():
                 await ann.answer(await ann.ask("worker", "ping"))
                 await there.tell("system/error", {"error": "x"}, to="eve")
             seen = await watching
-            assert {Presence, Proposal, Spoofed, Asked, Answered, Problem} <= set(seen)
+            assert {Presence, Proposal, Spoofed, TopicRequest, TopicResponse, GatewayProblem} <= set(seen)
 
 
 async def test_a_standard_request_to_a_host_is_answered_as_by_a_server_that_offers_nothing():

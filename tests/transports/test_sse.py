@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Limits, Server
-from defserve.core.extension import Outgoing
+from defserve.core.extension import OutgoingMessage
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.outbox import UNREAD
 from tests.listening import Listening, listening, parsers, request
@@ -216,7 +216,7 @@ async def test_a_session_whose_answers_nobody_reads_takes_no_more_requests():
     async with listening(shop(), legacy_sse=True) as where, stream_of(where) as stream:
         (feed,) = where.app.legacy.feeds.values()
         for _ in range(UNREAD):
-            feed.push(Outgoing(b"{}", None, answers=True))
+            feed.push(OutgoingMessage(b"{}", None, answers=True))
         # Without a turn of the loop nothing was written yet.
         assert feed.exchange.full
         assert await where.app.legacy.find(one_more(feed), target_of(stream)) is None

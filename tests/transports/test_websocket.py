@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from defserve import Context, Limits, Server
 from defserve.auth.principals import LOCAL
-from defserve.core.extension import Outgoing
+from defserve.core.extension import OutgoingMessage
 from defserve.transports.outbox import UNREAD
 from defserve.transports.websocket import server as websocket
 from defserve.transports.websocket.server import WebSocket, WebSockets, refusing
@@ -315,7 +315,7 @@ async def test_who_does_not_read_is_closed_after_a_while(monkeypatch: pytest.Mon
     monkeypatch.setattr(websocket, "STALL", 0.01)
     wire = Wire()
     socket = socket_on(wire)
-    socket.push(Outgoing(b"{}", None))
+    socket.push(OutgoingMessage(b"{}", None))
     async with asyncio.timeout(20):
         await socket.serve()
     assert socket.gone and wire.sent == []
@@ -326,7 +326,7 @@ async def test_who_does_not_read_is_asked_nothing_more_until_it_does():
     wire = Wire()
     socket = socket_on(wire)
     for number in range(UNREAD + 1):
-        socket.push(Outgoing(b"%d" % number, None, answers=True))
+        socket.push(OutgoingMessage(b"%d" % number, None, answers=True))
     serving = asyncio.create_task(socket.serve())
     await asyncio.sleep(0.01)
     assert wire.asked == 0
@@ -339,9 +339,9 @@ async def test_who_does_not_read_is_asked_nothing_more_until_it_does():
 async def test_answers_are_kept_while_the_rest_makes_room_and_progress_is_the_newest():
     socket = socket_on(Wire())
     for number in range(3):
-        socket.push(Outgoing(b"p%d" % number, None, replaces="token"))
+        socket.push(OutgoingMessage(b"p%d" % number, None, replaces="token"))
     for number in range(UNREAD):
-        socket.push(Outgoing(b"a%d" % number, None, answers=True))
+        socket.push(OutgoingMessage(b"a%d" % number, None, answers=True))
     kept = [item.message.data for item in socket.unread]
     assert kept == [b"a%d" % number for number in range(UNREAD)]
 
@@ -350,12 +350,12 @@ async def test_a_sender_is_told_when_its_message_was_written_or_left_out():
     wire = Wire()
     socket = socket_on(wire)
     gone: list[str] = []
-    socket.push(Outgoing(b"dropped", None, taken=lambda: gone.append("dropped")))
+    socket.push(OutgoingMessage(b"dropped", None, taken=lambda: gone.append("dropped")))
     for number in range(UNREAD):
-        socket.push(Outgoing(b"%d" % number, None, answers=True))
+        socket.push(OutgoingMessage(b"%d" % number, None, answers=True))
     assert gone == ["dropped"]
     socket.unread.clear()
-    socket.push(Outgoing(b"written", None, taken=lambda: gone.append("written")))
+    socket.push(OutgoingMessage(b"written", None, taken=lambda: gone.append("written")))
     serving = asyncio.create_task(socket.serve())
     await asyncio.sleep(0)
     assert gone == ["dropped"]
@@ -366,7 +366,7 @@ async def test_a_sender_is_told_when_its_message_was_written_or_left_out():
 
 async def test_a_call_that_ends_without_an_answer_sends_nothing():
     socket = socket_on(Wire())
-    socket.push(Outgoing(b"", None, answers=True))
+    socket.push(OutgoingMessage(b"", None, answers=True))
     assert not socket.unread
 
 

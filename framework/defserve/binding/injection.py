@@ -21,7 +21,7 @@ Provider = Callable[[Any], Any]
 Flow = Literal["sync", "async", "generator", "async_generator"]
 
 
-class Caller(Protocol):
+class ThreadRunner(Protocol):
     """What resolving needs from a call."""
 
     async def in_thread(self, fn: Callable[..., T], /, *args: Any) -> T:
@@ -64,7 +64,7 @@ class Dependency:
         self.flow: Flow = flow
         self.direct, self.needs = direct, needs
 
-    async def provide(self, call: Caller, stack: AsyncExitStack, known: dict[Any, Any]) -> Any:
+    async def provide(self, call: ThreadRunner, stack: AsyncExitStack, known: dict[Any, Any]) -> Any:
         """The value for this call; its teardown is left on the stack."""
         if self.use_cache and self.function in known:
             return known[self.function]
@@ -77,7 +77,7 @@ class Dependency:
         return value
 
 
-class Injection:
+class InjectionPlan:
     """The plan for one function. The caller applies `direct` itself: those need no await."""
 
     __slots__ = ("direct", "dependencies")
@@ -88,7 +88,7 @@ class Injection:
         self.direct, self.dependencies = direct, dependencies
 
     @classmethod
-    def of(cls, signature: Signature) -> Injection | None:
+    def of(cls, signature: Signature) -> InjectionPlan | None:
         """The plan for a signature; None when nothing is injected."""
         if not signature.injected:
             return None
@@ -105,22 +105,22 @@ class Injection:
     def has_dependencies(self) -> bool:
         return bool(self.dependencies)
 
-    async def resolve(self, call: Caller, stack: AsyncExitStack, kwargs: dict[str, Any]) -> None:
+    async def resolve(self, call: ThreadRunner, stack: AsyncExitStack, kwargs: dict[str, Any]) -> None:
         """Add the dependencies' values to `kwargs`; closing the stack runs their teardown."""
         known: dict[Any, Any] = {}
         for name, dependency in self.dependencies:
             kwargs[name] = await dependency.provide(call, stack, known)
 
 
-async def _call(call: Caller, stack: AsyncExitStack, function: partial[Any]) -> Any:
+async def _call(call: ThreadRunner, stack: AsyncExitStack, function: partial[Any]) -> Any:
     return await call.in_thread(function)
 
 
-async def _await(call: Caller, stack: AsyncExitStack, function: partial[Any]) -> Any:
+async def _await(call: ThreadRunner, stack: AsyncExitStack, function: partial[Any]) -> Any:
     return await function()
 
 
-async def _enter_in_thread(call: Caller, stack: AsyncExitStack, function: partial[Any]) -> Any:
+async def _enter_in_thread(call: ThreadRunner, stack: AsyncExitStack, function: partial[Any]) -> Any:
     from contextlib import contextmanager
     from threading import Lock
 
@@ -145,7 +145,7 @@ async def _enter_in_thread(call: Caller, stack: AsyncExitStack, function: partia
     return await call.in_thread(enter)
 
 
-async def _enter(call: Caller, stack: AsyncExitStack, function: partial[Any]) -> Any:
+async def _enter(call: ThreadRunner, stack: AsyncExitStack, function: partial[Any]) -> Any:
     from contextlib import asynccontextmanager
 
     manager = asynccontextmanager(function)()
@@ -160,7 +160,7 @@ async def _enter(call: Caller, stack: AsyncExitStack, function: partial[Any]) ->
     return value
 
 
-_OPENERS: dict[Flow, Callable[[Caller, Any, partial[Any]], Any]] = {
+_OPENERS: dict[Flow, Callable[[ThreadRunner, Any, partial[Any]], Any]] = {
     "sync": _call,
     "async": _await,
     "generator": _enter_in_thread,

@@ -29,7 +29,7 @@ class _Nothing:
 NOTHING: Any = _Nothing()
 
 
-class Outcome:
+class PackedResult:
     """A function's answer before any protocol encodes it; `structured` is NOTHING where there is none.
 
     `said` is a plain string where one bare text is all there is, as most answers are, else the same as `parts`.
@@ -46,7 +46,7 @@ class Outcome:
         return [Text(self.said)] if isinstance(self.said, str) else self.said
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Outcome):
+        if not isinstance(other, PackedResult):
             return NotImplemented
         return self.parts == other.parts and self.structured == other.structured
 
@@ -56,13 +56,13 @@ class Outcome:
         return f"Outcome({self.parts!r}, structured={self.structured!r})"
 
 
-class Misfit(TypeError):
+class ResultMismatch(TypeError):
     """A function returned what it did not promise, or what has no JSON form. `forgotten`: the call it did not await."""
 
     forgotten = ""
 
 
-class Aside:
+class EmittedPart:
     """A part given on the way, beside what a function returns or yields: content only, whatever the annotation says."""
 
     __slots__ = ("part",)
@@ -75,7 +75,7 @@ def least_size(value: Any) -> int:
     """Bytes that a value, yielded or given as an aside, takes in a result at the least; found without packing it."""
     if isinstance(value, str):
         return len(value) or 1  # else one who yields nothing for ever would never be stopped
-    if isinstance(value, Aside):
+    if isinstance(value, EmittedPart):
         return least_size(value.part)
     if not isinstance(value, Part) or isinstance(value, Audio):  # sound is only mentioned to peers that know none
         return 1
@@ -84,18 +84,18 @@ def least_size(value: Any) -> int:
     return len(text) if text is not None else 4 * len(data or b"") // 3
 
 
-Pack = Callable[[Any], Outcome]
+Pack = Callable[[Any], PackedResult]
 
 
-def pack_str(value: Any) -> Outcome:
+def pack_str(value: Any) -> PackedResult:
     if type(value) is str or isinstance(value, str):
-        return Outcome(value)
+        return PackedResult(value)
     raise _unfit(value, "str")
 
 
-def pack_none(value: Any) -> Outcome:
+def pack_none(value: Any) -> PackedResult:
     if value is None:
-        return Outcome([])
+        return PackedResult([])
     raise _unfit(value, "None")
 
 
@@ -103,10 +103,10 @@ def scalar_packer(made: Fragment, annotation: Any, inner: Any) -> Pack:
     exact = _EXACT.get(inner) if isinstance(inner, type) else None
     plain = _plainer(made, annotation)
 
-    def pack(value: Any) -> Outcome:
+    def pack(value: Any) -> PackedResult:
         if exact is not None and type(value) is inner:
-            return Outcome(exact(value))
-        return Outcome(_text(plain(value)))
+            return PackedResult(exact(value))
+        return PackedResult(_text(plain(value)))
 
     return pack
 
@@ -116,15 +116,15 @@ _EXACT: dict[type, Callable[[Any], str]] = {int: str, bool: {True: "true", False
 
 def text_packer(made: Fragment, annotation: Any) -> Pack:
     plain = _plainer(made, annotation)
-    return lambda value: Outcome(_text(plain(value)))
+    return lambda value: PackedResult(_text(plain(value)))
 
 
 def structured_packer(made: Fragment, annotation: Any) -> Pack:
     plain = _plainer(made, annotation)
 
-    def pack(value: Any) -> Outcome:
+    def pack(value: Any) -> PackedResult:
         found = plain(value)
-        return Outcome(found if isinstance(found, str) else _json(found), found)
+        return PackedResult(found if isinstance(found, str) else _json(found), found)
 
     return pack
 
@@ -149,12 +149,12 @@ def content_packer(annotation: Any) -> Pack:
     allowed = tuple(option for option in options if isinstance(option, type) and not get_origin(option))
     sequences = len(allowed) < len(options)
 
-    def pack(value: Any) -> Outcome:
+    def pack(value: Any) -> PackedResult:
         if is_array(value) and sequences:
             parts = [part for item in value for part in _as_parts(item)]
-            return Outcome(parts)
+            return PackedResult(parts)
         if isinstance(value, allowed):
-            return Outcome(_as_parts(value))
+            return PackedResult(_as_parts(value))
         raise _unfit(value, spelled(annotation))
 
     return pack
@@ -170,25 +170,25 @@ def _as_parts(item: Any) -> list[Part]:
     raise _unfit(item, "content (str, Text, Image, Audio, File, Link, Embedded)")
 
 
-def pack_any(value: Any) -> Outcome:
+def pack_any(value: Any) -> PackedResult:
     """The outcome of a value nothing was promised about."""
     if is_array(value) and any(isinstance(item, Part) for item in value):
-        return Outcome([part for item in value for part in pack_any(item).parts])
+        return PackedResult([part for item in value for part in pack_any(item).parts])
     if value is None or isinstance(value, str | Part):
-        return Outcome(_as_parts(value))
+        return PackedResult(_as_parts(value))
     plain = _plain_any(value)
     if isinstance(plain, dict | list):
-        return Outcome(_json(plain), plain)
-    return Outcome(_text(plain))
+        return PackedResult(_json(plain), plain)
+    return PackedResult(_text(plain))
 
 
-def pack_any_as_text(value: Any) -> Outcome:
-    return Outcome(pack_any(value).parts)
+def pack_any_as_text(value: Any) -> PackedResult:
+    return PackedResult(pack_any(value).parts)
 
 
 def _plain_any(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
-        raise Misfit('bytes were returned: return File(data=…, name="…") or Image(data=…, format="…") instead')
+        raise ResultMismatch('bytes were returned: return File(data=…, name="…") or Image(data=…, format="…") instead')
     try:
         return pydantic_core.to_jsonable_python(value, by_alias=True)
     except (ValueError, RecursionError) as error:
@@ -205,14 +205,14 @@ def _json(plain: Any) -> str:
     return pydantic_core.to_json(plain, inf_nan_mode="null").decode()
 
 
-def _unfit(value: Any, wanted: str, reason: str = "") -> Misfit:
+def _unfit(value: Any, wanted: str, reason: str = "") -> ResultMismatch:
     return _misfit(value, f"was returned where {wanted} was promised", reason)
 
 
-def _misfit(value: Any, problem: str, reason: str) -> Misfit:
+def _misfit(value: Any, problem: str, reason: str) -> ResultMismatch:
     forgotten = _unawaited(value)
     reason = f"`await` is missing before {forgotten}" if forgotten else reason
-    misfit = Misfit(f"{_named(value)} {problem}: {reason}" if reason else f"{_named(value)} {problem}")
+    misfit = ResultMismatch(f"{_named(value)} {problem}: {reason}" if reason else f"{_named(value)} {problem}")
     misfit.forgotten = forgotten
     return misfit
 

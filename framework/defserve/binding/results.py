@@ -26,9 +26,9 @@ from defserve.binding.arguments.scalars import CONCRETE
 from defserve.binding.content import Audio, Embedded, File, Image, Link, Part, Text
 from defserve.binding.packers import (
     NOTHING,
-    Aside,
-    Outcome,
+    EmittedPart,
     Pack,
+    PackedResult,
     content_packer,
     pack_any,
     pack_any_as_text,
@@ -94,14 +94,14 @@ class Returns:
         kinds = _scalar_kinds(self._output) - {"null"}
         return None if "string" in kinds and len(kinds) > 1 else self._output
 
-    def join(self, values: list[Any]) -> Outcome:
+    def join(self, values: list[Any]) -> PackedResult:
         """The outcome of a generator: everything it yielded, and asides between, with adjacent text merged."""
         parts: list[Part] = []
         structured: list[Any] = []
         # Text is put together when the run of it ends: a part for each word would cost a copy of all words before.
         run: list[str] = []
         for value in values:
-            if isinstance(value, Aside):
+            if isinstance(value, EmittedPart):
                 value = value.part
                 outcome = pack_any(value)
             else:
@@ -117,8 +117,8 @@ class Returns:
         if run:
             parts.append(Text("".join(run)))
         if self.schema is None and not (structured and all(item is not NOTHING for item in structured)):
-            return Outcome(parts)
-        return Outcome(parts, structured)
+            return PackedResult(parts)
+        return PackedResult(parts, structured)
 
 
 def _is_bare(part: Part) -> TypeGuard[Text]:
@@ -265,7 +265,7 @@ __all__ = [
     "File",
     "Image",
     "Link",
-    "Outcome",
+    "PackedResult",
     "Part",
     "Returns",
     "Text",

@@ -60,7 +60,7 @@ class Parameter:
         return f"Parameter({self.name}: {spelled(self.annotation)})"
 
 
-class Injected:
+class InjectedParameter:
     """A parameter that comes from the call: a provider (call -> value, no await), or a dependency's plan."""
 
     __slots__ = ("name", "provider")
@@ -79,7 +79,7 @@ class Signature:
         function: Callable[..., Any],
         name: str,
         parameters: tuple[Parameter, ...],
-        injected: tuple[Injected, ...],
+        injected: tuple[InjectedParameter, ...],
         returns: Any,
         flow: Flow,
         docs: Docs,
@@ -134,7 +134,7 @@ class _Reader:
         hints = self.hints()
         docs = Docs(docstring_of(self.function))
         parameters: list[Parameter] = []
-        injected: list[Injected] = []
+        injected: list[InjectedParameter] = []
         for parameter in raw:
             if self.explicit and parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 continue
@@ -142,7 +142,7 @@ class _Reader:
             annotation = hints.get(parameter.name, empty)
             provider = self.provider(parameter, annotation)
             if provider is not None:
-                injected.append(Injected(parameter.name, provider))
+                injected.append(InjectedParameter(parameter.name, provider))
             elif annotation is empty and self.explicit:
                 parameters.append(Parameter(parameter.name, Any, parameter.default, docs))
             elif annotation is empty:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from defserve.core.extension import Outgoing
+from defserve.core.extension import OutgoingMessage
 from defserve.core.locals import Locals
 from defserve.wire.codec import notification
 from defserve.wire.messages import Id, Params
@@ -69,13 +69,13 @@ class Call(Locals):
         One that nobody has read yet may be left out for a newer one with the same `replaces`. Raises ValueError
         for params that have no JSON form.
         """
-        engine, message = self.session.engine, Outgoing(notification(method, params), self, replaces=replaces)
+        engine, message = self.session.engine, OutgoingMessage(notification(method, params), self, replaces=replaces)
         if engine.on_loop():
             self._send(message)
         else:
             engine.post(lambda: self._send(message))
 
-    def _send(self, message: Outgoing) -> None:
+    def _send(self, message: OutgoingMessage) -> None:
         if not (self.settled or self.cancelled):
             self.session.outlet(message)
 

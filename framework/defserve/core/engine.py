@@ -22,7 +22,7 @@ class Timer(Protocol):
     def resume(self) -> None: ...
 
 
-class Pending(Protocol):
+class PendingAnswer(Protocol):
     """An answer that is awaited."""
 
     def set_result(self, result: Any, /) -> None: ...
@@ -56,9 +56,9 @@ class Engine(Protocol):
         """Run `action` on the loop, behind everything that is ready to run now."""
         ...
 
-    def pending(self) -> Pending: ...
+    def pending(self) -> PendingAnswer: ...
 
-    async def wait(self, pending: Pending, timeout: float | None) -> Any:
+    async def wait(self, pending: PendingAnswer, timeout: float | None) -> Any:
         """Raises TimeoutError when `timeout` seconds pass first."""
         ...
 

@@ -51,12 +51,12 @@ class Offer:
 class Carrier(Protocol):
     """Frames of a transport that carry several peers: who sent it, what it says, and how an answer is wrapped."""
 
-    def unwrap(self, frame: bytes) -> list[Parcel]:
-        """The parcels in a frame; an empty list drops it."""
+    def unwrap(self, frame: bytes) -> list[CarriedMessage]:
+        """The messages and events in a frame; an empty list drops it."""
         ...
 
     def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
-        """A message for `peer`; `answers` is the envelope of the parcel it replies to, if it replies to one."""
+        """A message for `peer`; `answers` is the envelope of the one it replies to, if it replies to one."""
         ...
 
     def happened(self, session: Session, event: object) -> Any:
@@ -67,7 +67,7 @@ class Carrier(Protocol):
         ...
 
 
-class Parcel:
+class CarriedMessage:
     """One thing a carrier's frame held: a message of `peer`, or an event (then `data` is None)."""
 
     __slots__ = ("peer", "data", "envelope", "event")
@@ -173,10 +173,10 @@ class Extension:
         """The server has come to another phase, `composition.service.phase`: it starts, serves, drains or has ended."""
 
 
-class Outgoing:
+class OutgoingMessage:
     """One encoded message for the peer, and the call it belongs to, if it belongs to one.
 
-    `answers` is true for the reply that ends that call, `asks` for a request of ours; `envelope` is that of the parcel
+    `answers` is true for the reply that ends that call, `asks` for a request of ours; `envelope` is that of the message
     it replies to, and `code` the reply's error code, if it is an error. Of messages with the same `replaces` only the
     newest matters. `taken` is called on the loop when the message has left this process, or was left out: whoever sends
     much can so wait for its reader. `bulk` ones are never left out, and are overtaken by all that is not of their call.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
-from defserve.core.extension import Outgoing
+from defserve.core.extension import OutgoingMessage
 from defserve.core.profile import INTERNAL_ERROR, Profile
 from defserve.errors import Draining, InvalidRequest, LimitExceeded, PeerError, PeerGone, PeerTimeout
 from defserve.wire.codec import encode, notification
@@ -14,7 +14,7 @@ from defserve.wire.messages import Id, Params, Reply
 
 if TYPE_CHECKING:
     from defserve.core.composition import Composition, Method
-    from defserve.core.engine import Engine, Pending
+    from defserve.core.engine import Engine, PendingAnswer
 
 
 def admit(call: Call, calls: dict[Id, Call], composition: Composition, method: Method) -> None:
@@ -37,21 +37,21 @@ def _too_many(limit: str, most: str) -> LimitExceeded:
     return LimitExceeded(f"too many calls in flight: at most {most}", data={"limit": limit, "retry_after_ms": 100})
 
 
-class Questions:
+class OutgoingRequests:
     """Requests of ours that the peer has not answered yet. Made when the first is asked."""
 
     __slots__ = ("_pending", "_last")
 
     def __init__(self) -> None:
-        self._pending: dict[Id, Pending] = {}
+        self._pending: dict[Id, PendingAnswer] = {}
         self._last = 0
 
     async def ask(
         self,
         engine: Engine,
-        outlet: Callable[[Outgoing], None],
+        outlet: Callable[[OutgoingMessage], None],
         profile: Profile,
-        question: Question,
+        question: OutgoingRequest,
     ) -> Any:
         """Send a request and wait for its answer; one that is given up on is withdrawn."""
         self._last += 1
@@ -60,7 +60,7 @@ class Questions:
         if question.numbered is not None:
             question.numbered(id)
         body = {"jsonrpc": "2.0", "id": id, "method": question.method, "params": question.params}
-        asking = Outgoing(encode(body), question.relates_to, asks=True)
+        asking = OutgoingMessage(encode(body), question.relates_to, asks=True)
         outlet(asking)
         try:
             return await engine.wait(pending, question.timeout)
@@ -70,7 +70,7 @@ class Questions:
             if asking.release is not None:
                 asking.release()
             if self._pending.pop(id, None) is not None and (taken_back := profile.withdrawal(id)) is not None:
-                outlet(Outgoing(notification(*taken_back), question.relates_to))
+                outlet(OutgoingMessage(notification(*taken_back), question.relates_to))
 
     def answer(self, reply: Reply) -> None:
         """The peer's answer; one to nothing we asked is ignored."""
@@ -94,7 +94,7 @@ class Questions:
                 pending.set_exception(PeerGone("the peer has left"))
 
 
-class Question:
+class OutgoingRequest:
     """One request to the peer, and the call it is asked in, if it is asked in one.
 
     `numbered` is told the request's id before it is sent, for a peer that names it in what it says meanwhile.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call, Replied
-from defserve.core.extension import Offer, Outgoing, is_coroutine_function
-from defserve.core.inflight import Question, Questions, admit
+from defserve.core.extension import Offer, OutgoingMessage, is_coroutine_function
+from defserve.core.inflight import OutgoingRequest, OutgoingRequests, admit
 from defserve.core.locals import Locals
 from defserve.core.profile import error_object
 from defserve.errors import LimitExceeded, MethodNotFound, NoBackChannel, NotOpen, PeerGone, ProtocolError
@@ -33,7 +33,7 @@ class Batch:
 
 
 class Session(Locals):
-    """Takes frames with `receive`, gives `Outgoing` to `outlet`. Lives as long as the peer's connection or session.
+    """Takes frames with `receive` and gives each `OutgoingMessage` to `outlet`. Lives as long as the peer's connection.
 
     `principal` names the caller, `identity` is whatever is known of it. `is_local` peers are processes of the same user
     (stdio, unix socket, memory); an `is_crowd` principal stands for many, who do not share one limit. A session that is
@@ -61,7 +61,7 @@ class Session(Locals):
         self,
         composition: Composition,
         engine: Engine,
-        outlet: Callable[[Outgoing], None],
+        outlet: Callable[[OutgoingMessage], None],
         *,
         principal: str = "local",
         is_local: bool = True,
@@ -77,7 +77,7 @@ class Session(Locals):
         self.terms: Terms | None = None
         self.ready = self.closed = False
         self.in_flight: dict[Id, Call] = {}
-        self._questions: Questions | None = None
+        self._questions: OutgoingRequests | None = None
         self._malformed = 0
         if counted:
             composition.admit(self)
@@ -283,7 +283,7 @@ class Session(Locals):
             call.reply = data, code
             return
         if call.batch is None:
-            self.outlet(Outgoing(data, call, True, call.envelope, code))
+            self.outlet(OutgoingMessage(data, call, True, call.envelope, code))
             return
         if data:
             call.batch.replies.append(data)
@@ -293,13 +293,13 @@ class Session(Locals):
         batch.waiting -= 1
         if batch.waiting == 0 and (batch.replies or batch.envelope is not None):
             data = b"[%b]" % b",".join(batch.replies) if batch.replies else b""
-            self.outlet(Outgoing(data, None, True, batch.envelope))
+            self.outlet(OutgoingMessage(data, None, True, batch.envelope))
 
     def _refuse(self, malformed: Malformed, envelope: object | None) -> None:
         # Two peers that answer each other's errors would never stop.
         self._malformed += 1
         if self._malformed <= self.composition.limits.malformed_in_a_row:
-            self.outlet(Outgoing(self._refusal(malformed), None, envelope=envelope))
+            self.outlet(OutgoingMessage(self._refusal(malformed), None, envelope=envelope))
 
     def _refusal(self, malformed: Malformed) -> bytes:
         code, text = malformed.code, malformed.message
@@ -310,7 +310,7 @@ class Session(Locals):
 
     def notify(self, method: str, params: Params, *, relates_to: Call | None = None) -> None:
         """Tell the peer something."""
-        self.outlet(Outgoing(notification(method, params), relates_to))
+        self.outlet(OutgoingMessage(notification(method, params), relates_to))
 
     async def request(
         self,
@@ -332,8 +332,8 @@ class Session(Locals):
         if self.closed:
             raise PeerGone(f"{method}: the peer has left")
         if self._questions is None:
-            self._questions = Questions()
-        question = Question(method, params, relates_to, timeout or self.composition.limits.question, numbered)
+            self._questions = OutgoingRequests()
+        question = OutgoingRequest(method, params, relates_to, timeout or self.composition.limits.question, numbered)
         return await self._questions.ask(self.engine, self.outlet, terms.profile, question)
 
     # -- life --------------------------------------------------------------------------------------------

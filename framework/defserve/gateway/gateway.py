@@ -16,7 +16,7 @@ from defserve.gateway.notices import bare_error, error, presence, welcome
 from defserve.gateway.policy import ROUTINGS, Admission, Policy, is_topic
 from defserve.gateway.topic import Member, Topic, Wire
 from defserve.protocols.mcpx.capabilities import Capabilities
-from defserve.protocols.mcpx.envelope import Broken, Envelope, new_id, now, parse
+from defserve.protocols.mcpx.envelope import BrokenEnvelope, Envelope, new_id, now, parse
 from defserve.protocols.mcpx.kinds import PROPOSAL, REQUEST, is_reserved
 from defserve.wire.codec import encode
 
@@ -126,7 +126,7 @@ class Gateway:
         envelope = parse(data)
         if wait := self._pace.take(member.key):
             self._refuse(member, "rate_limited", "slow down", envelope, {"retry_after": round(wait, 3)})
-        elif isinstance(envelope, Broken):
+        elif isinstance(envelope, BrokenEnvelope):
             self._broken(member, envelope)
         else:
             member.malformed = 0
@@ -150,7 +150,7 @@ class Gateway:
             self.metrics.delivered += len(receivers)
             self._send(receivers, data)
 
-    def _broken(self, member: Member, broken: Broken) -> None:
+    def _broken(self, member: Member, broken: BrokenEnvelope) -> None:
         if broken.reason == "wrong_version":
             self._refuse(member, broken.reason, broken.message, broken)
             return
@@ -166,13 +166,13 @@ class Gateway:
         member: Member,
         name: str,
         message: str,
-        cause: Envelope | Broken,
+        cause: Envelope | BrokenEnvelope,
         more: dict[str, Any] | None = None,
     ) -> None:
         self._refused(member, name, cause)
         self._send([member], error(member, name, message, cause.id, more))
 
-    def _refused(self, member: Member, name: str, cause: Envelope | Broken) -> None:
+    def _refused(self, member: Member, name: str, cause: Envelope | BrokenEnvelope) -> None:
         self.metrics.count("refused_total", name)
         _note("refused", member, error=name, id=cause.id, kind=cause.kind)
 

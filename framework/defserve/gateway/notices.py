@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from defserve.gateway.topic import Member
-from defserve.protocols.mcpx.envelope import GATEWAY, Broken, Envelope
+from defserve.protocols.mcpx.envelope import GATEWAY, BrokenEnvelope, Envelope
 from defserve.protocols.mcpx.kinds import ERROR, PRESENCE, WELCOME
 from defserve.wire.codec import encode
 
@@ -31,7 +31,7 @@ def error(
     return Envelope(ERROR, GATEWAY, payload, to=[member.id], correlation_id=correlation).encode()
 
 
-def bare_error(broken: Broken) -> bytes:
+def bare_error(broken: BrokenEnvelope) -> bytes:
     """For a frame that is no envelope; `correlation_id` only if its id could be read."""
     known = {"correlation_id": broken.id} if broken.id is not None else {}
     return encode({"error": broken.reason, "details": broken.message, **known})

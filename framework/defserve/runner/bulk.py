@@ -6,32 +6,32 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-from defserve.core.extension import Outgoing
+from defserve.core.extension import OutgoingMessage
 
 # What may be in the transport's own queue, where nothing can overtake it.
 INSIDE_BYTES = 16 * 1024
 
-Write: TypeAlias = Callable[[Outgoing, Callable[[], None]], None]
+Write: TypeAlias = Callable[[OutgoingMessage, Callable[[], None]], None]
 
 
 class Bulk:
-    """Waits in order. How much of it a call may have waiting is for whoever sends it to decide, by `Outgoing.taken`."""
+    """Waits in order. How much of it a call may have waiting is for whoever sends it to decide, by `taken`."""
 
     __slots__ = ("waiting", "_inside")
 
     def __init__(self) -> None:
-        self.waiting: deque[tuple[Outgoing, Write]] = deque()
+        self.waiting: deque[tuple[OutgoingMessage, Write]] = deque()
         self._inside = 0
 
-    def put(self, outgoing: Outgoing, write: Write) -> None:
+    def put(self, outgoing: OutgoingMessage, write: Write) -> None:
         """Goes in with `write`, at the next `advance` that finds room."""
         self.waiting.append((outgoing, write))
 
-    def let(self, outgoing: Outgoing) -> None:
+    def let(self, outgoing: OutgoingMessage) -> None:
         """A message is about to go in: what its own call has waiting goes before it, what others have does not."""
         # The answers to a batch belong to no single call.
         everyone = outgoing.answers and outgoing.relates_to is None
-        waiting, self.waiting = self.waiting, deque[tuple[Outgoing, Write]]()
+        waiting, self.waiting = self.waiting, deque[tuple[OutgoingMessage, Write]]()
         for item in waiting:
             if everyone or item[0].relates_to is outgoing.relates_to:
                 self._enter(*item)
@@ -43,7 +43,7 @@ class Bulk:
         while self.waiting and self._inside < INSIDE_BYTES:
             self._enter(*self.waiting.popleft())
 
-    def _enter(self, outgoing: Outgoing, write: Write) -> None:
+    def _enter(self, outgoing: OutgoingMessage, write: Write) -> None:
         size = len(outgoing.data)
 
         def taken() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from defserve.core.composition import Composition
 from defserve.core.engine import Engine, NoLoopYet
-from defserve.core.extension import Carrier, Outgoing, Parcel
+from defserve.core.extension import CarriedMessage, Carrier, OutgoingMessage
 from defserve.core.profile import INTERNAL_ERROR, error_object
 from defserve.core.session import Session
 from defserve.errors import LimitExceeded
@@ -130,7 +130,7 @@ class Connection:
                 self.engine.spawn(work)
         return True
 
-    def _turn_away(self, carrier: Carrier, parcel: Parcel, error: LimitExceeded) -> None:
+    def _turn_away(self, carrier: Carrier, parcel: CarriedMessage, error: LimitExceeded) -> None:
         """Refuse the request of a peer there is no room for; whatever else it sent is dropped."""
         message = decode(parcel.data) if parcel.data is not None else None
         if isinstance(message, Request):
@@ -138,13 +138,13 @@ class Connection:
             reply = encode({"jsonrpc": "2.0", "id": message.id, "error": body})
             self.transport.send(carrier.wrap(reply, parcel.peer, parcel.envelope))
 
-    def _outlet(self, peer: str) -> Callable[[Outgoing], None]:
+    def _outlet(self, peer: str) -> Callable[[OutgoingMessage], None]:
         carrier, transport, sessions, bulk = self.carrier, self.transport, self.sessions, self._bulk
 
-        def write(outgoing: Outgoing, taken: Callable[[], None]) -> None:
+        def write(outgoing: OutgoingMessage, taken: Callable[[], None]) -> None:
             transport.send(carrier.wrap(outgoing.data, peer, outgoing.envelope) if carrier else outgoing.data, taken)
 
-        def send(outgoing: Outgoing) -> None:
+        def send(outgoing: OutgoingMessage) -> None:
             if outgoing.bulk:
                 bulk.put(outgoing, write)
             elif outgoing.data:

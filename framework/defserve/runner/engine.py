@@ -10,7 +10,7 @@ from contextvars import copy_context
 from typing import Any, TypeVar, cast
 
 from defserve.core.call import Call
-from defserve.core.engine import Pending, Task
+from defserve.core.engine import PendingAnswer, Task
 from defserve.core.stepping import rest, steps_left
 from defserve.errors import Draining, Suspended, TimedOut
 from defserve.runner.pool import Pool
@@ -136,10 +136,10 @@ class AsyncioEngine:
     def soon(self, action: Callable[[], None]) -> None:
         self.loop.call_soon(action)
 
-    def pending(self) -> Pending:
+    def pending(self) -> PendingAnswer:
         return self.loop.create_future()
 
-    async def wait(self, pending: Pending, timeout: float | None) -> Any:
+    async def wait(self, pending: PendingAnswer, timeout: float | None) -> Any:
         async with asyncio.timeout(timeout):
             return await pending
 

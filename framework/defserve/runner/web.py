@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 from defserve.core.composition import Composition
-from defserve.core.extension import Outgoing
+from defserve.core.extension import OutgoingMessage
 from defserve.core.service import Stop
 from defserve.core.session import Session
 from defserve.limits import Limits
@@ -125,7 +125,7 @@ class WebDesk:
             self._over.set()
             await keeper
 
-    def open(self, outlet: Callable[[Outgoing], None], *, principal: Caller, counted: bool) -> Session:
+    def open(self, outlet: Callable[[OutgoingMessage], None], *, principal: Caller, counted: bool) -> Session:
         """A new conversation. Raises LimitExceeded when there are too many."""
         spare = self._spare
         if not counted and spare and spare[-1].identity is principal:

@@ -18,7 +18,7 @@ class Mountable(Protocol):
     mcp: MCP
 
     @property
-    def household(self) -> list[Any]: ...
+    def self_and_mounted(self) -> list[Any]: ...
 
 
 class Mount:

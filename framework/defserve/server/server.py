@@ -13,7 +13,7 @@ from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Provider, Wrapper, is_coroutine_function
 from defserve.errors import UsageError
 from defserve.limits import Limits
-from defserve.protocols.mcp.asking.sealing import Sealing
+from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.protocols.mcp.completion import Completion
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.identity import Identity
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.channels.type import ChannelType
     from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.feature_sets import FeatureSet
-    from defserve.protocols.mcpx.extension import MCPX, ChatHandler, Decision
+    from defserve.protocols.mcpx.extension import MCPX, ChatHandler, ProposalHandler
     from defserve.protocols.mcpx.participant import Participant
     from defserve.protocols.mgp.events.channel import EventChannel
     from defserve.server.options import (
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from defserve.transports.http.app import HttpApp
 
     OnChat = TypeVar("OnChat", bound=ChatHandler)
-    OnProposal = TypeVar("OnProposal", bound=Decision)
+    OnProposal = TypeVar("OnProposal", bound=ProposalHandler)
 
 F = TypeVar("F", bound=Callable[..., Any])
 W = TypeVar("W", bound=Wrapper)
@@ -97,14 +97,20 @@ class Server:
             raise
         self.limits = limits or Limits()
         self.store = _opened(store)
-        self._sealing = Sealing(secret, store=self.store)
-        self.mcp = MCP(self.identity, self._sealing)
+        self._secret = ServerSecret(secret, store=self.store)
+        self.mcp = MCP(self.identity, self._secret)
         self.lifespan_value: Any = None
         self._lifespan, self._mounts = lifespan, list[Mount]()
         self._around: dict[str, list[Wrapper]] = {}
         self.auth = _checked_auth(auth)
         self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
-        self._extensions = (self.mcp, self.mgp, Author(self), *_authorization(self.auth, self.limits), *extensions)
+        self._extensions = (
+            self.mcp,
+            self.mgp,
+            AuthorExtension(self),
+            *_authorization(self.auth, self.limits),
+            *extensions,
+        )
         self._injectables: dict[Any, Provider] = {k: v for e in self._extensions for k, v in e.injectables().items()}
         self._mcpl: MCPL | None = None
         self._mcpx: MCPX | None = None
@@ -232,7 +238,7 @@ class Server:
             from defserve.protocols.mcpl.extension import MCPL
             from defserve.protocols.mcpl.state.storage import Keeping
 
-            keeping = Keeping(self.store, self._sealing.known, self.limits)
+            keeping = Keeping(self.store, self._secret.known, self.limits)
             self._mcpl = MCPL(
                 self._add_tied_tool, self.find_provider, self.mcp.tools.registry, self, keeping, self._strict
             )
@@ -315,7 +321,7 @@ class Server:
 
         With a prefix `p`, tool and prompt `x` becomes `p_x` and resource `s://x` becomes `s://p/x`.
         """
-        if self in other.household:
+        if self in other.self_and_mounted:
             raise UsageError(f"server {self.name!r} cannot be mounted on itself", fix="mount in one direction only")
         if self._composition is not None:
             raise UsageError("mount comes after serving began", fix="mount servers where the parent is made")
@@ -483,8 +489,8 @@ class Server:
             unknown = sorted(set(self._around) - composition.known_methods)
             if unknown:
                 raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")
-            everyone = (MCP, MGP, Author)
-            for child in self.household[:-1]:
+            everyone = (MCP, MGP, AuthorExtension)
+            for child in self.self_and_mounted[:-1]:
                 strays = [e for e in child._extensions if not isinstance(e, everyone) and e not in self._extensions]
                 refuse_strays(self.name, child.name, child.mgp.options.acts, strays, child._around)
             self.mcp.compose(composition)
@@ -524,7 +530,7 @@ class Server:
         from contextlib import AsyncExitStack
 
         async with AsyncExitStack() as stack:
-            for server in self.household:
+            for server in self.self_and_mounted:
                 if server._lifespan is not None:
                     stack.callback(setattr, server, "lifespan_value", None)
                     server.lifespan_value = await stack.enter_async_context(server._lifespan(server))
@@ -533,16 +539,16 @@ class Server:
     @property
     def has_lifetime(self) -> bool:
         """Whether it, or one mounted in it, has a `lifespan` to enter before the first call."""
-        return any(server._lifespan is not None for server in self.household)
+        return any(server._lifespan is not None for server in self.self_and_mounted)
 
     @property
-    def household(self) -> list[Server]:
+    def self_and_mounted(self) -> list[Server]:
         """This server and all that are mounted on it, each once, children before parents."""
-        found = {server: None for mount in self._mounts for server in mount.server.household}
+        found = {server: None for mount in self._mounts for server in mount.server.self_and_mounted}
         return [*found, self]
 
 
-class Author(Extension):
+class AuthorExtension(Extension):
     """What the author contributes by declaring: the `Context` parameter and the server's lifespan."""
 
     name = "author"

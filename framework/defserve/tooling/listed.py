@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from defserve.core.composition import Composition
 from defserve.core.engine import NoLoopYet
-from defserve.core.extension import Outgoing
+from defserve.core.extension import OutgoingMessage
 from defserve.core.session import Session
 from defserve.errors import PeerError
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
@@ -106,7 +106,7 @@ class Asking:
     """A conversation with a server that has not been started."""
 
     def __init__(self, composition: Composition, offer: Mapping[str, Any]) -> None:
-        self._said: list[Outgoing] = []
+        self._said: list[OutgoingMessage] = []
         engine: Any = NoLoopYet()
         self.session = Session(composition, engine, self._said.append, counted=False)
         about = {"name": "defserve", "version": "0"}

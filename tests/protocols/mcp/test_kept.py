@@ -8,7 +8,7 @@ import pytest
 
 from defserve import Context, Server
 from defserve.core.extension import Extension
-from defserve.protocols.mcp.resources.kept import Kept
+from defserve.protocols.mcp.resources.cache import ResourceCache
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw
 
 pytestmark = pytest.mark.anyio
@@ -27,8 +27,8 @@ class Clock:
 def served(clock: Clock) -> Server:
     """A server whose resources count how often they were read."""
     server = Server("s", "1")
-    server.mcp.resources.kept = Kept(clock)
-    server.mcp.subscriptions.forward(server.mcp.resources.kept.forget)
+    server.mcp.resources.cache = ResourceCache(clock)
+    server.mcp.subscriptions.forward(server.mcp.resources.cache.forget)
     reads: dict[str, int] = {}
 
     def count(name: str) -> str:
@@ -157,7 +157,7 @@ class Shouting(Extension):
 
 
 def test_what_was_begun_before_a_change_is_not_kept():
-    kept = Kept(Clock())
+    kept = ResourceCache(Clock())
     changes = kept.changes
     kept.forget("x://a")
     kept.put("x://a", "v", [{"text": "old"}], TTL, changes)
@@ -165,7 +165,7 @@ def test_what_was_begun_before_a_change_is_not_kept():
 
 
 def test_what_was_not_read_for_longest_goes_first():
-    kept = Kept(Clock(), most=10)
+    kept = ResourceCache(Clock(), most=10)
     for uri in ("a", "b"):
         kept.put(uri, "v", [{"text": "12345"}], TTL, kept.changes)
     assert kept.get("a", "v") is not None

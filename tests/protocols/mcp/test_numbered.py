@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field
 
 from defserve import Server, ToolError
 from defserve.errors import Declined, Problem, Refused, Rejected
-from defserve.protocols.mcp.numbered import errors as numbered
-from defserve.protocols.mcp.numbered import suggestions
-from defserve.protocols.mcp.numbered.errors import NumberedErrors
+from defserve.protocols.mcp.numbered_errors import extension as numbered
+from defserve.protocols.mcp.numbered_errors import suggestions
+from defserve.protocols.mcp.numbered_errors.extension import NumberedErrors
 from tests.asgi import peer
 from tests.raw import HANDSHAKE, STATELESS, Json, raw
 

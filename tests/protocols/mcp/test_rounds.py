@@ -14,7 +14,7 @@ import pytest
 from defserve import Context, Server
 from defserve.host import Client
 from defserve.host.links.stdio import ProcessLink
-from defserve.protocols.mcp.asking.sealing import Sealing
+from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.runner.connection import Connection
 from defserve.runner.life import alive
 from defserve.stores.memory import MemoryStore
@@ -268,7 +268,7 @@ async def test_a_state_expires():
     async def greet(ctx: Context) -> str:
         return await ctx.ask("Your name?", str, key="name")
 
-    server.mcp.lifecycle.dialects[STATELESS].sealing = Sealing(SECRET, clock=lambda: now[0])
+    server.mcp.lifecycle.dialects[STATELESS].secret = ServerSecret(SECRET, clock=lambda: now[0])
     async with raw(server, STATELESS, OFFER) as peer:
         state = (await ask(peer, "greet"))["requestState"]
         now[0] += 599

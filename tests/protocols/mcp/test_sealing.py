@@ -6,7 +6,7 @@ import pytest
 
 from defserve import Server, UsageError
 from defserve.protocols.mcp.asking.request_state import InvalidState
-from defserve.protocols.mcp.asking.sealing import VARIABLE, Sealing
+from defserve.protocols.mcp.asking.server_secret import VARIABLE, ServerSecret
 
 
 @pytest.mark.parametrize("secret", ["short", b"fifteen bytes.."])
@@ -18,35 +18,35 @@ def test_a_secret_too_short_is_refused_where_it_is_given(secret: str | bytes):
 def test_a_secret_of_the_environment_is_checked_when_it_is_first_needed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(VARIABLE, "short")
     with pytest.raises(UsageError, match="DEFSERVE_SECRET has 5 bytes"):
-        Sealing(None).sealer(is_local=True)
+        ServerSecret(None).sealer(is_local=True)
 
 
 def test_the_secret_that_is_given_goes_before_the_environments(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(VARIABLE, "the environment's own secret")
-    state = Sealing("the secret that is given").sealer(is_local=True).seal("x", binding=b"")
-    opening = Sealing(b"the secret that is given").sealer(is_local=True).open(state, binding=b"")
+    state = ServerSecret("the secret that is given").sealer(is_local=True).seal("x", binding=b"")
+    opening = ServerSecret(b"the secret that is given").sealer(is_local=True).open(state, binding=b"")
     assert asyncio.run(opening) == "x"
 
 
 def test_without_any_secret_every_process_has_its_own(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-    state = Sealing(None).sealer(is_local=True).seal("x", binding=b"")
+    state = ServerSecret(None).sealer(is_local=True).seal("x", binding=b"")
     with pytest.raises(InvalidState):
-        asyncio.run(Sealing(None).sealer(is_local=True).open(state, binding=b""))
+        asyncio.run(ServerSecret(None).sealer(is_local=True).open(state, binding=b""))
 
 
 def test_a_key_that_ends_with_the_process_is_warned_of_once_and_only_for_the_network(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.delenv(VARIABLE, raising=False)
-    sealing = Sealing(None)
-    sealing.sealer(is_local=True)
+    secret = ServerSecret(None)
+    secret.sealer(is_local=True)
     assert caplog.messages == []
     for _ in range(2):
-        sealing.sealer(is_local=False)
+        secret.sealer(is_local=False)
     assert [VARIABLE in message for message in caplog.messages] == [True]
 
 
 def test_a_key_that_lasts_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture):
-    Sealing("the secret that is given").sealer(is_local=False)
+    ServerSecret("the secret that is given").sealer(is_local=False)
     assert caplog.messages == []

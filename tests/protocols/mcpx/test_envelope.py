@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpx.envelope import PROTOCOL, Broken, Envelope, parse
+from defserve.protocols.mcpx.envelope import PROTOCOL, BrokenEnvelope, Envelope, parse
 from defserve.wire.messages import Encoded
 
 pytestmark = pytest.mark.req("MCPX-3.0")
@@ -37,9 +37,9 @@ def envelope(data: bytes) -> Envelope:
     return found
 
 
-def broken(data: bytes) -> Broken:
+def broken(data: bytes) -> BrokenEnvelope:
     found = parse(data)
-    assert isinstance(found, Broken)
+    assert isinstance(found, BrokenEnvelope)
     return found
 
 
@@ -137,7 +137,7 @@ def test_what_is_written_is_read_back(sender: str, to: list[str], about: str | N
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_envelope_or_broken(data: bytes):
-    assert isinstance(parse(data), Envelope | Broken)
+    assert isinstance(parse(data), Envelope | BrokenEnvelope)
 
 
 json_values = st.recursive(
@@ -149,4 +149,4 @@ json_values = st.recursive(
 
 @given(name=st.sampled_from(sorted(SAMPLE)), value=json_values)
 def test_any_value_of_any_field_is_an_envelope_or_broken(name: str, value: Any):
-    assert isinstance(parse(json.dumps(SAMPLE | {name: value}).encode()), Envelope | Broken)
+    assert isinstance(parse(json.dumps(SAMPLE | {name: value}).encode()), Envelope | BrokenEnvelope)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpx.kinds import Kind, is_reserved, kind_of, namespaced, parse_kind
+from defserve.protocols.mcpx.kinds import MessageKind, is_reserved, kind_of, namespaced, parse_kind
 
 pytestmark = pytest.mark.req("MCPX-3.0k")
 
@@ -17,14 +17,14 @@ context = st.text(min_size=1)
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("chat", Kind("chat")),
-        ("system/welcome", Kind("system/welcome")),
-        ("mcp/request:tools/call", Kind("mcp/request", "tools/call")),
-        ("mcp/proposal:tools/call:rm", Kind("mcp/proposal", "tools/call", "rm")),
-        ("mcp/request:resources/read:file:///a:b", Kind("mcp/request", "resources/read", "file:///a:b")),
+        ("chat", MessageKind("chat")),
+        ("system/welcome", MessageKind("system/welcome")),
+        ("mcp/request:tools/call", MessageKind("mcp/request", "tools/call")),
+        ("mcp/proposal:tools/call:rm", MessageKind("mcp/proposal", "tools/call", "rm")),
+        ("mcp/request:resources/read:file:///a:b", MessageKind("mcp/request", "resources/read", "file:///a:b")),
     ],
 )
-def test_a_kind_has_up_to_three_parts_and_only_the_last_may_hold_colons(text: str, kind: Kind):
+def test_a_kind_has_up_to_three_parts_and_only_the_last_may_hold_colons(text: str, kind: MessageKind):
     assert parse_kind(text) == kind and str(kind) == text
 
 
@@ -35,7 +35,7 @@ def test_a_kind_with_an_empty_part_is_none(text: str):
 
 @given(base=part, method=part, context=context)
 def test_parts_survive_being_written_and_read(base: str, method: str, context: str):
-    for kind in (Kind(base), Kind(base, method), Kind(base, method, context)):
+    for kind in (MessageKind(base), MessageKind(base, method), MessageKind(base, method, context)):
         assert parse_kind(str(kind)) == kind
 
 

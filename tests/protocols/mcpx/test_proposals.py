@@ -10,7 +10,7 @@ from defserve import Server
 from defserve.errors import PeerError, PeerTimeout, UsageError
 from defserve.host.mcpx.participant import join_topic
 from defserve.protocols.mcpx.envelope import Envelope
-from defserve.protocols.mcpx.errors import NotCapable, NotPending
+from defserve.protocols.mcpx.errors import NotCapable, ProposalNotPending
 from defserve.protocols.mcpx.participant import Participant
 from defserve.protocols.mcpx.proposals import KEPT_OF_ONE, Proposal, Proposals
 from tests.protocols.mcpx.gateways import FULL, gateway, stranger
@@ -210,9 +210,9 @@ async def test_only_what_is_pending_is_fulfilled():
             await until(lambda: bool(human.proposals))
             found = human.proposals[0]
             await human.fulfil(found)
-            with pytest.raises(NotPending, match="completed"):
+            with pytest.raises(ProposalNotPending, match="completed"):
                 await human.fulfil(found)
-            with pytest.raises(NotPending):
+            with pytest.raises(ProposalNotPending):
                 human.decline(found)
             with pytest.raises(NotCapable):
                 agent.notify("worker", "notifications/cancelled")

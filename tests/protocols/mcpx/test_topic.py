@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from defserve.protocols.mcpx.carrier import TopicCarrier
 from defserve.protocols.mcpx.checking import mismatch
-from defserve.protocols.mcpx.kinds import Kind, parse_kind
-from defserve.protocols.mcpx.topic import COUNTED, Presence, Spoofed, Topic, Welcome
+from defserve.protocols.mcpx.kinds import MessageKind, parse_kind
+from defserve.protocols.mcpx.topic import COUNTED, Presence, Spoofed, TopicView, Welcome
 
 Json = dict[str, Any]
 
@@ -32,15 +32,15 @@ WELCOME = gateway(
 )
 
 
-def welcomed() -> Topic:
-    topic = Topic()
+def welcomed() -> TopicView:
+    topic = TopicView()
     assert isinstance(topic.read(WELCOME), Welcome)
     return topic
 
 
 @pytest.mark.req("MCPX-3.5.1", "MCPX-8.2")
 def test_nothing_counts_before_the_welcome_which_says_who_we_are():
-    topic = Topic()
+    topic = TopicView()
     assert topic.read(frame("chat", {"text": "hi"})) is None and not topic.welcomed
     join: Json = {"event": "join", "participant": {"id": "me", "capabilities": []}}
     topic.read(gateway("system/presence", join))  # our own, which the reference sends first
@@ -89,7 +89,7 @@ def test_who_is_not_the_gateway_does_not_speak_for_it(sender: str):
 @pytest.mark.req("MCPX-4.3r")
 def test_every_misdeed_is_counted_and_told_and_the_count_is_bounded():
     told: list[tuple[str, str]] = []
-    topic = Topic(misbehaved=lambda who, why: told.append((who, why)))
+    topic = TopicView(misbehaved=lambda who, why: told.append((who, why)))
     topic.read(WELCOME)
     lie = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rm"}}
     assert isinstance(topic.read(frame("mcp/request:tools/call:ls", lie)), Spoofed)
@@ -111,7 +111,7 @@ def test_a_kind_passes_only_if_its_method_and_context_are_those_of_the_payload(
 ):
     field = {"tools/call": "name", "resources/read": "uri"}.get(said)
     payload = {"jsonrpc": "2.0", "id": 1, "method": said, "params": {field: about} if field else {}}
-    kind = Kind("mcp/request", method, context)
+    kind = MessageKind("mcp/request", method, context)
     truthful = method == said and (not context or (field is not None and context == about))
     assert (mismatch(kind, payload) is None) == truthful
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Limits
-from defserve.core.extension import Outgoing
+from defserve.core.extension import OutgoingMessage
 from defserve.runner.connection import Connection
 from defserve.runner.life import alive, leave
 from defserve.transports.outbox import UNREAD, Outbox
@@ -287,8 +287,8 @@ async def test_a_call_cancelled_the_mcp_way_sends_nothing_more():
 # -- the outbox of a socket ------------------------------------------------------------------------------
 
 
-def outgoing(data: bytes, call: Any = None, *, answers: bool = False, bulk: bool = False) -> Outgoing:
-    return Outgoing(data, call, answers, bulk=bulk)
+def outgoing(data: bytes, call: Any = None, *, answers: bool = False, bulk: bool = False) -> OutgoingMessage:
+    return OutgoingMessage(data, call, answers, bulk=bulk)
 
 
 def test_in_an_outbox_everything_overtakes_the_bulk_of_other_calls_and_nothing_that_of_its_own():

@@ -16,7 +16,7 @@ from defserve.cli import complain
 from defserve.cli.parser import Parser
 from defserve.cli.state_pages import drawing, indented, moment, operations, table
 from defserve.errors import Refused, UsageError
-from defserve.protocols.mcp.asking.sealing import VARIABLE, Sealing
+from defserve.protocols.mcp.asking.server_secret import VARIABLE, ServerSecret
 from defserve.stores.checkpoints.secret import derived, kept
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.checkpoints.tree import Gone, Retention, Tree, TreeKey
@@ -96,7 +96,7 @@ async def _run(action: Action, options: Namespace) -> int:
 async def _opened(address: str) -> AsyncGenerator[Opened]:
     store = open_store(_checked(address))
     try:
-        known = Sealing(None).known()
+        known = ServerSecret(None).known()
         secret = derived(known) if known is not None else await kept(store)
         # Only who verifies or commits needs one.
         trees = CheckpointStore(store, secret=secret or bytes(32))

@@ -15,9 +15,9 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 from defserve.cli.parser import Parser
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.host.mcpx.participant import TopicClient, join_topic
-from defserve.protocols.mcpx.errors import NotCapable, NotPending
+from defserve.protocols.mcpx.errors import NotCapable, ProposalNotPending
 from defserve.protocols.mcpx.proposals import Proposal
-from defserve.protocols.mcpx.topic import Answered, Asked, Chat, Heard, Presence, Problem, Spoofed
+from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Heard, Presence, Spoofed, TopicRequest, TopicResponse
 from defserve.redaction import printable
 
 LONGEST: Final = 300
@@ -93,7 +93,7 @@ class Desk:
                 continue
             try:
                 _VERBS[word](self, rest.strip())
-            except (NotCapable, NotPending, UsageError, PeerError) as error:
+            except (NotCapable, ProposalNotPending, UsageError, PeerError) as error:
                 self.say(f"not done: {error}")
         if self._work:
             await asyncio.wait(self._work)
@@ -132,7 +132,7 @@ class Desk:
         try:
             result = await self._me.fulfil(proposal)
             self.say(f"done {number}: {_short(result)}")
-        except (NotCapable, NotPending, UsageError, PeerError) as error:
+        except (NotCapable, ProposalNotPending, UsageError, PeerError) as error:
             self.say(f"not done {number}: {error}")
 
     def _chosen(self, rest: str) -> tuple[Proposal, str]:
@@ -174,15 +174,15 @@ def describe(heard: Heard, number: int | None = None) -> str:
         case Proposal():
             what = _short({"method": heard.method, **heard.params})
             return f"[{number}] {heard.proposer} proposes to {', '.join(heard.to) or 'anyone'}: {what}"
-        case Asked():
+        case TopicRequest():
             fulfils = f", as {heard.fulfils.proposer} proposed" if heard.fulfils else ""
             return f"{heard.envelope.sender} asks {', '.join(heard.envelope.to) or 'everyone'}: {heard.kind}{fulfils}"
-        case Answered():
+        case TopicResponse():
             body = heard.envelope.body
             return f"{heard.envelope.sender} answers {heard.kind}: {_short(body.get('result', body.get('error')))}"
         case Spoofed():
             return f"{heard.envelope.sender} sent what its kind does not say ({heard.kind}): {heard.reason}"
-        case Problem():
+        case GatewayProblem():
             return f"refused: {heard.message or heard.error}"
         case _:
             return "welcomed again: your capabilities have changed"
@@ -197,10 +197,10 @@ def facts(heard: Heard) -> dict[str, Any]:
             return {"participant": heard.participant, "joined": heard.joined}
         case Proposal():
             return heard.wire()
-        case Asked() | Answered() | Spoofed():
+        case TopicRequest() | TopicResponse() | Spoofed():
             envelope = heard.envelope
             return {"from": envelope.sender, "to": envelope.to, "kind": envelope.kind, "id": envelope.id}
-        case Problem():
+        case GatewayProblem():
             return {"error": heard.error, "about": heard.about}
         case _:
             return {}

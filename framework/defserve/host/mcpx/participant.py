@@ -14,7 +14,7 @@ from defserve.protocols.mcpx.envelope import Envelope
 from defserve.protocols.mcpx.errors import NotCapable, NotWelcome
 from defserve.protocols.mcpx.kinds import RESPONSE
 from defserve.protocols.mcpx.participant import Participant, Payload
-from defserve.protocols.mcpx.topic import Asked, Chat, Heard
+from defserve.protocols.mcpx.topic import Chat, Heard, TopicRequest
 from defserve.transports.websocket.client import WebSocketClient
 from defserve.version import VERSION
 from defserve.wire.jsonvalue import is_object
@@ -73,7 +73,7 @@ class TopicClient(Participant):
         """Take frames from the gateway: answer what is asked, and pass everything on to whoever listens."""
         for frame in frames:
             heard = self.hear(frame) if frame is not None else None
-            if isinstance(heard, Asked):
+            if isinstance(heard, TopicRequest):
                 self._answer(heard)
             if heard is not None:
                 self._pass_on(heard)
@@ -90,7 +90,7 @@ class TopicClient(Participant):
                 queue.get_nowait()  # who does not listen misses the oldest
             queue.put_nowait(heard)
 
-    def _answer(self, asked: Asked) -> None:
+    def _answer(self, asked: TopicRequest) -> None:
         envelope, payload = asked.envelope, asked.envelope.body
         if self.id not in envelope.to or "id" not in payload:
             return

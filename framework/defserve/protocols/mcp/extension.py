@@ -9,11 +9,11 @@ from typing import Any
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Handler, Listener, Offer
 from defserve.protocols.mcp import reporting
-from defserve.protocols.mcp.asking.sealing import Sealing
+from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.protocols.mcp.completion import Completions
 from defserve.protocols.mcp.identity import Identity
 from defserve.protocols.mcp.items import Item
-from defserve.protocols.mcp.lifecycle import Dialect, Lifecycle
+from defserve.protocols.mcp.lifecycle import Dialect, McpLifecycle
 from defserve.protocols.mcp.prompts import Prompts
 from defserve.protocols.mcp.resources.resources import Resources
 from defserve.protocols.mcp.resources.subscriptions import Subscriptions
@@ -30,12 +30,12 @@ class MCP(Extension):
     # A bare `server/discover` is a probe: "method not found" is the answer that sends clients to `initialize`.
     opens_with = frozenset({"initialize", "ping", "server/discover", "notifications/cancelled"})
 
-    def __init__(self, identity: Identity, sealing: Sealing) -> None:
-        self.lifecycle, self._sealing = Lifecycle(identity, sealing), sealing
+    def __init__(self, identity: Identity, secret: ServerSecret) -> None:
+        self.lifecycle, self._secret = McpLifecycle(identity, secret), secret
         self.tools, self.resources, self.prompts = Tools(), Resources(), Prompts()
         self.completions = Completions(self.prompts, self.resources)
         self.subscriptions = Subscriptions(self.resources.readable)
-        self.subscriptions.forward(self.resources.kept.forget)
+        self.subscriptions.forward(self.resources.cache.forget)
         self.validation = Validation(self.tools.registry)
         self._watch()
 
@@ -65,7 +65,7 @@ class MCP(Extension):
         self.subscriptions.composition = composition
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
-        return self._sealing.lifespan()
+        return self._secret.lifespan()
 
     def offer_in(self, message: Request | Notification) -> Offer | None:
         return self.lifecycle.offer_in(message)

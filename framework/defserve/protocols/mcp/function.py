@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from defserve.binding.arguments.arguments import Arguments
-from defserve.binding.injection import Injection
+from defserve.binding.injection import InjectionPlan
 from defserve.binding.packers import least_size
 from defserve.binding.signature import Signature, read
 from defserve.errors import LimitExceeded
@@ -24,7 +24,7 @@ def nothing_injectable(annotation: Any) -> None:
     return None
 
 
-class Sink(Protocol):
+class PartSink(Protocol):
     """Where parts go as they come, beside the result that holds them all."""
 
     @property
@@ -48,7 +48,7 @@ class Emitted:
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
-        self.sink: Sink | None = None
+        self.sink: PartSink | None = None
         self._size = 0
 
     def add(self, call: Call, part: Any) -> None:
@@ -81,7 +81,7 @@ class Function:
     ) -> None:
         self.signature: Signature = read(function, find_provider, explicit=plain or schema is not None)
         self.arguments = _arguments(self.signature, schema, plain)
-        self.injection = Injection.of(self.signature)
+        self.injection = InjectionPlan.of(self.signature)
         self.inline = inline
         flow = self.signature.flow
         self._begin = _inline if inline and flow == "sync" else _FLOWS[flow]

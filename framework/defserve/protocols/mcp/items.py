@@ -107,7 +107,7 @@ class Item(Generic[O]):
 
 async def take_up_answers(call: Call) -> None:
     """Take up the answers that a request brings. Raises InvalidParams."""
-    from defserve.protocols.mcp.asking.rounds import take_up
+    from defserve.protocols.mcp.asking.round_trips import take_up
 
     await take_up(call)
 

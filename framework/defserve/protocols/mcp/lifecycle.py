@@ -18,7 +18,7 @@ from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Encoded, Id, Notification, Params, Request
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcp.asking.sealing import Sealing
+    from defserve.protocols.mcp.asking.server_secret import ServerSecret
     from defserve.protocols.mcp.identity import Identity
 
 PREFIX = "io.modelcontextprotocol/"
@@ -31,12 +31,12 @@ LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert"
 class Dialect(Profile):
     """One protocol version: what it knows (`has`) and how its replies look. The base protocol's profile."""
 
-    __slots__ = ("version", "stateless", "has", "sealing", "_identity", "_info")
+    __slots__ = ("version", "stateless", "has", "secret", "_identity", "_info")
 
-    def __init__(self, version: Version, identity: Identity, sealing: Sealing) -> None:
+    def __init__(self, version: Version, identity: Identity, secret: ServerSecret) -> None:
         super().__init__(batches=version.batches, null_id=version.null_id, calls_back=not version.stateless)
         self.version, self.stateless, self.has = version.name, version.stateless, features(version.name)
-        self._identity, self.sealing = identity, sealing
+        self._identity, self.secret = identity, secret
         self._info: Params | None = None
 
     def result(self, call: Call, result: Any) -> Any:
@@ -63,12 +63,12 @@ class Dialect(Profile):
         return None if self.stateless else ("notifications/cancelled", {"requestId": id, "reason": "no longer needed"})
 
 
-class Lifecycle:
+class McpLifecycle:
     """Opens sessions and reads the offer of requests that need none."""
 
-    def __init__(self, identity: Identity, sealing: Sealing) -> None:
+    def __init__(self, identity: Identity, secret: ServerSecret) -> None:
         self.identity = identity
-        self.dialects = {version.name: Dialect(version, identity, sealing) for version in TABLE}
+        self.dialects = {version.name: Dialect(version, identity, secret) for version in TABLE}
         self._last_offer: Offer | None = None
 
     # -- handshake era -----------------------------------------------------------------------------------

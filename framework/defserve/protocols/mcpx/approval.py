@@ -25,7 +25,7 @@ Key: TypeAlias = tuple[str, str, str, str]
 Arguments: TypeAlias = Mapping[str, Any]
 
 
-class Decision:
+class ApprovalDecision:
     """What a person said to one proposal."""
 
     __slots__ = ("approved", "proposer", "target", "method", "context", "params", "by", "at")
@@ -58,7 +58,7 @@ class Decision:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-class Bounds:
+class ArgumentBounds:
     """What one argument was in all approvals. `covers` says whether a value lies within."""
 
     __slots__ = ("values", "prefix", "low", "high")
@@ -82,16 +82,16 @@ class Bounds:
         return {"from": self.low, "to": self.high} if self.low is not None else {"one_of": self.values}
 
 
-class Rule:
+class ApprovalRule:
     """Approvals of one operation, generalised; `literal` where a decline has shown that this went too far."""
 
     __slots__ = ("key", "approvals", "bounds", "literal")
 
     def __init__(self, key: Key, approvals: list[Arguments], declines: list[Arguments]) -> None:
         self.key, self.approvals = key, approvals
-        names = set(approvals[0])
-        same = all(set(arguments) == names for arguments in approvals)
-        self.bounds = {name: Bounds([given[name] for given in approvals]) for name in sorted(names)} if same else None
+        names = sorted(approvals[0])
+        same = all(sorted(arguments) == names for arguments in approvals)
+        self.bounds = {name: ArgumentBounds([given[name] for given in approvals]) for name in names} if same else None
         self.literal = self.bounds is None or any(map(self._within, declines))
 
     def covers(self, arguments: Arguments) -> bool:
@@ -119,7 +119,7 @@ class ApprovalRules:
 
     def __init__(
         self,
-        decisions: Iterable[Decision] = (),
+        decisions: Iterable[ApprovalDecision] = (),
         *,
         enough: int = ENOUGH,
         dangerous: bool = False,
@@ -133,7 +133,7 @@ class ApprovalRules:
     def record(self, proposal: Proposal, approved: bool, *, by: str = "", target: str | None = None) -> None:
         """A person has decided. `target` is who was asked to do it, where the proposal leaves that open."""
         whom = target or proposal.target or ""
-        decision = Decision(
+        decision = ApprovalDecision(
             approved,
             proposal.proposer,
             whom,
@@ -153,17 +153,17 @@ class ApprovalRules:
         return rule is not None and rule.covers(_arguments(proposal.params))
 
     @property
-    def rules(self) -> list[Rule]:
+    def rules(self) -> list[ApprovalRule]:
         """What has been decided often enough."""
         keys = dict.fromkeys(decision.key for decision in self.decisions)
         return [rule for key in keys if (rule := self._rule(key)) is not None]
 
-    def _rule(self, key: Key) -> Rule | None:
+    def _rule(self, key: Key) -> ApprovalRule | None:
         mine = [decision for decision in self.decisions if decision.key == key]
         last_word = {_text(decision.arguments): decision.approved for decision in mine}
         approvals = [d.arguments for d in mine if d.approved and last_word[_text(d.arguments)]]
         declines = [d.arguments for d in mine if not last_word[_text(d.arguments)]]
-        return Rule(key, approvals, declines) if len(approvals) >= self.enough else None
+        return ApprovalRule(key, approvals, declines) if len(approvals) >= self.enough else None
 
     # -- kept elsewhere ----------------------------------------------------------------------------------
 
@@ -203,12 +203,12 @@ def is_dangerous(tool: Mapping[str, Any]) -> bool:
     return is_object(annotations) and annotations.get("destructiveHint") is True
 
 
-def _decision(found: Any) -> Decision:
+def _decision(found: Any) -> ApprovalDecision:
     approved, params = found["approved"], found["params"]
     proposer, target, method, context = texts = [found[name] for name in ("proposer", "target", "method", "context")]
     if not isinstance(approved, bool) or not is_object(params) or not all(isinstance(text, str) for text in texts):
         raise ValueError("a decision with fields of other types")
-    return Decision(
+    return ApprovalDecision(
         approved, proposer, target, method, context, params, by=str(found.get("by", "")), at=float(found.get("at", 0))
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import from_json
 
 from defserve.auth.principals import Principal, anonymous, is_token_id
-from defserve.core.extension import Offer, Parcel
+from defserve.core.extension import CarriedMessage, Offer
 from defserve.core.session import Session
 from defserve.errors import PeerError
 from defserve.protocols.mcpx.envelope import Envelope
@@ -19,7 +19,7 @@ from defserve.protocols.mcpx.errors import NotCapable, NotWelcome
 from defserve.protocols.mcpx.kinds import REQUEST, RESPONSE, kind_of
 from defserve.protocols.mcpx.participant import Participant, Payload
 from defserve.protocols.mcpx.proposals import Clock, Proposal
-from defserve.protocols.mcpx.topic import Asked, Chat, Presence, Problem, Spoofed, Topic
+from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Presence, Spoofed, TopicRequest, TopicView
 from defserve.wire.codec import encode
 from defserve.wire.messages import Encoded, Reply
 
@@ -38,7 +38,7 @@ INVALID_REQUEST: Final = -32600
 log = logging.getLogger("defserve.protocols.mcpx")
 
 
-class Seat:
+class TopicMembership:
     """What a session knows of the topic it belongs to. Its terms are `assumed` until the peer offers some."""
 
     __slots__ = ("participant", "assumed")
@@ -48,12 +48,12 @@ class Seat:
         self.assumed = False
 
 
-class Received:
+class ReceivedRequest:
     """The envelope of a request, as the reply will need it: who gets it and what it is about."""
 
     __slots__ = ("id", "kind", "to")
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: TopicRequest) -> None:
         envelope, proposal = asked.envelope, asked.fulfils
         self.id, self.kind = envelope.id, str(asked.kind._replace(base=RESPONSE))
         # A23: whoever proposed it learns what came of it.
@@ -86,7 +86,7 @@ class TopicCarrier:
         """Messages of ours that the welcome does not allow, and so were not sent."""
 
     @property
-    def topic(self) -> Topic:
+    def topic(self) -> TopicView:
         return self.participant.topic
 
     @property
@@ -111,15 +111,15 @@ class TopicCarrier:
 
     # -- in ----------------------------------------------------------------------------------------------
 
-    def unwrap(self, frame: bytes) -> list[Parcel]:
+    def unwrap(self, frame: bytes) -> list[CarriedMessage]:
         heard = self.participant.hear(frame)
-        if isinstance(heard, Asked):
+        if isinstance(heard, TopicRequest):
             return self._asked(heard)
         if isinstance(heard, Presence) and not heard.joined and heard.participant in self._sessions:
-            return [Parcel(heard.participant, None, event=LEFT)]
+            return [CarriedMessage(heard.participant, None, event=LEFT)]
         if isinstance(heard, Spoofed):
             self._refuse(heard)
-        elif isinstance(heard, Problem):
+        elif isinstance(heard, GatewayProblem):
             log.warning("the gateway refused something: %s %s", heard.error, heard.message)
         elif isinstance(heard, Chat) and (not heard.to or self.topic.me in heard.to):
             self._spawn(self._on_chat, heard)
@@ -128,7 +128,7 @@ class TopicCarrier:
         return []
 
     def happened(self, session: Session, event: object) -> None:
-        seat = session.local(Seat)
+        seat = session.local(TopicMembership)
         if event is LEFT:
             self._sessions.pop(session.peer, None)
             session.close()
@@ -140,19 +140,20 @@ class TopicCarrier:
             session.open(Offer(VERSION, {}, {"name": session.peer, "version": ""}))
             session.ready = True
 
-    def _asked(self, asked: Asked) -> list[Parcel]:
+    def _asked(self, asked: TopicRequest) -> list[CarriedMessage]:
         envelope, payload = asked.envelope, asked.envelope.body
         if not self._is_ours(asked, is_request="id" in payload):
             return []
         peer = envelope.sender
         session = self._sessions.get(peer)
         is_new = session is None or session.closed or session.terms is None
-        events = [BEGIN] if is_new else []
-        if asked.kind.method == "initialize" and (is_new or (session is not None and session.local(Seat).assumed)):
-            events.append(HANDSHAKE)
-        return [*(Parcel(peer, None, event=event) for event in events), Parcel(peer, encode(payload), Received(asked))]
+        found = [CarriedMessage(peer, None, event=BEGIN)] if is_new else []
+        is_assumed = session is None or is_new or session.local(TopicMembership).assumed
+        if asked.kind.method == "initialize" and is_assumed:
+            found.append(CarriedMessage(peer, None, event=HANDSHAKE))
+        return [*found, CarriedMessage(peer, encode(payload), ReceivedRequest(asked))]
 
-    def _is_ours(self, asked: Asked, *, is_request: bool) -> bool:
+    def _is_ours(self, asked: TopicRequest, *, is_request: bool) -> bool:
         if asked.envelope.to:
             return self.topic.me in asked.envelope.to
         return not is_request or asked.kind.method in ANSWERED_BY_ALL
@@ -176,7 +177,7 @@ class TopicCarrier:
 
     def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
         """The envelope of a reply, or of what we say by ourselves; nothing where we may not say it."""
-        if isinstance(answers, Received):
+        if isinstance(answers, ReceivedRequest):
             return self._sealed(answers.kind, Encoded(data), answers.to, answers.id)
         message: dict[str, Any] = from_json(data)
         method = message.get("method")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REQUEST, RESPONSE, Kind, context_of
+from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REQUEST, RESPONSE, MessageKind, context_of
 from defserve.wire.jsonvalue import is_object
 
 FORMATS: Final = ("plain", "markdown")
@@ -13,21 +13,21 @@ FORMATS: Final = ("plain", "markdown")
 Payload = Mapping[str, Any]
 
 
-def mismatch(kind: Kind, payload: Payload) -> str | None:
+def mismatch(kind: MessageKind, payload: Payload) -> str | None:
     """Why a message is not to be acted on; None for one whose METHOD and CONTEXT are those of its payload."""
     check = _CHECKS.get(kind.base)
     return check(kind, payload) if check is not None else None
 
 
-def _request(kind: Kind, payload: Payload) -> str | None:
+def _request(kind: MessageKind, payload: Payload) -> str | None:
     return _not_jsonrpc(payload) or _operation(kind, payload)
 
 
-def _proposal(kind: Kind, payload: Payload) -> str | None:
+def _proposal(kind: MessageKind, payload: Payload) -> str | None:
     return _operation(kind, payload)
 
 
-def _operation(kind: Kind, payload: Payload) -> str | None:
+def _operation(kind: MessageKind, payload: Payload) -> str | None:
     method, params = payload.get("method"), payload.get("params", {})
     if not kind.method or method != kind.method:
         return f"the kind says {kind.method!r}, the payload {_brief(method)}"
@@ -38,7 +38,7 @@ def _operation(kind: Kind, payload: Payload) -> str | None:
     return None
 
 
-def _response(kind: Kind, payload: Payload) -> str | None:
+def _response(kind: MessageKind, payload: Payload) -> str | None:
     if not kind.method or "method" in payload:
         return "a response names its METHOD in the kind and holds none"
     if ("result" in payload) == ("error" in payload):
@@ -46,7 +46,7 @@ def _response(kind: Kind, payload: Payload) -> str | None:
     return _not_jsonrpc(payload)
 
 
-def _chat(kind: Kind, payload: Payload) -> str | None:
+def _chat(kind: MessageKind, payload: Payload) -> str | None:
     if not isinstance(payload.get("text"), str):
         return "chat needs a text"
     form = payload.get("format", "plain")
@@ -61,7 +61,7 @@ def _brief(value: Any) -> str:
     return repr(value)[:64]
 
 
-_CHECKS: Final[Mapping[str, Callable[[Kind, Payload], str | None]]] = {
+_CHECKS: Final[Mapping[str, Callable[[MessageKind, Payload], str | None]]] = {
     REQUEST: _request,
     RESPONSE: _response,
     PROPOSAL: _proposal,

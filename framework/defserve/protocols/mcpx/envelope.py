@@ -1,4 +1,4 @@
-"""The one shape of everything on a topic. Total: any bytes give an `Envelope`, or a `Broken` that says why not."""
+"""The one shape of everything on a topic. Any bytes give an `Envelope`, or a `BrokenEnvelope` that says why not."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Envelope:
         return b'%b,"payload":%b}' % (encode_json(fields)[:-1], payload)
 
 
-class Broken:
+class BrokenEnvelope:
     """Bytes that are no envelope of this version. `id`, `kind` and `sender` are there where they could be read."""
 
     __slots__ = ("reason", "message", "id", "kind", "sender")
@@ -81,24 +81,24 @@ class Broken:
         self.id, self.kind, self.sender = _readable(found, "id"), _readable(found, "kind"), _readable(found, "from")
 
 
-def parse(data: bytes | str) -> Envelope | Broken:
+def parse(data: bytes | str) -> Envelope | BrokenEnvelope:
     """What a frame holds. The payload's meaning is nobody's business here: that it is an object is all that is asked.
 
-    `Broken.reason` is one of `not_json`, `wrong_version` and `invalid_envelope`.
+    `BrokenEnvelope.reason` is one of `not_json`, `wrong_version` and `invalid_envelope`.
     """
     frame = data.encode() if isinstance(data, str) else data
     try:
         fields = from_json(frame, allow_inf_nan=False)
     except ValueError as error:
-        return Broken("not_json", f"not JSON: {error}")
+        return BrokenEnvelope("not_json", f"not JSON: {error}")
     if not is_object(fields):
-        return Broken("invalid_envelope", "an envelope is a JSON object")
+        return BrokenEnvelope("invalid_envelope", "an envelope is a JSON object")
     if fields.get("protocol") != PROTOCOL:
         spoken = str(fields.get("protocol"))[:64]
-        return Broken("wrong_version", f"protocol is {PROTOCOL!r} here, not {spoken!r}", fields)
+        return BrokenEnvelope("wrong_version", f"protocol is {PROTOCOL!r} here, not {spoken!r}", fields)
     problem = _problem(fields) or _repeated(frame)
     if problem is not None:
-        return Broken("invalid_envelope", problem, fields)
+        return BrokenEnvelope("invalid_envelope", problem, fields)
     return Envelope(
         fields["kind"],
         fields["from"],

@@ -17,7 +17,7 @@ class NotCapable(Refused):
         super().__init__(f"no capability for {kind!r}", data=data)
 
 
-class NotPending(Refused):
+class ProposalNotPending(Refused):
     """A proposal that was fulfilled, declined or has expired."""
 
     error_type = "proposal_not_pending"

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from defserve.core.call import Call
 from defserve.core.extension import Extension, is_coroutine_function
 from defserve.errors import NoBackChannel
-from defserve.protocols.mcpx.carrier import Received, Seat, TopicCarrier
+from defserve.protocols.mcpx.carrier import ReceivedRequest, TopicCarrier, TopicMembership
 from defserve.protocols.mcpx.envelope import Envelope
 from defserve.protocols.mcpx.kinds import CHAT
 from defserve.protocols.mcpx.participant import Participant
@@ -16,7 +16,7 @@ from defserve.protocols.mcpx.proposals import Proposal
 from defserve.protocols.mcpx.topic import Chat
 
 ChatHandler: TypeAlias = Callable[[Chat, Participant], Awaitable[None] | None]
-Decision: TypeAlias = Callable[[Proposal, Participant], Awaitable[bool | None] | bool | None]
+ProposalHandler: TypeAlias = Callable[[Proposal, Participant], Awaitable[bool | None] | bool | None]
 
 
 class MCPX(Extension):
@@ -30,7 +30,7 @@ class MCPX(Extension):
 
     def __init__(self) -> None:
         self.chat_handlers: list[ChatHandler] = []
-        self.decisions: list[Decision] = []
+        self.decisions: list[ProposalHandler] = []
         self.carriers: list[TopicCarrier] = []
 
     def seat(self) -> TopicCarrier:
@@ -59,7 +59,7 @@ class MCPX(Extension):
 
 def participant_of(call: Call) -> Participant | None:
     """Who this server is in the topic that a call came from; None for a call that came another way."""
-    seat = call.session.peek(Seat)
+    seat = call.session.peek(TopicMembership)
     return seat.participant if seat is not None else None
 
 
@@ -68,7 +68,7 @@ def chat(call: Call, text: str, to: str | tuple[str, ...] | None, format: str) -
     participant = participant_of(call)
     if participant is None:
         raise NoBackChannel("chat: this call did not come from a topic")
-    about = call.envelope.id if isinstance(call.envelope, Received) else None
+    about = call.envelope.id if isinstance(call.envelope, ReceivedRequest) else None
     return participant.chat(text, to, format=format, about=about)
 
 

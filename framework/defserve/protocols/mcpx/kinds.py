@@ -31,7 +31,7 @@ CONTEXT_FIELD: Final[Mapping[str, str]] = {
 LONGEST_CONTEXT: Final = 2_048
 
 
-class Kind(NamedTuple):
+class MessageKind(NamedTuple):
     """A kind in its parts; `method` and `context` are empty where it has none."""
 
     base: str
@@ -42,10 +42,10 @@ class Kind(NamedTuple):
         return ":".join(part for part in self if part)
 
 
-def parse_kind(text: str) -> Kind | None:
+def parse_kind(text: str) -> MessageKind | None:
     """The parts of a kind; None where one of them is empty."""
     parts = text.split(":", 2)
-    return Kind(*parts) if all(parts) else None
+    return MessageKind(*parts) if all(parts) else None
 
 
 def kind_of(base: str, method: str, params: Mapping[str, Any]) -> str:

@@ -11,10 +11,10 @@ from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.protocols.mcpx.capabilities import Capabilities
 from defserve.protocols.mcpx.checking import FORMATS
 from defserve.protocols.mcpx.envelope import Envelope
-from defserve.protocols.mcpx.errors import NotCapable, NotPending, NotWelcome
-from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REQUEST, Kind, kind_of, parse_kind
+from defserve.protocols.mcpx.errors import NotCapable, NotWelcome, ProposalNotPending
+from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REQUEST, MessageKind, kind_of, parse_kind
 from defserve.protocols.mcpx.proposals import Clock, Proposal
-from defserve.protocols.mcpx.topic import Answered, Heard, Presence, Problem, Topic, Welcome
+from defserve.protocols.mcpx.topic import GatewayProblem, Heard, Presence, TopicResponse, TopicView, Welcome
 from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Encoded, Id
 
@@ -26,15 +26,15 @@ Payload: TypeAlias = Mapping[str, Any]
 Told: TypeAlias = Callable[[Payload | PeerError], None]
 
 
-class Ask:
+class PendingRequest:
     """A request of ours: whom it went to, what it is about, and who is told the reply, or why there is none."""
 
     __slots__ = ("to", "kind", "id", "reply")
 
-    def __init__(self, to: str, kind: Kind, id: Id, reply: Told) -> None:
+    def __init__(self, to: str, kind: MessageKind, id: Id, reply: Told) -> None:
         self.to, self.kind, self.id, self.reply = to, kind, id, reply
 
-    def fits(self, answer: Answered) -> bool:
+    def fits(self, answer: TopicResponse) -> bool:
         """Whether a response is the one this request waits for."""
         kind, envelope = answer.kind, answer.envelope
         same = kind.method == self.kind.method and kind.context in ("", self.kind.context)
@@ -49,11 +49,11 @@ class Participant:
     """
 
     def __init__(self, *, clock: Clock = time.time, misbehaved: Callable[[str, str], None] | None = None) -> None:
-        self.topic = Topic(clock=clock, misbehaved=misbehaved)
+        self.topic = TopicView(clock=clock, misbehaved=misbehaved)
         self.present = asyncio.Event()
         self._send: Callable[[bytes], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asks: dict[str, Ask] = {}
+        self._asks: dict[str, PendingRequest] = {}
         self._outcomes: dict[str, asyncio.Future[Proposal]] = {}
         self._last_id = 0
 
@@ -223,13 +223,13 @@ class Participant:
         if target is None:
             raise UsageError("the proposal does not say who is to do it", fix="fulfil(proposal, to=…)")
         if self.topic.proposals.get(proposal.id) is None or proposal.status != "pending":
-            raise NotPending(f"the proposal is {proposal.status}", data={"status": proposal.status})
+            raise ProposalNotPending(f"the proposal is {proposal.status}", data={"status": proposal.status})
         return await self.request(target, proposal.method, proposal.params, fulfils=proposal, within=within)
 
     def decline(self, proposal: Proposal, reason: str = "") -> None:
         """Leave a proposal undone, and tell its proposer where we may chat."""
         if proposal.status != "pending":
-            raise NotPending(f"the proposal is {proposal.status}", data={"status": proposal.status})
+            raise ProposalNotPending(f"the proposal is {proposal.status}", data={"status": proposal.status})
         proposal.status = "declined"
         if self.may(CHAT):
             self.chat(f"declined: {reason}" if reason else "declined", proposal.proposer, about=proposal.id)
@@ -253,9 +253,9 @@ class Participant:
         heard = self.topic.read(frame)
         if isinstance(heard, Welcome):
             self.present.set()
-        elif isinstance(heard, Answered):
+        elif isinstance(heard, TopicResponse):
             self._answered(heard)
-        elif isinstance(heard, Problem):
+        elif isinstance(heard, GatewayProblem):
             self._fail(heard.about or "", PeerError(heard.message or heard.error, data=dict(heard.payload)))
         elif isinstance(heard, Presence) and not heard.joined:
             for id in [id for id, ask in self._asks.items() if ask.to == heard.participant]:
@@ -268,9 +268,9 @@ class Participant:
         assert parts is not None
         if len(self._asks) >= ASKED_AT_MOST:
             self._fail(next(iter(self._asks)), PeerError("too many requests wait for an answer"))
-        self._asks[envelope] = Ask(to, parts, id, reply)
+        self._asks[envelope] = PendingRequest(to, parts, id, reply)
 
-    def _answered(self, answer: Answered) -> None:
+    def _answered(self, answer: TopicResponse) -> None:
         ask = self._asks.get(answer.envelope.correlation_id or "")
         if ask is not None and ask.fits(answer):
             del self._asks[answer.envelope.correlation_id or ""]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from defserve.protocols.mcpx.envelope import Envelope
-from defserve.protocols.mcpx.kinds import Kind, context_of, parse_kind
+from defserve.protocols.mcpx.kinds import MessageKind, context_of, parse_kind
 from defserve.wire.jsonvalue import is_object
 
 LIFETIME: Final = 300.0
@@ -183,7 +183,7 @@ class Proposals:
             del self._fulfilments[id]
 
 
-def _same(kind: Kind | None, proposal: Proposal) -> bool:
+def _same(kind: MessageKind | None, proposal: Proposal) -> bool:
     return kind is not None and kind.method == proposal.method and kind.context in ("", proposal.context)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from defserve.protocols.mcpx.capabilities import Capabilities
 from defserve.protocols.mcpx.checking import mismatch
-from defserve.protocols.mcpx.envelope import Broken, Envelope, parse
+from defserve.protocols.mcpx.envelope import BrokenEnvelope, Envelope, parse
 from defserve.protocols.mcpx.kinds import (
     CHAT,
     ERROR,
@@ -17,7 +17,7 @@ from defserve.protocols.mcpx.kinds import (
     REQUEST,
     RESPONSE,
     WELCOME,
-    Kind,
+    MessageKind,
     is_reserved,
     namespaced,
     parse_kind,
@@ -47,7 +47,7 @@ class Presence:
         self.participant, self.joined = participant, joined
 
 
-class Problem:
+class GatewayProblem:
     """The gateway refused something; `about` is the id of the envelope it refused, if it says so."""
 
     __slots__ = ("error", "message", "about", "payload")
@@ -69,21 +69,21 @@ class Chat:
         self.format: str = body.get("format", "plain")
 
 
-class Asked:
+class TopicRequest:
     """A request or notification, whoever it is for; `fulfils` is the proposal it fulfils."""
 
     __slots__ = ("envelope", "kind", "fulfils")
 
-    def __init__(self, envelope: Envelope, kind: Kind, fulfils: Proposal | None) -> None:
+    def __init__(self, envelope: Envelope, kind: MessageKind, fulfils: Proposal | None) -> None:
         self.envelope, self.kind, self.fulfils = envelope, kind, fulfils
 
 
-class Answered:
+class TopicResponse:
     """A response, whoever it is for; `outcome` is the proposal it is the outcome of."""
 
     __slots__ = ("envelope", "kind", "outcome")
 
-    def __init__(self, envelope: Envelope, kind: Kind, outcome: Proposal | None) -> None:
+    def __init__(self, envelope: Envelope, kind: MessageKind, outcome: Proposal | None) -> None:
         self.envelope, self.kind, self.outcome = envelope, kind, outcome
 
 
@@ -92,14 +92,14 @@ class Spoofed:
 
     __slots__ = ("envelope", "kind", "reason")
 
-    def __init__(self, envelope: Envelope, kind: Kind, reason: str) -> None:
+    def __init__(self, envelope: Envelope, kind: MessageKind, reason: str) -> None:
         self.envelope, self.kind, self.reason = envelope, kind, reason
 
 
-Heard: TypeAlias = Welcome | Presence | Problem | Chat | Proposal | Asked | Answered | Spoofed
+Heard: TypeAlias = Welcome | Presence | GatewayProblem | Chat | Proposal | TopicRequest | TopicResponse | Spoofed
 
 
-class Topic:
+class TopicView:
     """One participant's view. Nothing but the gateway's words counts before its welcome.
 
     `participants` are the others and what they may send; `misbehaviour` counts the messages of each that were not
@@ -126,7 +126,7 @@ class Topic:
     def read(self, frame: bytes) -> Heard | None:
         """What a frame means; None for what is no concern of ours, or was counted and dropped."""
         envelope = parse(frame)
-        if isinstance(envelope, Broken):
+        if isinstance(envelope, BrokenEnvelope):
             self.count(envelope.sender or NOBODY, envelope.message)
             return None
         if is_reserved(envelope.kind):
@@ -149,11 +149,11 @@ class Topic:
         if self._misbehaved is not None:
             self._misbehaved(participant, reason)
 
-    def _understood(self, envelope: Envelope, kind: Kind) -> Heard | None:
+    def _understood(self, envelope: Envelope, kind: MessageKind) -> Heard | None:
         if kind.base == REQUEST:
-            return Asked(envelope, kind, self.proposals.fulfilled_by(envelope))
+            return TopicRequest(envelope, kind, self.proposals.fulfilled_by(envelope))
         if kind.base == RESPONSE:
-            return Answered(envelope, kind, self.proposals.answered_by(envelope, self.me))
+            return TopicResponse(envelope, kind, self.proposals.answered_by(envelope, self.me))
         if kind.base == PROPOSAL:
             return self.proposals.add(envelope)
         return Chat(envelope) if kind.base == CHAT else None
@@ -170,7 +170,7 @@ class Topic:
             return self._welcome(payload)
         if kind == PRESENCE:
             return self._presence(payload)
-        return Problem(payload, envelope.correlation_id) if kind == ERROR else None
+        return GatewayProblem(payload, envelope.correlation_id) if kind == ERROR else None
 
     def _welcome(self, payload: Mapping[str, Any]) -> Welcome | None:
         you = _participant(payload.get("you"))
@@ -198,7 +198,7 @@ class Topic:
         return Presence(who[0], event == "join")
 
 
-def _misplaced(kind: Kind, envelope: Envelope) -> str | None:
+def _misplaced(kind: MessageKind, envelope: Envelope) -> str | None:
     if kind.base == PROPOSAL and envelope.correlation_id is not None:
         return "a proposal refers to nothing (correlation_id)"
     if kind.base == RESPONSE and envelope.correlation_id is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from defserve.core.call import Call
 from defserve.errors import Declined, Dismissed, NoBackChannel, PeerError, ToolError, UsageError
 from defserve.protocols.mcp.asking.elicitation import VALUE, Form
-from defserve.protocols.mcp.asking.rounds import METHODS, Rounds
+from defserve.protocols.mcp.asking.round_trips import METHODS, RoundTrips
 from defserve.protocols.mcp.asking.sampling import Sample, sampling_params
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.wire.jsonvalue import is_array, is_object
@@ -147,7 +147,7 @@ async def gather(call: Call, questions: Sequence[Awaitable[Any]]) -> list[Any]:
 
 async def once(call: Call, key: str, effect: Callable[[], Any]) -> Any:
     """Run `effect` once in all rounds of this call and remember what it gave (a JSON value)."""
-    return await call.local(Rounds).once(call, key, effect)
+    return await call.local(RoundTrips).once(call, key, effect)
 
 
 def can(call: Call, capability: str, detail: str | None = None) -> bool:
@@ -180,7 +180,7 @@ async def _question(
         if not acceptable(answer):
             raise PeerError(f"the client's answer to {method} has the wrong shape")
         return answer
-    rounds = call.local(Rounds)
+    rounds = call.local(RoundTrips)
     name, digest = rounds.key_of(key, method, params)
     answer = rounds.answer(name, digest, acceptable, strict)
     if answer is None:

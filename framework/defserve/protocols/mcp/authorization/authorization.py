@@ -14,7 +14,7 @@ from defserve.core.stages import Stages
 from defserve.errors import LimitExceeded, Refused
 
 
-class PermissionDenied(Refused):
+class NotPermitted(Refused):
     """It is known who is asking, and they may not."""
 
     error_type = "permission_denied"
@@ -50,9 +50,7 @@ class Authorization(Extension):
         if caller.kind == "local" or caller.is_crowd:
             return
         if item.kind == "tool" and not caller.may_invoke(item.name):
-            raise PermissionDenied(
-                f"this key may not call {item.name}", data={"permission": f"ToolInvoke({item.name})"}
-            )
+            raise NotPermitted(f"this key may not call {item.name}", data={"permission": f"ToolInvoke({item.name})"})
         if rates := caller.rates:
             self._count(rates)
         wait = self._buckets.take((caller.id, item.name))

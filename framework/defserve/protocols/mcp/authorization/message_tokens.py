@@ -14,14 +14,14 @@ from defserve.auth.principals import Principal
 from defserve.core.call import Call
 from defserve.core.extension import Next
 from defserve.errors import Refused
-from defserve.protocols.mcp.authorization.authorization import PermissionDenied
+from defserve.protocols.mcp.authorization.authorization import NotPermitted
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
 MEMBER = "auth"
 
 
-class AuthRequired(Refused):
+class TokenRequired(Refused):
     """Nobody knows who is asking."""
 
     error_type = "auth_required"
@@ -39,18 +39,18 @@ class MessageTokens:
         if session.is_local:
             caller, known = await self._caller(shown), session.identity
             if isinstance(known, Principal) and known.kind == "token" and known.id != caller.id:
-                raise PermissionDenied("this conversation belongs to somebody else")
+                raise NotPermitted("this conversation belongs to somebody else")
             session.belong_to(caller.id, caller)
         return await next(call, params)
 
     async def _caller(self, shown: Any) -> Principal:
         if not is_object(shown) or shown.get("type") != "bearer" or not isinstance(shown.get("token"), str):
-            raise AuthRequired('a token is needed: "auth": {"type": "bearer", "token": "…"}')
+            raise TokenRequired('a token is needed: "auth": {"type": "bearer", "token": "…"}')
         if not is_token(shown["token"]):
-            raise AuthRequired("the token is not good here")
+            raise TokenRequired("the token is not good here")
         found = await self._auth.authenticate([f"Bearer {shown['token']}".encode("latin-1")])
         if isinstance(found, Denied):
             if found.status == 403:
-                raise PermissionDenied("the token lacks a scope", data={"scopes": list(self._auth.scopes)})
-            raise AuthRequired("the token is not good here")
+                raise NotPermitted("the token lacks a scope", data={"scopes": list(self._auth.scopes)})
+            raise TokenRequired("the token is not good here")
         return found

@@ -18,7 +18,7 @@ from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_runni
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import text
-from defserve.protocols.mcp.resources.kept import Kept
+from defserve.protocols.mcp.resources.cache import ResourceCache
 from defserve.wire.jsonvalue import is_array
 from defserve.wire.messages import Params
 
@@ -112,7 +112,7 @@ class Resources:
     """The resources of a server. Concrete ones are matched before templates, templates in order."""
 
     def __init__(self) -> None:
-        self.kept = Kept()
+        self.cache = ResourceCache()
         self.concrete: Registry[Resource] = Registry("resource")
         self.templates: Registry[Resource] = Registry("resource template")
         self._resources = Listing("resources", self.concrete, Resource.describe)
@@ -121,10 +121,10 @@ class Resources:
     def add(self, resource: Resource, *, replace: bool = False) -> None:
         registry = self.templates if resource.template else self.concrete
         registry.add(resource.uri, resource, where=resource.where, replace=replace)
-        self.kept.forget()
+        self.cache.forget()
 
     def remove(self, uri: str) -> Resource:
-        self.kept.forget()
+        self.cache.forget()
         return (self.templates if "{" in uri else self.concrete).remove(uri)
 
     def list(self, call: Call, params: Params) -> Any:
@@ -164,14 +164,14 @@ class Resources:
             await take_up_answers(call)
         dialect, options = dialect_of(call), resource.options
         is_kept, left = options.ttl > 0 and resource.function.injection is None, options.ttl
-        if is_kept and (reading := self.kept.get(uri, dialect.version)) is not None:
+        if is_kept and (reading := self.cache.get(uri, dialect.version)) is not None:
             found, left = reading
         else:
-            changes = self.kept.changes
+            changes = self.cache.changes
             kwargs = resource.function.arguments.validate(_values(resource, values))
             found = contents(uri, await resource.function.run(call, kwargs, seconds), options.mime_type, dialect)
             if is_kept:
-                self.kept.put(uri, dialect.version, found, left, changes)
+                self.cache.put(uri, dialect.version, found, left, changes)
         return {"contents": found, **dialect_cache_hints(dialect, int(left * 1000))}
 
 

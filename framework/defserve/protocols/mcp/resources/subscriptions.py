@@ -26,7 +26,7 @@ KINDS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resource
 UPDATED = "notifications/resources/updated"
 
 
-class Subscribed:
+class SubscribedUris:
     """The resources a session wants to hear of."""
 
     __slots__ = ("uris",)
@@ -35,7 +35,7 @@ class Subscribed:
         self.uris: set[str] = set()
 
 
-class Listening:
+class ListenRequest:
     """One open `subscriptions/listen` request."""
 
     __slots__ = ("call", "kinds", "uris")
@@ -53,7 +53,7 @@ class Subscriptions:
     def __init__(self, readable: Callable[[Call, str], bool]) -> None:
         self.composition: Composition | None = None
         self._readable = readable
-        self._listening: set[Listening] = set()
+        self._listening: set[ListenRequest] = set()
         self._changed: dict[Engine, set[str]] = {}
         self._forwards: list[Callable[[str], None]] = []
 
@@ -64,7 +64,7 @@ class Subscriptions:
         uri = text(params, "uri")
         if not self._readable(call, uri):
             raise ResourceNotFound(uri)
-        uris = call.session.local(Subscribed).uris
+        uris = call.session.local(SubscribedUris).uris
         if uri not in uris and len(uris) >= call.session.composition.limits.subscriptions:
             raise LimitExceeded("too many subscriptions in this session", data={"limit": "subscriptions"})
         uris.add(uri)
@@ -72,7 +72,7 @@ class Subscriptions:
 
     def unsubscribe(self, call: Call, params: Params) -> Params:
         handshake_only(call)
-        call.session.local(Subscribed).uris.discard(text(params, "uri"))
+        call.session.local(SubscribedUris).uris.discard(text(params, "uri"))
         return {}
 
     async def listen(self, call: Call, params: Params) -> Params:
@@ -94,14 +94,14 @@ class Subscriptions:
             self._listening.discard(listening)
         return {"resultType": "complete", "_meta": {SUBSCRIPTION_KEY: call.id}}
 
-    def _listening_for(self, call: Call, wanted: Params) -> Listening:
+    def _listening_for(self, call: Call, wanted: Params) -> ListenRequest:
         uris = wanted.get("resourceSubscriptions", [])
         if not is_array(uris) or not all(isinstance(uri, str) for uri in uris):
             raise InvalidParams("Invalid params: resourceSubscriptions must be a list of URIs")
         if len(uris) > call.session.composition.limits.subscriptions:
             raise LimitExceeded("too many subscriptions in one request", data={"limit": "subscriptions"})
         kinds = frozenset(kind for kind, member in KINDS.items() if wanted.get(member) is True)
-        return Listening(call, kinds, frozenset(uri for uri in uris if self._readable(call, uri)))
+        return ListenRequest(call, kinds, frozenset(uri for uri in uris if self._readable(call, uri)))
 
     # -- the server's news -------------------------------------------------------------------------------
 
@@ -142,14 +142,14 @@ class Subscriptions:
 
     def _tell_updated(self, engine: Engine, uri: str, principal: str | None) -> None:
         for session in self._sessions(engine):
-            subscribed = session.peek(Subscribed)
+            subscribed = session.peek(SubscribedUris)
             if subscribed is not None and uri in subscribed.uris and principal in (None, session.principal):
                 session.notify(UPDATED, {"uri": uri})
         for listening in self._listening_on(engine):
             if uri in listening.uris and principal in (None, listening.call.principal):
                 listening.tell(UPDATED, {"uri": uri})
 
-    def _listening_on(self, engine: Engine) -> list[Listening]:
+    def _listening_on(self, engine: Engine) -> list[ListenRequest]:
         return [each for each in list(self._listening) if each.call.engine is engine]
 
     def _sessions(self, engine: Engine) -> Iterable[Session]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from defserve.binding.packers import NOTHING, Aside, Misfit, Outcome, pack_any
+from defserve.binding.packers import NOTHING, EmittedPart, PackedResult, ResultMismatch, pack_any
 from defserve.binding.results import Returns
 from defserve.core.call import Call
 from defserve.core.registry import Registry
@@ -161,7 +161,7 @@ class Tools:
             raise
         except Exception as raised:
             error = lone(raised)
-            if isinstance(error, Misfit):
+            if isinstance(error, ResultMismatch):
                 error = _placed(error, tool)
             if is_missing_capability(error, dialect_of(call)):
                 raise error from None
@@ -200,27 +200,27 @@ def _result(call: Call, tool: Tool, value: Any) -> Params:
     return found
 
 
-def _placed(error: Misfit, tool: Tool) -> Misfit:
+def _placed(error: ResultMismatch, tool: Tool) -> ResultMismatch:
     """The complaint with its place. Its traceback ends in the framework: the function has returned."""
     signature = tool.function.signature
     if error.forgotten.startswith("ctx.") and signature.flow == "sync":
         fix = f"write ctx.wait({error.forgotten}), or make it async def"
-        error = Misfit(f"{error.forgotten} was not awaited, and {signature.name} is a plain def: {fix}")
+        error = ResultMismatch(f"{error.forgotten} was not awaited, and {signature.name} is a plain def: {fix}")
     error.add_note(f"{signature.name} is at {tool.where}")
     return error
 
 
-def _joined(tool: Tool, value: Any, emitted: Emitted) -> Outcome:
+def _joined(tool: Tool, value: Any, emitted: Emitted) -> PackedResult:
     given = tool.returns.join(emitted.parts)
     if tool.function.streams:
         return given
     outcome = tool.returns.pack(value)
-    return Outcome(given.parts + outcome.parts, outcome.structured)
+    return PackedResult(given.parts + outcome.parts, outcome.structured)
 
 
 def pieces(call: Call, part: Any) -> list[Params]:
-    """Something that the tool of a call has just yielded or, as an `Aside`, emitted: its content blocks."""
-    parts = pack_any(part.part).parts if isinstance(part, Aside) else call.subject.returns.pack(part).parts
+    """Something that the tool of a call has just yielded or, as an `EmittedPart`, emitted: its content blocks."""
+    parts = pack_any(part.part).parts if isinstance(part, EmittedPart) else call.subject.returns.pack(part).parts
     return content.blocks(parts, dialect_of(call))
 
 
@@ -232,5 +232,5 @@ def so_far(call: Call) -> list[Params]:
     try:
         # A copy: a worker thread may go on adding.
         return content.blocks(call.subject.returns.join(list(emitted.parts)).parts, dialect_of(call))
-    except Misfit:
+    except ResultMismatch:
         return []

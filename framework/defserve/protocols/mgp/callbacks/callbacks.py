@@ -9,8 +9,8 @@ from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
-from defserve.core.engine import Pending
-from defserve.core.extension import Outgoing
+from defserve.core.engine import PendingAnswer
+from defserve.core.extension import OutgoingMessage
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, PeerGone, TimedOut
 from defserve.protocols.mcp.params import text
@@ -37,7 +37,7 @@ class Asked:
     __slots__ = ("waiting", "answered")
 
     def __init__(self) -> None:
-        self.waiting: dict[tuple[str, str], Pending] = {}
+        self.waiting: dict[tuple[str, str], PendingAnswer] = {}
         self.answered = MemoryNonces(REMEMBERED_ANSWERS)
 
 
@@ -82,7 +82,7 @@ class Callbacks:
         params["timeout_ms"] = int(seconds * 1000)
         try:
             # Not call.notify: a notification may be left out for a slow reader, a question may not.
-            call.session.outlet(Outgoing(notification(REQUEST, params), call, asks=True))
+            call.session.outlet(OutgoingMessage(notification(REQUEST, params), call, asks=True))
             return await call.engine.wait(answer, seconds)
         except TimeoutError:
             late = f"nobody answered within {seconds:g} s: {question.message}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from threading import Lock
 
-from defserve.core.extension import Outgoing
+from defserve.core.extension import OutgoingMessage
 from defserve.core.session import Session
 from defserve.protocols.mgp.events.channel import Event, EventChannel
 from defserve.wire.codec import notification
@@ -71,7 +71,7 @@ class Subscription:
                 params["gap"] = {"from": self._sent + 1, "to": sequence - 1}
             self._sent = sequence
             self._under_way += 1
-            self.session.outlet(Outgoing(notification(EVENT, params), None, taken=self._taken))
+            self.session.outlet(OutgoingMessage(notification(EVENT, params), None, taken=self._taken))
 
     def _taken(self) -> None:
         self._under_way -= 1

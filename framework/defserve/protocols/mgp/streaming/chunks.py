@@ -6,14 +6,14 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from defserve.core.extension import Outgoing
+from defserve.core.extension import OutgoingMessage
 from defserve.errors import TimedOut
 from defserve.protocols.mcp.tools.tools import pieces
 from defserve.wire.codec import encode
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
-    from defserve.core.engine import Pending, Task
+    from defserve.core.engine import PendingAnswer, Task
 
 # Together at most 64 KiB of a call wait: what the transport has, twice, for it may be writing as much as it holds,
 # and what a worker thread may be ahead. Only a chunk that is larger by itself waits alone.
@@ -53,7 +53,7 @@ class Chunks:
         self._id = encode(call.id)
         self._waiting: deque[bytes] = deque()
         self._unsent = self._ahead = 0
-        self._waiters: list[Pending] = []
+        self._waiters: list[PendingAnswer] = []
         self._kept: dict[int, bytes] = {}
         self._kept_bytes = 0
         self._interval: float | None = 0.0
@@ -134,7 +134,7 @@ class Chunks:
             self._advance()
 
         self._unsent += size
-        self.call.session.outlet(Outgoing(data, self.call, bulk=True, taken=taken))
+        self.call.session.outlet(OutgoingMessage(data, self.call, bulk=True, taken=taken))
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []

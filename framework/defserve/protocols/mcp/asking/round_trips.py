@@ -24,7 +24,7 @@ METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The only requests that may be answered with a question."""
 
 
-class Rounds:
+class RoundTrips:
     """What is known in this round: answers, effects done once, and the questions still open.
 
     `answers` holds the digest of the question with each answer. `unproven` ones came without the state that shows
@@ -119,12 +119,12 @@ class Rounds:
 
 async def take_up(call: Call) -> None:
     """Take up the answers a request brings, before its function runs; once, also if it reads another resource."""
-    if call.peek(Rounds) is None and dialect_of(call).stateless:
-        await call.local(Rounds).take(call, call.params)
+    if call.peek(RoundTrips) is None and dialect_of(call).stateless:
+        await call.local(RoundTrips).take(call, call.params)
 
 
 def _sealer(call: Call) -> Sealer:
-    return dialect_of(call).sealing.sealer(is_local=call.session.is_local)
+    return dialect_of(call).secret.sealer(is_local=call.session.is_local)
 
 
 def _binding(call: Call) -> bytes:

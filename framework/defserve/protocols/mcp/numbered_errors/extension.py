@@ -23,7 +23,7 @@ from defserve.errors import (
     ToolError,
 )
 from defserve.protocols.mcp.failures import ResourceNotFound, UnknownTool, lone
-from defserve.protocols.mcp.numbered import suggestions
+from defserve.protocols.mcp.numbered_errors import suggestions
 from defserve.protocols.mcp.trace import new_trace_id, trace_id
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
 
 
-class Kind(NamedTuple):
+class ErrorNumber(NamedTuple):
     """One type of error. `message` None: the error's own words."""
 
     error_type: str
@@ -42,16 +42,18 @@ class Kind(NamedTuple):
     suggestions: tuple[str, ...] = ()
 
 
-PARSE_ERROR = Kind("ParseError", -32700, suggestions=("Send JSON, encoded as UTF-8",))
-INVALID_REQUEST = Kind("InvalidRequest", -32600)
-METHOD_NOT_FOUND = Kind("MethodNotFound", -32601, suggestions=("Use a method that the server's capabilities name",))
-INVALID_PARAMS = Kind("InvalidParams", -32602)
-INTERNAL_ERROR = Kind("InternalError", -32603, True)
-VALIDATION_ERROR = Kind("ValidationError", -32001, message="Validation failed")
-TOOL_NOT_FOUND = Kind("ToolNotFound", -32002, suggestions=("Ask for the available tools with tools/list",))
-TOOL_EXECUTION = Kind("ToolExecution", -32003, True)
-AUTHENTICATION_ERROR = Kind("AuthenticationError", -32004, suggestions=("Send valid credentials",))
-AUTHORIZATION_ERROR = Kind("AuthorizationError", -32005, suggestions=("Ask the operator for access",))
+PARSE_ERROR = ErrorNumber("ParseError", -32700, suggestions=("Send JSON, encoded as UTF-8",))
+INVALID_REQUEST = ErrorNumber("InvalidRequest", -32600)
+METHOD_NOT_FOUND = ErrorNumber(
+    "MethodNotFound", -32601, suggestions=("Use a method that the server's capabilities name",)
+)
+INVALID_PARAMS = ErrorNumber("InvalidParams", -32602)
+INTERNAL_ERROR = ErrorNumber("InternalError", -32603, True)
+VALIDATION_ERROR = ErrorNumber("ValidationError", -32001, message="Validation failed")
+TOOL_NOT_FOUND = ErrorNumber("ToolNotFound", -32002, suggestions=("Ask for the available tools with tools/list",))
+TOOL_EXECUTION = ErrorNumber("ToolExecution", -32003, True)
+AUTHENTICATION_ERROR = ErrorNumber("AuthenticationError", -32004, suggestions=("Send valid credentials",))
+AUTHORIZATION_ERROR = ErrorNumber("AuthorizationError", -32005, suggestions=("Ask the operator for access",))
 
 KINDS = (
     PARSE_ERROR,
@@ -77,10 +79,10 @@ TOOL_TIMEOUT = TOOL_EXECUTION._replace(
     ),
 )
 
-STANDARD: Mapping[int, Kind] = {kind.code: kind for kind in KINDS if kind.code <= -32600}
+STANDARD: Mapping[int, ErrorNumber] = {kind.code: kind for kind in KINDS if kind.code <= -32600}
 
 # By the symbol an error carries in every protocol.
-SYMBOLS: Mapping[str, Kind] = {
+SYMBOLS: Mapping[str, ErrorNumber] = {
     "invalid_arguments": VALIDATION_ERROR,
     "validation_blocked": VALIDATION_ERROR,
     "code_safety_violation": VALIDATION_ERROR,
@@ -92,7 +94,7 @@ SYMBOLS: Mapping[str, Kind] = {
 }
 
 # Prompts and resources have no tool that could fail.
-ELSEWHERE: Mapping[Kind, Kind] = {
+ELSEWHERE: Mapping[ErrorNumber, ErrorNumber] = {
     VALIDATION_ERROR: INVALID_PARAMS,
     TOOL_EXECUTION: INTERNAL_ERROR,
     TOOL_TIMEOUT: INTERNAL_ERROR,
@@ -136,7 +138,7 @@ class NumberedErrors(Extension):
         kind = STANDARD.get(code)
         return None if kind is None else {**self._data(kind, text, new_trace_id()), "retryable": kind.retryable}
 
-    def _data(self, kind: Kind, reason: str, trace: str) -> Params:
+    def _data(self, kind: ErrorNumber, reason: str, trace: str) -> Params:
         return {
             "error_type": kind.error_type,
             "field": None,
@@ -147,7 +149,7 @@ class NumberedErrors(Extension):
         }
 
 
-def kind_of(call: Call, error: BaseException) -> Kind | None:
+def kind_of(call: Call, error: BaseException) -> ErrorNumber | None:
     """Which of the ten an error is; None for one whose code MCP itself has given a meaning."""
     if isinstance(error, UnknownTool):
         return TOOL_NOT_FOUND
@@ -190,7 +192,7 @@ def _particulars(call: Call, error: BaseException) -> Params:
     return {}
 
 
-def _suggestions(kind: Kind, error: BaseException) -> list[str]:
+def _suggestions(kind: ErrorNumber, error: BaseException) -> list[str]:
     if isinstance(error, BadArguments):
         return suggestions.for_problems(error.problems)
     if isinstance(error, Rejected):
@@ -200,7 +202,7 @@ def _suggestions(kind: Kind, error: BaseException) -> list[str]:
     return list(kind.suggestions)
 
 
-def _is_retryable(kind: Kind, error: BaseException) -> bool:
+def _is_retryable(kind: ErrorNumber, error: BaseException) -> bool:
     if isinstance(error, Declined | Dismissed):
         return False  # a person has decided
     return "retry_after_ms" in error.data if isinstance(error, Refused) else kind.retryable

@@ -12,7 +12,7 @@ from defserve.wire.messages import Params
 MOST_BYTES = 16 * 1024 * 1024
 
 
-class Reading(NamedTuple):
+class CachedContents(NamedTuple):
     """The contents, as one protocol version shows them, and the time at which they are no longer good."""
 
     contents: list[Params]
@@ -20,13 +20,13 @@ class Reading(NamedTuple):
     size: int
 
 
-class Kept:
+class ResourceCache:
     """Readings by URI and protocol version; the one that was not read for longest goes first. From any thread."""
 
     __slots__ = ("_readings", "_size", "_most", "_clock", "_lock", "changes")
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, most: int = MOST_BYTES) -> None:
-        self._readings: dict[tuple[str, str], Reading] = {}
+        self._readings: dict[tuple[str, str], CachedContents] = {}
         self._size, self._most = 0, most
         self._clock, self._lock = clock, Lock()
         self.changes = 0
@@ -48,7 +48,7 @@ class Kept:
             if changes != self.changes or size > self._most:
                 return
             self._drop((uri, version))
-            self._put((uri, version), Reading(_copied(contents), self._clock() + ttl, size))
+            self._put((uri, version), CachedContents(_copied(contents), self._clock() + ttl, size))
             while self._size > self._most:
                 self._drop(next(iter(self._readings)))
 
@@ -59,11 +59,11 @@ class Kept:
             for key in [key for key in self._readings if uri in (None, key[0])]:
                 self._drop(key)
 
-    def _put(self, key: tuple[str, str], reading: Reading) -> None:
+    def _put(self, key: tuple[str, str], reading: CachedContents) -> None:
         self._readings[key] = reading
         self._size += reading.size
 
-    def _drop(self, key: Any) -> Reading | None:
+    def _drop(self, key: Any) -> CachedContents | None:
         reading = self._readings.pop(key, None)
         self._size -= reading.size if reading is not None else 0
         return reading

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 VARIABLE = "DEFSERVE_SECRET"
 
 
-class Sealing:
+class ServerSecret:
     """Makes the `Sealer` when the first question needs one. `clock` gives seconds since the epoch."""
 
     def __init__(
