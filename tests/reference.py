@@ -43,7 +43,9 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
             "Feature sets": "Scope Turn FinishedTurn Injection Rewrite ModelInfo Usage Inference Event Receipt Channel"
             " everyone AmbiguousPeer FeatureDisabled",
             "State": "State States Checkpoint CannotUndo CheckpointNotFound",
-            "Topics": "Participant Chat Proposal ApprovalRules",
+            "Topics": "Participant Chat Proposal ApprovalRules Presence Welcome NotCapable NotWelcome"
+            " ProposalNotPending",
+            "Observing": "Metrics Telemetry",
         },
     ),
     "defserve.auth": ("Who may call.", {"": "*"}),
@@ -51,7 +53,8 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "defserve.testing": ("Tests of a server. The fixtures are in [testing](testing.md).", {"": "*"}),
     "defserve.host": ("The other side: a client that speaks to any server.", {"": "*"}),
     "defserve.sandbox": ("Runs the code of strangers in a process apart.", {"": "*"}),
-    "defserve.observing.telemetry": ("OpenTelemetry; needs `defserve[telemetry]`.", {"": "Telemetry"}),
+    "defserve.extending": ("What the author of an extension writes with.", {"": "*"}),
+    "defserve.gateway": ("A gateway of topics with identities of your own.", {"": "*"}),
 }
 
 # What the verbs above give back, which nobody makes by name: where it is, and what gives it.
@@ -67,6 +70,11 @@ SAID: Final = {
     "__version__": "The version that is installed, as text.",
     "State": "`State[Model]` as the type of a parameter: the state of that model, for this call.",
     "Content": "A part of a message: text, an image, audio or a resource.",
+    "Handler": "`(call, params)` to the result of a method. A coroutine function runs as a task, a plain one at once.",
+    "Listener": "`(session, params)` for an incoming notification; a coroutine it returns runs as a task.",
+    "Next": "`await next(call, params)`: what a wrapper wraps.",
+    "Provider": "`(call)` to the value of a parameter that the peer does not send.",
+    "Wrapper": "`async (call, params, next)`: sees the params in and the result out of the method it wraps.",
     "To": "Whom a verb speaks to: a session, the name of a principal, `everyone`, or None for the only one there is.",
 }
 

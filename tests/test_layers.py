@@ -12,7 +12,7 @@ import pytest
 from tests.imports import PACKAGE, circle, edges, graph, knots, modules
 
 # What everyone may import.
-OPEN = {"errors", "limits", "redaction", "version", "wire.jsonvalue"}
+OPEN = {"errors", "exports", "limits", "redaction", "version", "wire.jsonvalue"}
 
 PROTOCOLS = {"protocols.mcp", "protocols.mgp", "protocols.mcpl", "protocols.mcpx"}
 UNDER_PROTOCOLS = {"binding", "guard", "sandbox", "net", "stores", "auth", "core", "wire"}
@@ -40,13 +40,14 @@ ALLOWED: dict[str, set[str]] = {
     "host": {"transports", "stores", "core", "wire"} | PROTOCOLS,
     "gateway": {"protocols.mcpx", "transports", "auth", "wire"},
     "live": {"protocols.mcpl"},
+    "extending": {"core"},
     "observing": {"core", "protocols.mcp", "wire"},
     "context": UNDER_SERVER,
     "serving": UNDER_SERVER,
     "server": UNDER_SERVER | {"context", "serving"},
     "": UNDER_SERVER | {"context", "server"},
-    "testing": UNDER_TOOLS,
     "tooling": UNDER_TOOLS,
+    "testing": UNDER_TOOLS | {"tooling"},
     "kernel": UNDER_TOOLS,
     "cli": UNDER_TOOLS | {"gateway", "testing", "tooling"},
     "__main__": {"cli"},

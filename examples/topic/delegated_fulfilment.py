@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 from _stage import HERE, Stage, play, present
 
+from defserve import Chat
 from defserve.errors import PeerError, PeerTimeout
-from defserve.host.mcpx.participant import TopicClient
-from defserve.protocols.mcpx.topic import Chat
+from defserve.host import TopicClient
 
 SMALL = 100
 

@@ -7,8 +7,8 @@ import asyncio
 
 from _stage import Stage, play, present
 
-from defserve.host.mcpx.participant import TopicClient
-from defserve.protocols.mcpx.errors import NotCapable
+from defserve import NotCapable
+from defserve.host import TopicClient
 
 SUM = {"name": "add", "arguments": {"a": 2, "b": 3}}
 

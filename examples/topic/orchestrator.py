@@ -6,11 +6,7 @@ without asking, within the bounds of what was approved; a tool that says it is d
 `python examples/topic/orchestrator.py --on mcpx+ws://127.0.0.1:8100/ws?topic=demo --token-file orchestrator.token`
 """
 
-from defserve import Server
-from defserve.protocols.mcpx.approval import ApprovalRules
-from defserve.protocols.mcpx.participant import Participant
-from defserve.protocols.mcpx.proposals import Proposal
-from defserve.protocols.mcpx.topic import Chat
+from defserve import ApprovalRules, Chat, Participant, Proposal, Server
 
 PERSON = "human"
 

@@ -5,8 +5,7 @@
 
 from _stage import Stage, play, present
 
-from defserve.protocols.mcpx.errors import NotCapable
-from defserve.protocols.mcpx.proposals import Proposal
+from defserve import NotCapable, Proposal
 
 SUM = {"name": "add", "arguments": {"a": 20, "b": 22}}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from defserve.exports import lazy
 from defserve.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from defserve.guard.verdict import Verdict
     from defserve.limits import Limits
     from defserve.net.egress import Egress
+    from defserve.observing.metrics import Metrics
+    from defserve.observing.telemetry import Telemetry
     from defserve.protocols.mcp.asking.sampling import Assistant, Message, SampleOptions, User
     from defserve.protocols.mcp.identity import Icon
     from defserve.protocols.mcp.numbered_errors.extension import NumberedErrors
@@ -33,9 +36,10 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.state.states import States
     from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Rewrite, Turn, Usage
     from defserve.protocols.mcpx.approval import ApprovalRules
+    from defserve.protocols.mcpx.errors import NotCapable, NotWelcome, ProposalNotPending
     from defserve.protocols.mcpx.participant import Participant
     from defserve.protocols.mcpx.proposals import Proposal
-    from defserve.protocols.mcpx.topic import Chat
+    from defserve.protocols.mcpx.topic import Chat, Presence, Welcome
     from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
     from defserve.protocols.mgp.audit import AuditLogger
     from defserve.protocols.mgp.events.channel import EventChannel
@@ -45,93 +49,53 @@ if TYPE_CHECKING:
     from defserve.server.server import Server
     from defserve.stores.audit.log import AuditLog
     from defserve.stores.checkpoints.tree import Checkpoint
-
-
-# Name to module: a server imports only what it uses.
-_EXPORTS = {
-    "AccessPolicy": "protocols.mgp.access.policy",
-    "AmbiguousPeer": "protocols.mcpl.errors",
-    "ApiKeys": "auth",
-    "ApprovalRules": "protocols.mcpx.approval",
-    "Assistant": "protocols.mcp.asking.sampling",
-    "Audio": "binding.content",
-    "AuditLog": "stores.audit.log",
-    "AuditLogger": "protocols.mgp.audit",
-    "Auth": "auth",
-    "CannotUndo": "protocols.mcpl.errors",
-    "Channel": "protocols.mcpl.channels.values",
-    "Chat": "protocols.mcpx.topic",
-    "Checkpoint": "stores.checkpoints.tree",
-    "CheckpointNotFound": "protocols.mcpl.errors",
-    "Code": "guard.arguments",
-    "Context": "context",
-    "Declined": "errors",
-    "Depends": "binding.injection",
-    "Dismissed": "errors",
-    "Egress": "net.egress",
-    "Embedded": "binding.content",
-    "Entry": "protocols.mgp.access.policy",
-    "Event": "protocols.mcpl.push.push",
-    "EventChannel": "protocols.mgp.events.channel",
-    "Extension": "core.extension",
-    "FeatureDisabled": "protocols.mcpl.errors",
-    "File": "binding.content",
-    "FinishedTurn": "protocols.mcpl.turns",
-    "Icon": "protocols.mcp.identity",
-    "Image": "binding.content",
-    "Inference": "protocols.mcpl.inference",
-    "Injection": "protocols.mcpl.turns",
-    "JWT": "auth",
-    "Limits": "limits",
-    "Link": "binding.content",
-    "Message": "protocols.mcp.asking.sampling",
-    "ModelInfo": "protocols.mcpl.turns",
-    "NoBackChannel": "errors",
-    "NumberedErrors": "protocols.mcp.numbered_errors.extension",
-    "Participant": "protocols.mcpx.participant",
-    "PeerError": "errors",
-    "Principal": "auth",
-    "Prompt": "protocols.mcp.prompts",
-    "PromptOptions": "protocols.mcp.prompts",
-    "Proposal": "protocols.mcpx.proposals",
-    "PublicUrl": "guard.arguments",
-    "Receipt": "protocols.mcpl.push.push",
-    "Refused": "errors",
-    "Rejected": "errors",
-    "Resource": "protocols.mcp.resources.resources",
-    "ResourceOptions": "protocols.mcp.resources.resources",
-    "Rewrite": "protocols.mcpl.turns",
-    "SampleOptions": "protocols.mcp.asking.sampling",
-    "Scope": "protocols.mcpl.scopes.scopes",
-    "Security": "protocols.mgp.security.security",
-    "Server": "server.server",
-    "Shell": "guard.arguments",
-    "ShellCommand": "guard.arguments",
-    "State": "protocols.mcpl.state.binding",
-    "States": "protocols.mcpl.state.states",
-    "StaticTokens": "auth",
-    "Text": "binding.content",
-    "TokenVerifier": "auth",
-    "Tool": "protocols.mcp.tools.tools",
-    "ToolError": "errors",
-    "ToolOptions": "protocols.mcp.tools.tools",
-    "Turn": "protocols.mcpl.turns",
-    "Url": "guard.arguments",
-    "Usage": "protocols.mcpl.turns",
-    "UsageError": "errors",
-    "User": "protocols.mcp.asking.sampling",
-    "Verdict": "guard.verdict",
-    "Within": "guard.arguments",
-    "completion": "server.marks",
-    "dangerous": "protocols.mgp.security.security",
-    "everyone": "protocols.mcpl.peers",
-    "moderate": "protocols.mgp.security.security",
-    "prompt": "server.marks",
-    "resource": "server.marks",
-    "safe": "protocols.mgp.security.security",
-    "tool": "server.marks",
-    "validator": "protocols.mgp.security.validators",
-}
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "defserve.auth": "ApiKeys Auth JWT Principal StaticTokens TokenVerifier",
+            "defserve.binding.content": "Audio Embedded File Image Link Text",
+            "defserve.binding.injection": "Depends",
+            "defserve.context": "Context",
+            "defserve.core.extension": "Extension",
+            "defserve.errors": "Declined Dismissed NoBackChannel PeerError Refused Rejected ToolError UsageError",
+            "defserve.guard.arguments": "Code PublicUrl Shell ShellCommand Url Within",
+            "defserve.guard.verdict": "Verdict",
+            "defserve.limits": "Limits",
+            "defserve.net.egress": "Egress",
+            "defserve.observing.metrics": "Metrics",
+            "defserve.observing.telemetry": "Telemetry",
+            "defserve.protocols.mcp.asking.sampling": "Assistant Message SampleOptions User",
+            "defserve.protocols.mcp.identity": "Icon",
+            "defserve.protocols.mcp.numbered_errors.extension": "NumberedErrors",
+            "defserve.protocols.mcp.prompts": "Prompt PromptOptions",
+            "defserve.protocols.mcp.resources.resources": "Resource ResourceOptions",
+            "defserve.protocols.mcp.tools.tools": "Tool ToolOptions",
+            "defserve.protocols.mcpl.channels.values": "Channel",
+            "defserve.protocols.mcpl.errors": "AmbiguousPeer CannotUndo CheckpointNotFound FeatureDisabled",
+            "defserve.protocols.mcpl.inference": "Inference",
+            "defserve.protocols.mcpl.peers": "everyone",
+            "defserve.protocols.mcpl.push.push": "Event Receipt",
+            "defserve.protocols.mcpl.scopes.scopes": "Scope",
+            "defserve.protocols.mcpl.state.binding": "State",
+            "defserve.protocols.mcpl.state.states": "States",
+            "defserve.protocols.mcpl.turns": "FinishedTurn Injection ModelInfo Rewrite Turn Usage",
+            "defserve.protocols.mcpx.approval": "ApprovalRules",
+            "defserve.protocols.mcpx.errors": "NotCapable NotWelcome ProposalNotPending",
+            "defserve.protocols.mcpx.participant": "Participant",
+            "defserve.protocols.mcpx.proposals": "Proposal",
+            "defserve.protocols.mcpx.topic": "Chat Presence Welcome",
+            "defserve.protocols.mgp.access.policy": "AccessPolicy Entry",
+            "defserve.protocols.mgp.audit": "AuditLogger",
+            "defserve.protocols.mgp.events.channel": "EventChannel",
+            "defserve.protocols.mgp.security.security": "Security dangerous moderate safe",
+            "defserve.protocols.mgp.security.validators": "validator",
+            "defserve.server.marks": "completion prompt resource tool",
+            "defserve.server.server": "Server",
+            "defserve.stores.audit.log": "AuditLog",
+            "defserve.stores.checkpoints.tree": "Checkpoint",
+        },
+    )
 
 __all__ = [
     "AccessPolicy",
@@ -170,15 +134,20 @@ __all__ = [
     "Limits",
     "Link",
     "Message",
+    "Metrics",
     "ModelInfo",
     "NoBackChannel",
+    "NotCapable",
+    "NotWelcome",
     "NumberedErrors",
     "Participant",
     "PeerError",
+    "Presence",
     "Principal",
     "Prompt",
     "PromptOptions",
     "Proposal",
+    "ProposalNotPending",
     "PublicUrl",
     "Receipt",
     "Refused",
@@ -195,6 +164,7 @@ __all__ = [
     "State",
     "States",
     "StaticTokens",
+    "Telemetry",
     "Text",
     "TokenVerifier",
     "Tool",
@@ -206,6 +176,7 @@ __all__ = [
     "UsageError",
     "User",
     "Verdict",
+    "Welcome",
     "Within",
     "__version__",
     "completion",
@@ -217,14 +188,4 @@ __all__ = [
     "safe",
     "tool",
     "validator",
-]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module 'defserve' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"defserve.{_EXPORTS[name]}"), name)
-    globals()[name] = value
-    return value
+]

@@ -142,7 +142,7 @@ def test_a_scalar_server_never_imports_pydantic() -> None:
     code = """
 import sys, enum
 from typing import Annotated, Any, Literal, Optional
-from defserve.binding.injection import Injection
+from defserve.binding.injection import InjectionPlan
 from defserve.binding.results import Returns
 from defserve.binding.arguments.arguments import Arguments
 from defserve.binding.signature import read
@@ -158,7 +158,7 @@ def tool(
 
 signature = read(tool, lambda annotation: None)
 arguments, returns = Arguments.of(signature), Returns.of(signature)
-assert Injection.of(signature) is None
+assert InjectionPlan.of(signature) is None
 assert arguments.schema["properties"]["b"] == {"type": "string", "description": "the b"}
 given = {"a": 1, "b": "", "c": [1], "d": {}, "e": "x", "f": "red"}
 assert arguments.validate(given)["f"] is Colour.RED

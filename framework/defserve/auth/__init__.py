@@ -5,7 +5,9 @@ Names are looked up when they are first used: a server without `auth` loads none
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from defserve.exports import lazy
 
 if TYPE_CHECKING:
     from defserve.auth.api_keys import ApiKeys
@@ -13,23 +15,24 @@ if TYPE_CHECKING:
     from defserve.auth.options import Auth
     from defserve.auth.principals import Principal
     from defserve.auth.verifiers import JWT, StaticTokens, TokenVerifier
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "defserve.auth.api_keys": "ApiKeys",
+            "defserve.auth.buckets": "Rate",
+            "defserve.auth.options": "Auth",
+            "defserve.auth.principals": "Principal",
+            "defserve.auth.verifiers": "JWT StaticTokens TokenVerifier",
+        },
+    )
 
-__all__ = ["ApiKeys", "Auth", "JWT", "Principal", "Rate", "StaticTokens", "TokenVerifier"]
-
-_HOMES = {
-    "ApiKeys": "defserve.auth.api_keys",
-    "Auth": "defserve.auth.options",
-    "JWT": "defserve.auth.verifiers",
-    "Principal": "defserve.auth.principals",
-    "Rate": "defserve.auth.buckets",
-    "StaticTokens": "defserve.auth.verifiers",
-    "TokenVerifier": "defserve.auth.verifiers",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)
+__all__ = [
+    "ApiKeys",
+    "Auth",
+    "JWT",
+    "Principal",
+    "Rate",
+    "StaticTokens",
+    "TokenVerifier",
+]

@@ -5,7 +5,9 @@ Names are looked up when they are first used: finding a server to run (`host.tar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from defserve.exports import lazy
 
 if TYPE_CHECKING:
     from defserve.host.addresses import Remote, connect_url
@@ -36,6 +38,40 @@ if TYPE_CHECKING:
     from defserve.host.mgp.mgp import Mgp
     from defserve.host.mgp.peer import MgpPeer
     from defserve.host.mgp.streaming.streaming import Stream
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "defserve.host.addresses": "Remote connect_url",
+            "defserve.host.answers": "Accept Answers Cancel Decision Decline",
+            "defserve.host.client": "Client",
+            "defserve.host.links.http": "HttpLink",
+            "defserve.host.links.link": "Link Lost",
+            "defserve.host.links.stdio": "ProcessLink",
+            "defserve.host.links.websocket": "WebSocketLink",
+            "defserve.host.mcpl.channels": "LiveChannels",
+            "defserve.host.mcpl.events": "EventAnswer PushedEvent",
+            "defserve.host.mcpl.feature_sets": "Declared FeatureSets",
+            "defserve.host.mcpl.hooks": "HookRunner Injected Reviewed Rewritten",
+            "defserve.host.mcpl.inbox": "Inbox",
+            "defserve.host.mcpl.mcpl": "Mcpl",
+            "defserve.host.mcpl.messages": "ChannelMessage Delivery MessageAnswer Outgoing",
+            "defserve.host.mcpl.once": "Once",
+            "defserve.host.mcpl.peer": "McplPeer",
+            "defserve.host.mcpl.routing": "InferenceRequest Router",
+            "defserve.host.mcpl.scopes": "Elevation",
+            "defserve.host.mcpl.scripted_model": "ScriptedModel",
+            "defserve.host.mcpl.state": "HostState RolledBack",
+            "defserve.host.mcpx.participant": "TopicClient join_topic",
+            "defserve.host.mgp.approval": "Grant",
+            "defserve.host.mgp.audit_server": "AuditServer",
+            "defserve.host.mgp.events": "Event EventStream",
+            "defserve.host.mgp.health": "Change Drain Health Pong",
+            "defserve.host.mgp.mgp": "Mgp",
+            "defserve.host.mgp.peer": "MgpPeer",
+            "defserve.host.mgp.streaming.streaming": "Stream",
+        },
+    )
 
 __all__ = [
     "Accept",
@@ -88,63 +124,3 @@ __all__ = [
     "connect_url",
     "join_topic",
 ]
-
-_HOMES = {
-    "Accept": "defserve.host.answers",
-    "Answers": "defserve.host.answers",
-    "AuditServer": "defserve.host.mgp.audit_server",
-    "Cancel": "defserve.host.answers",
-    "Change": "defserve.host.mgp.health",
-    "ChannelMessage": "defserve.host.mcpl.messages",
-    "Client": "defserve.host.client",
-    "Decision": "defserve.host.answers",
-    "Declared": "defserve.host.mcpl.feature_sets",
-    "Decline": "defserve.host.answers",
-    "Delivery": "defserve.host.mcpl.messages",
-    "Drain": "defserve.host.mgp.health",
-    "Elevation": "defserve.host.mcpl.scopes",
-    "Event": "defserve.host.mgp.events",
-    "EventAnswer": "defserve.host.mcpl.events",
-    "EventStream": "defserve.host.mgp.events",
-    "FeatureSets": "defserve.host.mcpl.feature_sets",
-    "Grant": "defserve.host.mgp.approval",
-    "Health": "defserve.host.mgp.health",
-    "HookRunner": "defserve.host.mcpl.hooks",
-    "HostState": "defserve.host.mcpl.state",
-    "HttpLink": "defserve.host.links.http",
-    "Inbox": "defserve.host.mcpl.inbox",
-    "InferenceRequest": "defserve.host.mcpl.routing",
-    "Injected": "defserve.host.mcpl.hooks",
-    "Link": "defserve.host.links.link",
-    "LiveChannels": "defserve.host.mcpl.channels",
-    "Lost": "defserve.host.links.link",
-    "Mcpl": "defserve.host.mcpl.mcpl",
-    "McplPeer": "defserve.host.mcpl.peer",
-    "MessageAnswer": "defserve.host.mcpl.messages",
-    "Mgp": "defserve.host.mgp.mgp",
-    "MgpPeer": "defserve.host.mgp.peer",
-    "Once": "defserve.host.mcpl.once",
-    "Outgoing": "defserve.host.mcpl.messages",
-    "Pong": "defserve.host.mgp.health",
-    "ProcessLink": "defserve.host.links.stdio",
-    "PushedEvent": "defserve.host.mcpl.events",
-    "Remote": "defserve.host.addresses",
-    "Reviewed": "defserve.host.mcpl.hooks",
-    "Rewritten": "defserve.host.mcpl.hooks",
-    "RolledBack": "defserve.host.mcpl.state",
-    "Router": "defserve.host.mcpl.routing",
-    "ScriptedModel": "defserve.host.mcpl.scripted_model",
-    "Stream": "defserve.host.mgp.streaming.streaming",
-    "TopicClient": "defserve.host.mcpx.participant",
-    "WebSocketLink": "defserve.host.links.websocket",
-    "connect_url": "defserve.host.addresses",
-    "join_topic": "defserve.host.mcpx.participant",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)

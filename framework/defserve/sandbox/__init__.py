@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from defserve.exports import lazy
 
 if TYPE_CHECKING:
     from defserve.sandbox.layers import Layers, probe
     from defserve.sandbox.outcome import Outcome, SandboxLimits
     from defserve.sandbox.running import engines, run, run_async
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "defserve.sandbox.layers": "Layers probe",
+            "defserve.sandbox.outcome": "Outcome SandboxLimits",
+            "defserve.sandbox.running": "engines run run_async",
+        },
+    )
 
-# Name to module: the jailed process imports parts of this package and nothing besides.
-_EXPORTS = {
-    "Layers": "layers",
-    "Outcome": "outcome",
-    "SandboxLimits": "outcome",
-    "engines": "running",
-    "probe": "layers",
-    "run": "running",
-    "run_async": "running",
-}
-
-__all__ = ["Layers", "Outcome", "SandboxLimits", "engines", "probe", "run", "run_async"]
-
-
-def __getattr__(name: str) -> Any:
-    if (module := _EXPORTS.get(name)) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{module}"), name)
+__all__ = [
+    "Layers",
+    "Outcome",
+    "SandboxLimits",
+    "engines",
+    "probe",
+    "run",
+    "run_async",
+]

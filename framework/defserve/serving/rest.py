@@ -74,4 +74,5 @@ def _value(result: Params, scalar: Params | None) -> Any:
 def _failure(error: Params, name: str) -> Failed:
     given: Any = error.get("data")
     detail: Params = given if is_object(given) else {}
-    return Failed(str(detail.get("error_type", "internal_error")), str(error.get("message")), detail)
+    kind = "unknown_tool" if detail.get("tool") == name else str(detail.get("error_type", "internal_error"))
+    return Failed(kind, str(error.get("message")), detail)

@@ -5,30 +5,41 @@ Names are looked up when they are first used: pytest imports this package at eve
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from defserve.exports import lazy
 
 if TYPE_CHECKING:
     from defserve.host.answers import Accept, Cancel, Decline
     from defserve.testing.client import SyncClient
     from defserve.testing.script import Unanswered, Unused
     from defserve.testing.snapshots import assert_schemas
+    from defserve.tooling.export.catalogue import catalogue
+    from defserve.tooling.lint.calls import problems
+    from defserve.tooling.listed import listed
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "defserve.host.answers": "Accept Cancel Decline",
+            "defserve.testing.client": "SyncClient",
+            "defserve.testing.script": "Unanswered Unused",
+            "defserve.testing.snapshots": "assert_schemas",
+            "defserve.tooling.export.catalogue": "catalogue",
+            "defserve.tooling.lint.calls": "problems",
+            "defserve.tooling.listed": "listed",
+        },
+    )
 
-__all__ = ["Accept", "Cancel", "Decline", "SyncClient", "Unanswered", "Unused", "assert_schemas"]
-
-_HOMES = {
-    "Accept": "defserve.host.answers",
-    "Cancel": "defserve.host.answers",
-    "Decline": "defserve.host.answers",
-    "SyncClient": "defserve.testing.client",
-    "Unanswered": "defserve.testing.script",
-    "Unused": "defserve.testing.script",
-    "assert_schemas": "defserve.testing.snapshots",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)
+__all__ = [
+    "Accept",
+    "Cancel",
+    "Decline",
+    "SyncClient",
+    "Unanswered",
+    "Unused",
+    "assert_schemas",
+    "catalogue",
+    "listed",
+    "problems",
+]

@@ -34,6 +34,8 @@ RESOURCE_NOT_FOUND = -32002
 class UnknownTool(InvalidParams):
     """No tool has this name, or none that this caller may see."""
 
+    error_type = "invalid_params"
+
 
 class ResourceNotFound(InvalidParams):
     """No resource has this URI: -32002 with a handshake, -32602 without."""
@@ -114,6 +116,6 @@ def _error(call: Call, code: int, message: str, symbol: str, data: Any) -> Param
 
 
 def _symbol(error: BaseException) -> str:
-    """`InvalidParams` → `invalid_params`."""
+    """`InvalidParams` → `invalid_params`, unless its class says otherwise."""
     name = type(error).__name__
-    return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
+    return getattr(error, "error_type", "") or "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))

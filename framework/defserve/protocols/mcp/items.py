@@ -116,7 +116,7 @@ def find(call: Call, registry: Registry[T], name: str, unknown: type[InvalidPara
     """What a caller means by a name. Raises `unknown` for an item that is not there, or that the caller may not see."""
     item = registry.get(name)
     if item is None or not call.session.composition.visible(call, item):
-        raise unknown(f"Unknown {registry.kind}: {name}")
+        raise unknown(f"Unknown {registry.kind}: {name}", data={registry.kind: name})
     return item
 
 

@@ -1,0 +1,21 @@
+"""What the author of an extension writes with; see `Extension` for what it may contribute."""
+
+from defserve.core.call import Call
+from defserve.core.extension import Extension, Handler, Listener, Next, Offer, Provider, Wrapper
+from defserve.core.profile import Profile
+from defserve.core.session import Session
+from defserve.core.stages import Stages
+
+__all__ = [
+    "Call",
+    "Extension",
+    "Handler",
+    "Listener",
+    "Next",
+    "Offer",
+    "Profile",
+    "Provider",
+    "Session",
+    "Stages",
+    "Wrapper",
+]
