@@ -187,14 +187,7 @@ class Context:
 
         Does nothing where a client cannot come back: outside a session over HTTP, and before version 2025-11-25.
         """
-        from defserve.transports.http.web_session import Stream
-
-        stream, engine = self.call.envelope, self.call.engine
-        if isinstance(stream, Stream):
-            if engine.on_loop():
-                stream.hang_up()
-            else:
-                engine.post(stream.hang_up)
+        self.call.hang_up()
 
     # -- fetching ----------------------------------------------------------------------------------------
 
@@ -297,18 +290,16 @@ class Context:
         """The contents of one of this server's own resources, as the peer of this call would read them."""
         from defserve.protocols.mcp.extension import MCP
 
-        mcp = next(e for e in self.call.session.composition.extensions if isinstance(e, MCP))
-        subject = self.call.subject
-        try:
-            return (await mcp.resources.read(self.call, {"uri": uri}))["contents"]
-        finally:
-            self.call.subject = subject
+        return await self._extension(MCP).resources.read_within(self.call, uri)
 
     @property
     def _mgp(self) -> MGP:
         from defserve.protocols.mgp.extension import MGP
 
-        return next(e for e in self.call.session.composition.extensions if isinstance(e, MGP))
+        return self._extension(MGP)
+
+    def _extension(self, kind: type[T]) -> T:
+        return next(e for e in self.call.session.composition.extensions if isinstance(e, kind))
 
     # -- knowing -----------------------------------------------------------------------------------------
 
@@ -319,33 +310,28 @@ class Context:
         `push`, `infer`, `model_info`: whether a feature set of this server that is enabled could do so here.
         `channels`: whether messages of its channels could be delivered. `chat`: whether there is a topic to talk in.
         """
-        from defserve.protocols.mcp.asking import client_requests
-
+        call = self.call
         if feature in LIVE:
             return self._can_live(feature)
         if feature == "stream":
-            emitted = self.call.peek(Emitted)
+            emitted = call.peek(Emitted)
             return emitted is not None and emitted.sink is not None
-        if feature == "chat":
-            return self._can_chat()
         if feature == "events":
-            return self._mgp.pushes_events(self.call)
-        if feature not in FEATURES:
-            return False
-        return client_requests.can(self.call, *FEATURES[feature])
+            return self._mgp.pushes_events(call)
+        if feature == "chat":
+            from defserve.protocols.mcpx.extension import can_chat
 
-    def _can_chat(self) -> bool:
-        from defserve.protocols.mcpx import extension
+            return can_chat(call)
+        from defserve.protocols.mcp.asking import client_requests
 
-        return extension.can_chat(self.call)
+        return feature in FEATURES and client_requests.can(call, *FEATURES[feature])
 
     def _can_live(self, feature: str) -> bool:
-        extensions = self.call.session.composition.extensions
-        if not any(extension.name == "mcpl" for extension in extensions):
+        if not any(extension.name == "mcpl" for extension in self.call.session.composition.extensions):
             return False
         from defserve.protocols.mcpl.extension import MCPL
 
-        return next(e for e in extensions if isinstance(e, MCPL)).can(self.call, feature)
+        return self._extension(MCPL).can(self.call, feature)
 
     @property
     def cancelled(self) -> bool:

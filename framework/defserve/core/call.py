@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from defserve.core.extension import OutgoingMessage
 from defserve.core.locals import Locals
@@ -19,6 +19,13 @@ T = TypeVar("T")
 
 Replied: TypeAlias = tuple[bytes, int | None]
 """A reply, encoded, and its code if it is an error. Empty for a call that was cancelled."""
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """The envelope of a call whose response may end before the call does, and be resumed."""
+
+    def hang_up(self) -> None: ...
 
 
 class Call(Locals):
@@ -98,6 +105,14 @@ class Call(Locals):
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Run blocking code in a worker thread."""
         return await self.session.engine.in_thread(lambda: function(*args))
+
+    def hang_up(self) -> None:
+        """End the response that carries this call, where its peer can come back for the rest. From any thread."""
+        if isinstance(self.envelope, Resumable):
+            if self.engine.on_loop():
+                self.envelope.hang_up()
+            else:
+                self.engine.post(self.envelope.hang_up)
 
     def cut(self, outcome: Callable[[], Any]) -> None:
         """End this call, for its peer is content with `outcome()`."""

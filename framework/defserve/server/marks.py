@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from defserve.errors import UsageError
+from defserve.server.decorators import decorate, need_uri
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -25,6 +26,17 @@ class Mark:
     def __init__(self, kind: str, arguments: tuple[str, ...], options: dict[str, Any]) -> None:
         self.kind, self.arguments, self.options = kind, arguments, options
 
+    def put_on(self, function: Any) -> None:
+        """Raises UsageError for what is no function, or cannot carry a mark."""
+        try:
+            if not callable(function):
+                raise UsageError(f"@{self.kind} marks functions, not {function!r}", fix="put it above a def")
+            function.__dict__.setdefault(ATTRIBUTE, []).append(self)
+        except AttributeError:
+            raise UsageError(
+                f"{function!r} cannot carry a mark", fix=f"register it directly: server.{self.kind}(…)"
+            ) from None
+
 
 # used bare: @tool
 @overload
@@ -34,14 +46,13 @@ def tool(function: F, /) -> F: ...
 def tool(**options: Unpack[ToolFields]) -> Callable[[F], F]: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as a tool for `server.include`."""
-    return _marking("tool", (), options)(function) if function is not None else _marking("tool", (), options)
+    return decorate("tool", Mark("tool", (), options).put_on, function)
 
 
 def resource(uri: str, /, **options: Unpack[ResourceFields]) -> Callable[[F], F]:
     """Mark a function as a resource for `server.include`."""
-    if callable(uri):
-        raise UsageError("@resource needs a URI", fix='write @resource("config://app")')
-    return _marking("resource", (uri,), dict(options))
+    need_uri("resource", uri)
+    return decorate("resource", Mark("resource", (uri,), dict(options)).put_on)
 
 
 # used bare: @prompt
@@ -52,46 +63,28 @@ def prompt(function: F, /) -> F: ...
 def prompt(**options: Unpack[PromptFields]) -> Callable[[F], F]: ...
 def prompt(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as a prompt for `server.include`."""
-    return _marking("prompt", (), options)(function) if function is not None else _marking("prompt", (), options)
+    return decorate("prompt", Mark("prompt", (), options).put_on, function)
 
 
 def completion(target: str, argument: str, /) -> Callable[[F], F]:
-    """Mark a function as completing an argument, for `server.include`."""
-    return _marking("completion", (target, argument), {})
-
-
-def _marking(kind: str, arguments: tuple[str, ...], options: dict[str, Any]) -> Callable[[F], F]:
-    def mark(function: F) -> F:
-        if not callable(function):
-            raise UsageError(f"@{kind} marks functions, not {function!r}", fix=f'options have names: @{kind}(name="…")')
-        try:
-            marks: list[Mark] = function.__dict__.setdefault(ATTRIBUTE, [])
-        except AttributeError:
-            raise UsageError(
-                f"{function!r} cannot carry a mark", fix=f"register it directly: server.{kind}(…)"
-            ) from None
-        marks.append(Mark(kind, arguments, options))
-        return function
-
-    return mark
+    """Mark a function that completes an argument, for `server.include`."""
+    return decorate("completion", Mark("completion", (target, argument), {}).put_on)
 
 
 def marked(target: Any) -> Iterator[tuple[Callable[..., Any], Mark]]:
     """The marked functions of a module, an object (bound to it), or a function, in order of definition."""
     if callable(target) and hasattr(target, ATTRIBUTE):
-        yield from ((target, mark) for mark in getattr(target, ATTRIBUTE))
-        return
-    if isinstance(target, ModuleType | type):
+        functions = [target]
+    elif isinstance(target, ModuleType | type):
         functions = list(vars(target).values())
     else:
-        names = _attributes(target.__class__)
-        functions = [getattr(target, name) for name in names]
+        functions = [getattr(target, name) for name in _marked_names(target.__class__)]
     for function in functions:
         for mark in getattr(function, ATTRIBUTE, ()) if callable(function) else ():
             yield function, mark
 
 
-def _attributes(cls: type[Any]) -> list[str]:
+def _marked_names(cls: type[Any]) -> list[str]:
     """The marked attributes of a class, its bases' first. Looked up on the class, so that no property runs."""
     names = dict.fromkeys(name for kind in reversed(cls.__mro__) for name in vars(kind))
     return [name for name in names if hasattr(getattr(cls, name, None), ATTRIBUTE)]

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from defserve.core.extension import Extension
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.items import NAME
 
-
-class Mountable(Protocol):
-    """The server that is mounted, as far as its parent needs to know it."""
-
-    mcp: MCP
-
-    @property
-    def self_and_mounted(self) -> list[Any]: ...
+if TYPE_CHECKING:
+    from defserve.server.server import Server
 
 
 class Mount:
     """Keeps the parent's registries in step with the child's."""
 
-    def __init__(self, parent: MCP, server: Mountable, prefix: str | None) -> None:
+    def __init__(self, parent: MCP, server: Server, prefix: str | None) -> None:
         if prefix is not None and not NAME.fullmatch(prefix):
             raise UsageError(f"prefix {prefix!r} is not made of A-Z a-z 0-9 _ . -", fix="use a plain word")
         self.server, self.prefix = server, prefix
@@ -74,18 +67,3 @@ class Mirror:
                 shown = item.renamed(mirrored) if hasattr(item, "renamed") else item
                 self._target.add(mirrored, shown, where=getattr(item, "where", ""))
                 self._shown[name] = item
-
-
-def refuse_strays(
-    parent: str, child: str, settings: Sequence[str], extensions: Sequence[Extension], around: Collection[str]
-) -> None:
-    """What protects a server would be left behind without a word where that server is mounted. Raises UsageError."""
-    if settings:
-        what, fix = f"{settings[0]}=", f"give it to Server({parent!r}, …) instead"
-    elif extensions:
-        what, fix = f"extension {extensions[0].name!r}", f"declare it on {parent!r} instead"
-    elif around:
-        what, fix = f"around({next(iter(around))!r})", f"declare it on {parent!r} instead"
-    else:
-        return
-    raise UsageError(f"{what} of {child!r} would not act on {parent!r}, where {child!r} is mounted", fix=fix)

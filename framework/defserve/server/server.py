@@ -7,23 +7,21 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from defserve.binding.functions import name_of, place, where
-from defserve.context import Context
+from defserve.binding.functions import name_of, where
 from defserve.core.composition import Composition
-from defserve.core.extension import Extension, Provider, Wrapper, is_coroutine_function
+from defserve.core.extension import Extension, Wrapper, is_coroutine_function
 from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
-from defserve.protocols.mcp.completion import Completion
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.identity import Identity
-from defserve.protocols.mcp.prompts import Prompt, PromptOptions
-from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.protocols.mgp.extension import MGP
 from defserve.protocols.mgp.options import SecurityOptions
-from defserve.server.marks import marked
-from defserve.server.mounting import Mount, refuse_strays
+from defserve.server.composing import AuthorExtension, compose
+from defserve.server.declaring import Declarations
+from defserve.server.decorators import caller, decorate, read_options
+from defserve.server.mounting import Mount
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -38,10 +36,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.events.channel import EventChannel
     from defserve.server.options import (
         FeatureSetFields,
-        PromptFields,
-        ResourceFields,
         ServerFields,
-        ToolFields,
         WebFields,
     )
     from defserve.stores.store import Store
@@ -52,11 +47,10 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 W = TypeVar("W", bound=Wrapper)
-Options = TypeVar("Options", ToolOptions, ResourceOptions, PromptOptions)
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
 
-class Server:
+class Server(Declarations):
     """A named set of tools, resources and prompts. Declare with the decorators, then `run`, `main` or `connect`.
 
     Registries stay open while it serves; extensions, `around` and the lifespan are fixed when serving begins.
@@ -76,42 +70,27 @@ class Server:
         feature_sets: Literal["open", "strict"] = "open",
         **about: Unpack[ServerFields],
     ) -> None:
-        caller = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
+        module = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
         security, described = _apart(about, SecurityOptions.__slots__)
         try:
-            self.identity = Identity(name, version, distribution=caller, **described)
+            self.identity = Identity(name, version, distribution=module, **described)
         except TypeError:
             from defserve.server.options import ServerFields, refuse_unknown
 
-            known = [
-                *ServerFields.__annotations__,
-                "lifespan",
-                "limits",
-                "auth",
-                "extensions",
-                "secret",
-                "store",
-                "feature_sets",
-            ]
-            refuse_unknown(about, known, "Server", _caller())
+            known = [*ServerFields.__annotations__, *(Server.__init__.__kwdefaults__ or ())]
+            refuse_unknown(about, known, "Server", caller())
             raise
         self.limits = limits or Limits()
         self.store = _opened(store)
         self._secret = ServerSecret(secret, store=self.store)
         self.mcp = MCP(self.identity, self._secret)
         self.lifespan_value: Any = None
-        self._lifespan, self._mounts = lifespan, list[Mount]()
-        self._around: dict[str, list[Wrapper]] = {}
-        self.auth = _checked_auth(auth)
+        self.lifespan, self._mounts = lifespan, list[Mount]()
+        self.wrappers: dict[str, list[Wrapper]] = {}
+        self.auth, authorization = _authorization(auth, self.limits)
         self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
-        self._extensions = (
-            self.mcp,
-            self.mgp,
-            AuthorExtension(self),
-            *_authorization(self.auth, self.limits),
-            *extensions,
-        )
-        self._injectables: dict[Any, Provider] = {k: v for e in self._extensions for k, v in e.injectables().items()}
+        self.extensions = (self.mcp, self.mgp, AuthorExtension(self), *authorization, *extensions)
+        self.injectables = {k: v for e in self.extensions for k, v in e.injectables().items()}
         self._mcpl: MCPL | None = None
         self._mcpx: MCPX | None = None
         self._strict = _checked_strict(feature_sets)
@@ -129,61 +108,6 @@ class Server:
 
     # -- declaring ---------------------------------------------------------------------------------------
 
-    # used bare: @server.tool
-    @overload
-    def tool(self, function: F, /) -> F: ...
-    # used with options: @server.tool(timeout=3)
-    @overload
-    def tool(self, /, **options: Unpack[ToolFields]) -> Callable[[F], F]: ...
-    def tool(self, function: Any = None, /, **options: Any) -> Any:
-        """Serve a function as a tool. Returns it unchanged."""
-        _no_text(function, "tool")
-
-        def declare(function: F) -> F:
-            self.add_tool(function, **options)
-            return function
-
-        return declare(function) if function is not None else declare
-
-    def resource(self, uri: str, /, **options: Unpack[ResourceFields]) -> Callable[[F], F]:
-        """Serve a function as the contents of a URI, or of every URI that a template (RFC 6570) matches."""
-        if callable(uri):
-            raise UsageError(
-                "@server.resource needs a URI", where=where(uri), fix='write @server.resource("config://app")'
-            )
-
-        def declare(function: F) -> F:
-            self.add_resource(function, uri, **options)
-            return function
-
-        return declare
-
-    # used bare: @server.prompt
-    @overload
-    def prompt(self, function: F, /) -> F: ...
-    # used with options: @server.prompt(title="…")
-    @overload
-    def prompt(self, /, **options: Unpack[PromptFields]) -> Callable[[F], F]: ...
-    def prompt(self, function: Any = None, /, **options: Any) -> Any:
-        """Serve a function as a prompt. Returns it unchanged."""
-        _no_text(function, "prompt")
-
-        def declare(function: F) -> F:
-            self.add_prompt(function, **options)
-            return function
-
-        return declare(function) if function is not None else declare
-
-    def completion(self, target: str, argument: str, /) -> Callable[[F], F]:
-        """Suggest values for one argument of a prompt (by name) or of a resource template (by its text)."""
-
-        def declare(function: F) -> F:
-            completion = Completion.of(function, find_provider=self.find_provider, owner=self)
-            self.mcp.completions.add(target, argument, completion)
-            return function
-
-        return declare
-
     # used bare: @server.health_check
     @overload
     def health_check(self, function: F, /) -> F: ...
@@ -200,9 +124,8 @@ class Server:
         None and True are good news; False, a text that says what is wrong, an exception and no answer within `timeout`
         seconds are bad. Sync ones run in a thread. One that is `critical` makes the whole server unhealthy.
         """
-        _no_text(function, "health_check")
 
-        def declare(function: F) -> F:
+        def declare(function: Any) -> None:
             from defserve.protocols.mgp.lifecycle.health import HealthCheck
 
             check = HealthCheck(function, name or name_of(function), timeout, critical)
@@ -211,9 +134,8 @@ class Server:
                     f"there are two health checks called {check.name!r}", where=where(function), fix="give one a name="
                 )
             self.mgp.checks[check.name] = check
-            return function
 
-        return declare(function) if function is not None else declare
+        return decorate("server.health_check", declare, function)
 
     def feature_set(self, name: str, description: str, **options: Unpack[FeatureSetFields]) -> FeatureSet:
         """Declare a behaviour that hosts switch on and off as one; its verbs say what it does."""
@@ -231,10 +153,7 @@ class Server:
     def mcpl(self) -> MCPL:
         """The live part of this server, there from the first feature set on."""
         if self._mcpl is None:
-            if self._composition is not None:
-                raise UsageError(
-                    "the first feature set comes after serving began", fix="declare it where the server is made"
-                )
+            self._refuse_after_start("the first feature set")
             from defserve.protocols.mcpl.extension import MCPL
             from defserve.protocols.mcpl.state.storage import Keeping
 
@@ -242,8 +161,8 @@ class Server:
             self._mcpl = MCPL(
                 self._add_tied_tool, self.find_provider, self.mcp.tools.registry, self, keeping, self._strict
             )
-            self._extensions = (*self._extensions, self._mcpl)
-            self._injectables |= self._mcpl.injectables()
+            self.extensions = (*self.extensions, self._mcpl)
+            self.injectables |= self._mcpl.injectables()
         return self._mcpl
 
     @property
@@ -254,7 +173,7 @@ class Server:
 
             self._mcpx = MCPX()
             if self._composition is None:
-                self._extensions = (*self._extensions, self._mcpx)
+                self.extensions = (*self.extensions, self._mcpx)
         return self._mcpx
 
     def on_chat(self, handler: OnChat, /) -> OnChat:
@@ -271,8 +190,8 @@ class Server:
         return handler
 
     def _add_tied_tool(self, function: Callable[..., Any], tie: Any, options: Mapping[str, Any]) -> None:
-        given: Any = options
-        tool = Tool.of(function, _options(ToolOptions, given, function), find_provider=self.find_provider, owner=self)
+        about = read_options(ToolOptions, options, function)
+        tool = Tool.of(function, about, find_provider=self.find_provider, owner=self)
         tool.facets["mcpl"] = tie
         self.add_tool(tool)
 
@@ -280,16 +199,13 @@ class Server:
         """Wrap a method: `async (call, params, next)`. The first one declared is the outermost."""
 
         def declare(wrapper: W) -> W:
-            if self._composition is not None:
-                raise UsageError(
-                    f"around({method!r}) comes after serving began", fix="declare it where the server is made"
-                )
+            self._refuse_after_start(f"around({method!r})")
             if not (is_coroutine_function(wrapper) or is_coroutine_function(type(wrapper).__call__)):
                 raise UsageError(
                     f"around({method!r}): {getattr(wrapper, '__name__', wrapper)!r} is not async",
                     fix="write async def wrapper(call, params, next): return await next(call, params)",
                 )
-            self._around.setdefault(method, []).append(wrapper)
+            self.wrappers.setdefault(method, []).append(wrapper)
             return wrapper
 
         return declare
@@ -301,21 +217,6 @@ class Server:
         """
         return self.mgp.events.declare(name, kind, scopes=scopes)
 
-    def include(self, *targets: Any) -> None:
-        """Declare every marked function of modules, objects or functions: `server.include(weather)`."""
-        declare: dict[str, Callable[..., Any]] = {
-            "tool": self.tool, "resource": self.resource, "prompt": self.prompt, "completion": self.completion,
-        }  # fmt: skip
-        for target in targets:
-            found = list(marked(target))
-            if not found:
-                raise UsageError(
-                    f"nothing in {getattr(target, '__name__', target)!r} is marked",
-                    fix="mark functions with @tool, @resource or @prompt from defserve",
-                )
-            for function, mark in found:
-                declare[mark.kind](*mark.arguments, **mark.options)(function)
-
     def mount(self, other: Server, *, prefix: str | None = None) -> None:
         """Serve another server's tools, resources and prompts as well, now and as they change.
 
@@ -323,91 +224,19 @@ class Server:
         """
         if self in other.self_and_mounted:
             raise UsageError(f"server {self.name!r} cannot be mounted on itself", fix="mount in one direction only")
-        if self._composition is not None:
-            raise UsageError("mount comes after serving began", fix="mount servers where the parent is made")
+        self._refuse_after_start("mount")
         self._mounts.append(Mount(self.mcp, other, prefix))
         self.mgp.mounted.append((f"{prefix}_" if prefix else "", other.mgp))
         self.mgp.events.follow(other.mgp.events)
 
     def extend(self, *extensions: Extension) -> None:
         """Add extensions to those given when the server was made, before it serves."""
-        if self._composition is not None:
-            raise UsageError(
-                f"extension {extensions[0].name!r} comes after serving began",
-                fix="give it where the server is made: Server(…, extensions=[…])",
-            )
+        self._refuse_after_start(f"extension {extensions[0].name!r}")
         for extension in extensions:
             for item in self.mcp.items():
                 extension.declared(item)
-            self._injectables |= extension.injectables()
-        self._extensions = (*self._extensions, *extensions)
-
-    # -- registries, open while serving ------------------------------------------------------------------
-
-    def add_tool(
-        self, tool: Tool | Callable[..., Any], *, replace: bool = False, **options: Unpack[ToolFields]
-    ) -> None:
-        """Add a tool, also while serving; clients are told that the list has changed.
-
-        `replace` lets it take the name of another.
-        """
-        if not isinstance(tool, Tool):
-            tool = Tool.of(tool, _options(ToolOptions, options, tool), find_provider=self.find_provider, owner=self)
-        elif tool.owner is None:
-            tool.owner = self
-        tool.check(self.limits)
-        for extension in self._extensions:
-            extension.declared(tool)
-        self.mcp.tools.registry.add(tool.name, tool, where=tool.where, replace=replace)
-
-    def remove_tool(self, name: str) -> None:
-        """Remove a tool; clients are told that the list has changed."""
-        self.mcp.tools.registry.remove(name)
-
-    def add_resource(
-        self,
-        resource: Resource | Callable[..., Any],
-        uri: str = "",
-        *,
-        replace: bool = False,
-        **options: Unpack[ResourceFields],
-    ) -> None:
-        """Add a resource, also while serving."""
-        if not isinstance(resource, Resource):
-            about = _options(ResourceOptions, options, resource)
-            resource = Resource.of(resource, uri, about, find_provider=self.find_provider, owner=self)
-        elif resource.owner is None:
-            resource.owner = self
-        resource.check(self.limits)
-        for extension in self._extensions:
-            extension.declared(resource)
-        self.mcp.resources.add(resource, replace=replace)
-
-    def remove_resource(self, uri: str) -> None:
-        """Remove a resource, or a template by its text."""
-        self.mcp.resources.remove(uri)
-
-    def resource_updated(self, uri: str) -> None:
-        """Tell every subscriber that the contents of a resource have changed. From any thread."""
-        self.mcp.subscriptions.updated(uri)
-
-    def add_prompt(
-        self, prompt: Prompt | Callable[..., Any], *, replace: bool = False, **options: Unpack[PromptFields]
-    ) -> None:
-        """Add a prompt, also while serving."""
-        if not isinstance(prompt, Prompt):
-            about = _options(PromptOptions, options, prompt)
-            prompt = Prompt.of(prompt, about, find_provider=self.find_provider, owner=self)
-        elif prompt.owner is None:
-            prompt.owner = self
-        prompt.check(self.limits)
-        for extension in self._extensions:
-            extension.declared(prompt)
-        self.mcp.prompts.registry.add(prompt.name, prompt, where=prompt.where, replace=replace)
-
-    def remove_prompt(self, name: str) -> None:
-        """Remove a prompt."""
-        self.mcp.prompts.registry.remove(name)
+            self.injectables |= extension.injectables()
+        self.extensions = (*self.extensions, *extensions)
 
     # -- serving -----------------------------------------------------------------------------------------
 
@@ -442,7 +271,7 @@ class Server:
             return
         from defserve.serving.addresses import observers
 
-        found = observers(self._extensions, log_level, log_json, metrics)
+        found = observers(self.extensions, log_level, log_json, metrics)
         if found:
             self.extend(*found)
 
@@ -485,61 +314,18 @@ class Server:
     def composition(self) -> Composition:
         """Everything declared, folded. From its first use on, extensions, mounts and `around` are fixed."""
         if self._composition is None:
-            composition = Composition(self._extensions, limits=self.limits, around=self._guarded())
-            unknown = sorted(set(self._around) - composition.known_methods)
-            if unknown:
-                raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")
-            everyone = (MCP, MGP, AuthorExtension)
-            for child in self.self_and_mounted[:-1]:
-                strays = [e for e in child._extensions if not isinstance(e, everyone) and e not in self._extensions]
-                refuse_strays(self.name, child.name, child.mgp.options.acts, strays, child._around)
+            composition = compose(self)
             self.mcp.compose(composition)
             if self._mcpl is not None:
                 self._mcpl.compose(composition)
             self._composition = composition
         return self._composition
 
-    def _guarded(self) -> Mapping[str, Sequence[Wrapper]]:
-        """What wraps the methods: where tokens come in messages, asking for them goes before all else."""
-        if self.auth is None or not self.auth.in_messages:
-            return self._around
-        from defserve.protocols.mcp.authorization.message_tokens import MessageTokens
-
-        tokens = MessageTokens(self.auth)
-        opening = {name for extension in self._extensions for name in extension.opens_with}
-        served = {name for extension in self._extensions for name in extension.methods()}
-        return {name: (tokens, *self._around.get(name, ())) for name in served - opening} | {
-            name: wrappers for name, wrappers in self._around.items() if name in opening
-        }
+    def _refuse_after_start(self, what: str) -> None:
+        if self._composition is not None:
+            raise UsageError(f"{what} comes after serving began", fix="declare it where the server is made")
 
     # -- for the layers below ----------------------------------------------------------------------------
-
-    def find_provider(self, annotation: Any) -> Provider | None:
-        """The provider of an injectable annotation; None for an argument the peer sends."""
-        try:
-            found = self._injectables.get(annotation)
-        except TypeError:  # an annotation that cannot be hashed is an argument
-            return None
-        # `State` brings its module along; without it no annotation can mean one.
-        states = sys.modules.get("defserve.protocols.mcpl.state.binding") if found is None else None
-        return states.provider(self._mcpl, annotation) if states is not None else found
-
-    @asynccontextmanager
-    async def lifetime(self) -> AsyncGenerator[None]:
-        """This server's lifespan, inside those of the servers mounted on it, each entered once."""
-        from contextlib import AsyncExitStack
-
-        async with AsyncExitStack() as stack:
-            for server in self.self_and_mounted:
-                if server._lifespan is not None:
-                    stack.callback(setattr, server, "lifespan_value", None)
-                    server.lifespan_value = await stack.enter_async_context(server._lifespan(server))
-            yield
-
-    @property
-    def has_lifetime(self) -> bool:
-        """Whether it, or one mounted in it, has a `lifespan` to enter before the first call."""
-        return any(server._lifespan is not None for server in self.self_and_mounted)
 
     @property
     def self_and_mounted(self) -> list[Server]:
@@ -548,56 +334,10 @@ class Server:
         return [*found, self]
 
 
-class AuthorExtension(Extension):
-    """What the author contributes by declaring: the `Context` parameter and the server's lifespan."""
-
-    name = "author"
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    def injectables(self) -> dict[Any, Provider]:
-        return {Context: Context}
-
-    def lifespan(self) -> AbstractAsyncContextManager[Any] | None:
-        return self._server.lifetime() if self._server.has_lifetime else None
-
-
-def _no_text(function: Any, kind: str) -> None:
-    if isinstance(function, str):
-        raise UsageError(
-            f"@server.{kind}({function!r}): options have names",
-            where=_caller(),
-            fix=f'@server.{kind}(name="{function}")',
-        )
-
-
-def _options(kind: type[Options], given: Mapping[str, Any], function: Any) -> Options:
-    try:
-        return kind(**given)
-    except TypeError:
-        from dataclasses import fields
-
-        from defserve.server.options import refuse_unknown
-
-        subject = kind.__name__.removesuffix("Options").lower()
-        known = [field.name for field in fields(kind)]
-        refuse_unknown(given, known, f"{name_of(function)}: {subject}", where(function))
-        raise
-
-
 def _apart(fields: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Those of these names, and the others."""
     mine = {name: fields[name] for name in names if name in fields}
     return mine, {name: value for name, value in fields.items() if name not in mine}
-
-
-def _caller() -> str:
-    """`file.py:12` of the author's line that called the function of this module that asks."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and frame.f_globals is globals():
-        frame = frame.f_back
-    return place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _opened(store: str | Store | None) -> Store | None:
@@ -612,25 +352,18 @@ def _checked_strict(feature_sets: str) -> bool:
     if feature_sets not in ("open", "strict"):
         raise UsageError(
             f"Server(feature_sets={feature_sets!r})",
-            where=_caller(),
+            where=caller(),
             fix='say "open" (a set is on until the host says otherwise) or "strict" (it is off until then)',
         )
     return feature_sets == "strict"
 
 
-def _checked_auth(auth: Auth | TokenVerifier | None) -> Auth | None:
+def _authorization(auth: Auth | TokenVerifier | None, limits: Limits) -> tuple[Auth | None, tuple[Extension, ...]]:
+    """How tokens are checked, and what their scopes and rates allow. Servers without tokens do not pay for it."""
     if auth is None:
-        return None
-    from defserve.auth.options import as_auth
-
-    return as_auth(auth)
-
-
-def _authorization(auth: Auth | None, limits: Limits) -> tuple[Extension, ...]:
-    """Scopes and rates concern callers who come over the network with a token; others do not pay for them."""
-    if auth is None:
-        return ()
+        return None, ()
     from defserve.auth.buckets import Rate
+    from defserve.auth.options import as_auth
     from defserve.protocols.mcp.authorization.authorization import Authorization
 
-    return (Authorization(Rate(limits.rate, limits.burst)),)
+    return as_auth(auth), (Authorization(Rate(limits.rate, limits.burst)),)

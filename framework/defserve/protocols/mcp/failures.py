@@ -118,4 +118,5 @@ def _error(call: Call, code: int, message: str, symbol: str, data: Any) -> Param
 def _symbol(error: BaseException) -> str:
     """`InvalidParams` → `invalid_params`, unless its class says otherwise."""
     name = type(error).__name__
-    return getattr(error, "error_type", "") or "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
+    spelled = "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
+    return getattr(error, "error_type", spelled)

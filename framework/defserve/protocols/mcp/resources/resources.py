@@ -140,6 +140,14 @@ class Resources:
             raise ResourceNotFound(uri)
         return await self._read(call, uri, *found)
 
+    async def read_within(self, call: Call, uri: str) -> Any:
+        """The contents of a resource as the peer of a running call would read them. The call's subject stays."""
+        subject = call.subject
+        try:
+            return (await self.read(call, {"uri": uri}))["contents"]
+        finally:
+            call.subject = subject
+
     def find(self, call: Call, uri: str) -> tuple[Resource, Params] | None:
         """The resource a caller means by a URI, with the values of its template's variables."""
         if len(uri) > URI_LENGTH:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from defserve.binding.annotations import peel, spelled
@@ -12,6 +12,7 @@ from defserve.errors import UsageError
 if TYPE_CHECKING:
     from defserve.binding.signature import Signature
     from defserve.core.call import Call
+    from defserve.core.extension import Extension
     from defserve.protocols.mcp.function import FindProvider
     from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.state.states import States
@@ -22,6 +23,11 @@ T = TypeVar("T")
 class _Mark:
     def __repr__(self) -> str:
         return "state"
+
+    def find_provider(self, annotation: Any, extensions: Sequence[Extension]) -> StateProvider | None:
+        """The provider of a parameter that this marks, among the extensions of its server. Raises UsageError."""
+        mcpl: Any = next((extension for extension in extensions if extension.name == "mcpl"), None)
+        return provider(mcpl, annotation)
 
 
 MARK: Final = _Mark()
@@ -59,8 +65,8 @@ def provider(mcpl: MCPL | None, annotation: Any) -> StateProvider | None:
     """The provider of a parameter; None if its annotation has nothing to do with state. Raises UsageError."""
     model, beside = peel(annotation)
     for item in beside:
-        if (of := getattr(item, "state_provider", None)) is not None:
-            return of()
+        if item is not MARK and (find := getattr(item, "find_provider", None)) is not None:
+            return find(annotation, ())
     if not any(item is MARK for item in beside):
         return None
     found = [states for states in mcpl.declared_states() if states.model is model] if mcpl is not None else []

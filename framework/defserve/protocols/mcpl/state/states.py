@@ -120,7 +120,7 @@ class States(Generic[M]):
 
     # -- for the section ---------------------------------------------------------------------------------
 
-    def state_provider(self) -> StateProvider:
+    def find_provider(self, annotation: object, extensions: object) -> StateProvider:
         """What a parameter is given that names this state: `Annotated[Model, notebooks]`."""
         return StateProvider(self)
 

@@ -1,0 +1,88 @@
+"""A server's declarations folded into what the runner serves: its extensions, its wrappers, its lifespans."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from defserve.context import Context
+from defserve.core.composition import Composition
+from defserve.core.extension import Extension, Provider, Wrapper
+from defserve.errors import UsageError
+from defserve.protocols.mcp.extension import MCP
+from defserve.protocols.mgp.extension import MGP
+
+if TYPE_CHECKING:
+    from defserve.server.server import Server
+
+
+class AuthorExtension(Extension):
+    """What the author contributes by declaring: the `Context` parameter and the server's lifespan."""
+
+    name = "author"
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def injectables(self) -> dict[Any, Provider]:
+        return {Context: Context}
+
+    def lifespan(self) -> AbstractAsyncContextManager[Any] | None:
+        servers = self._server.self_and_mounted
+        return _lifetime(servers) if any(server.lifespan is not None for server in servers) else None
+
+
+@asynccontextmanager
+async def _lifetime(servers: Sequence[Server]) -> AsyncGenerator[None]:
+    """The lifespans of servers, each inside those before it, entered once."""
+    from contextlib import AsyncExitStack
+
+    async with AsyncExitStack() as stack:
+        for server in servers:
+            if server.lifespan is not None:
+                stack.callback(setattr, server, "lifespan_value", None)
+                server.lifespan_value = await stack.enter_async_context(server.lifespan(server))
+        yield
+
+
+def compose(server: Server) -> Composition:
+    """Everything declared, folded. Raises UsageError for what does not fit together."""
+    composition = Composition(server.extensions, limits=server.limits, around=_wrappers(server))
+    unknown = sorted(set(server.wrappers) - composition.known_methods)
+    if unknown:
+        raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")
+    for child in server.self_and_mounted[:-1]:
+        _refuse_left_behind(server, child)
+    return composition
+
+
+def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:
+    """What wraps the methods. Where tokens come in messages, asking for them goes before all else."""
+    if server.auth is None or not server.auth.in_messages:
+        return server.wrappers
+    from defserve.protocols.mcp.authorization.message_tokens import MessageTokens
+
+    tokens = MessageTokens(server.auth)
+    opening = {name for extension in server.extensions for name in extension.opens_with}
+    served = {name for extension in server.extensions for name in extension.methods()}
+    return {name: (tokens, *server.wrappers.get(name, ())) for name in served - opening} | {
+        name: wrappers for name, wrappers in server.wrappers.items() if name in opening
+    }
+
+
+def _refuse_left_behind(parent: Server, child: Server) -> None:
+    """Mounting leaves behind what protects the child. Raises UsageError rather than doing so without a word."""
+    everywhere = (MCP, MGP, AuthorExtension)
+    extensions = [e for e in child.extensions if not isinstance(e, everywhere) and e not in parent.extensions]
+    if settings := child.mgp.options.acts:
+        what, fix = f"{settings[0]}=", f"give it to Server({parent.name!r}, …) instead"
+    elif extensions:
+        what, fix = f"extension {extensions[0].name!r}", f"declare it on {parent.name!r} instead"
+    elif child.wrappers:
+        what, fix = f"around({next(iter(child.wrappers))!r})", f"declare it on {parent.name!r} instead"
+    else:
+        return
+    raise UsageError(
+        f"{what} of {child.name!r} would not act on {parent.name!r}, where {child.name!r} is mounted", fix=fix
+    )

@@ -1,0 +1,159 @@
+"""Declaring: how functions become tools, resources, prompts and completions, before serving and while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from defserve.binding.annotations import peel
+from defserve.core.extension import Extension, Provider
+from defserve.errors import UsageError
+from defserve.limits import Limits
+from defserve.protocols.mcp.completion import Completion
+from defserve.protocols.mcp.extension import MCP
+from defserve.protocols.mcp.items import Item
+from defserve.protocols.mcp.prompts import Prompt, PromptOptions
+from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
+from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
+from defserve.server.decorators import decorate, need_uri, read_options
+from defserve.server.marks import marked
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from defserve.server.options import PromptFields, ResourceFields, ToolFields
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Declarations:
+    """The functions that a server offers. Registries stay open while it serves; clients are told of changes."""
+
+    mcp: MCP
+    limits: Limits
+    extensions: tuple[Extension, ...]
+    """Every protocol and part of one, in the order in which they act."""
+    injectables: dict[Any, Provider]
+    """Annotation → provider, of all extensions."""
+
+    # used bare: @server.tool
+    @overload
+    def tool(self, function: F, /) -> F: ...
+    # used with options: @server.tool(timeout=3)
+    @overload
+    def tool(self, /, **options: Unpack[ToolFields]) -> Callable[[F], F]: ...
+    def tool(self, function: Any = None, /, **options: Any) -> Any:
+        """Serve a function as a tool. Returns it unchanged."""
+        return decorate("server.tool", lambda function: self.add_tool(function, **options), function)
+
+    def resource(self, uri: str, /, **options: Unpack[ResourceFields]) -> Callable[[F], F]:
+        """Serve a function as the contents of a URI, or of every URI that a template (RFC 6570) matches."""
+        need_uri("server.resource", uri)
+        return decorate("server.resource", lambda function: self.add_resource(function, uri, **options))
+
+    # used bare: @server.prompt
+    @overload
+    def prompt(self, function: F, /) -> F: ...
+    # used with options: @server.prompt(title="…")
+    @overload
+    def prompt(self, /, **options: Unpack[PromptFields]) -> Callable[[F], F]: ...
+    def prompt(self, function: Any = None, /, **options: Any) -> Any:
+        """Serve a function as a prompt. Returns it unchanged."""
+        return decorate("server.prompt", lambda function: self.add_prompt(function, **options), function)
+
+    def completion(self, target: str, argument: str, /) -> Callable[[F], F]:
+        """Suggest values for one argument of a prompt (by name) or of a resource template (by its text)."""
+
+        def declare(function: Any) -> None:
+            completion = Completion.of(function, find_provider=self.find_provider, owner=self)
+            self.mcp.completions.add(target, argument, completion)
+
+        return decorate("server.completion", declare)
+
+    def include(self, *targets: Any) -> None:
+        """Declare every marked function of modules, objects or functions: `server.include(weather)`."""
+        for target in targets:
+            found = list(marked(target))
+            if not found:
+                raise UsageError(
+                    f"nothing in {getattr(target, '__name__', target)!r} is marked",
+                    fix="mark functions with @tool, @resource or @prompt from defserve",
+                )
+            for function, mark in found:
+                getattr(self, mark.kind)(*mark.arguments, **mark.options)(function)
+
+    # -- registries, open while serving ------------------------------------------------------------------
+
+    def add_tool(
+        self, tool: Tool | Callable[..., Any], *, replace: bool = False, **options: Unpack[ToolFields]
+    ) -> None:
+        """Add a tool, also while serving; clients are told that the list has changed.
+
+        `replace` lets it take the name of another.
+        """
+        if not isinstance(tool, Tool):
+            tool = Tool.of(tool, read_options(ToolOptions, options, tool), find_provider=self.find_provider, owner=self)
+        self._declare(tool)
+        self.mcp.tools.registry.add(tool.name, tool, where=tool.where, replace=replace)
+
+    def remove_tool(self, name: str) -> None:
+        """Remove a tool; clients are told that the list has changed."""
+        self.mcp.tools.registry.remove(name)
+
+    def add_resource(
+        self,
+        resource: Resource | Callable[..., Any],
+        uri: str = "",
+        *,
+        replace: bool = False,
+        **options: Unpack[ResourceFields],
+    ) -> None:
+        """Add a resource, also while serving."""
+        if not isinstance(resource, Resource):
+            about = read_options(ResourceOptions, options, resource)
+            resource = Resource.of(resource, uri, about, find_provider=self.find_provider, owner=self)
+        self._declare(resource)
+        self.mcp.resources.add(resource, replace=replace)
+
+    def remove_resource(self, uri: str) -> None:
+        """Remove a resource, or a template by its text."""
+        self.mcp.resources.remove(uri)
+
+    def resource_updated(self, uri: str) -> None:
+        """Tell every subscriber that the contents of a resource have changed. From any thread."""
+        self.mcp.subscriptions.updated(uri)
+
+    def add_prompt(
+        self, prompt: Prompt | Callable[..., Any], *, replace: bool = False, **options: Unpack[PromptFields]
+    ) -> None:
+        """Add a prompt, also while serving."""
+        if not isinstance(prompt, Prompt):
+            about = read_options(PromptOptions, options, prompt)
+            prompt = Prompt.of(prompt, about, find_provider=self.find_provider, owner=self)
+        self._declare(prompt)
+        self.mcp.prompts.registry.add(prompt.name, prompt, where=prompt.where, replace=replace)
+
+    def remove_prompt(self, name: str) -> None:
+        """Remove a prompt."""
+        self.mcp.prompts.registry.remove(name)
+
+    def _declare(self, item: Item[Any]) -> None:
+        """Make an item this server's own. Raises UsageError for one that an extension does not allow."""
+        if item.owner is None:
+            item.owner = self
+        item.check(self.limits)
+        for extension in self.extensions:
+            extension.declared(item)
+
+    # -- for the layers below ----------------------------------------------------------------------------
+
+    def find_provider(self, annotation: Any) -> Provider | None:
+        """The provider of an injectable annotation; None for an argument that the peer sends."""
+        # A marker in `Annotated[…]` may say itself where its parameter comes from.
+        for marker in peel(annotation)[1]:
+            if (find := getattr(marker, "find_provider", None)) is not None:
+                return find(annotation, self.extensions)
+        try:
+            return self.injectables.get(annotation)
+        except TypeError:  # an annotation that cannot be hashed is an argument
+            return None
