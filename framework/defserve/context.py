@@ -187,10 +187,10 @@ class Context:
 
         Does nothing where a client cannot come back: outside a session over HTTP, and before version 2025-11-25.
         """
-        from defserve.transports.http.web_session import Stream
+        from defserve.transports.http.session import ResponseStream
 
         stream, engine = self.call.envelope, self.call.engine
-        if isinstance(stream, Stream):
+        if isinstance(stream, ResponseStream):
             if engine.on_loop():
                 stream.hang_up()
             else:

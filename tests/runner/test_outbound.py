@@ -14,7 +14,7 @@ import pytest
 
 from defserve.errors import PeerTimeout
 from defserve.runner import outbound
-from defserve.runner.life import alive
+from defserve.runner.lifespans import entered_lifespans
 from defserve.runner.outbound import Backoff, Outbound
 from tests.protocols.mcpx.gateways import FULL, TinyGateway, gateway, stranger
 from tests.protocols.mcpx.test_participant import calculator
@@ -99,7 +99,7 @@ async def test_who_is_told_to_stop_does_not_wait_for_a_place_that_says_nothing()
     silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     url = f"ws://127.0.0.1:{silent.sockets[0].getsockname()[1]}/ws?topic=demo"
     server = calculator()
-    async with alive(server.composition) as engine:
+    async with entered_lifespans(server.composition) as engine:
         place = Outbound(server.composition, server.mcpx.seat(), url)
         staying = asyncio.create_task(place.stay(engine))
         await asyncio.sleep(0.05)

@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 
 from defserve.core.composition import Composition
 from defserve.runner.connection import Connection
-from defserve.runner.life import alive, drain, leave
-from defserve.transports.memory import Memory, MemoryPeer
+from defserve.runner.lifespans import drain, entered_lifespans, leave
+from defserve.transports.memory import MemoryPeer, MemoryTransport
 
 
 @asynccontextmanager
 async def serving(composition: Composition) -> AsyncGenerator[MemoryPeer]:
     """Serve one peer in this loop; the link to it."""
     loop, service = asyncio.get_running_loop(), composition.service
-    transport = Memory(composition.limits.message)
+    transport = MemoryTransport(composition.limits.message)
 
     def stop(seconds: float) -> None:
         loop.call_soon_threadsafe(lambda: engine.spawn(finish(seconds)))
@@ -26,7 +26,7 @@ async def serving(composition: Composition) -> AsyncGenerator[MemoryPeer]:
         service.end(stop)
         connection.close()
 
-    async with alive(composition) as engine:
+    async with entered_lifespans(composition) as engine:
         connection = Connection(composition, transport)
         connection.attach(engine)
         service.begin(stop)

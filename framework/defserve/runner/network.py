@@ -16,7 +16,7 @@ from defserve.limits import Limits
 from defserve.runner.address import SECURE, Address
 from defserve.runner.fastpath.deadlines import HEAD_BYTES, lasting, with_deadlines
 from defserve.runner.sockets import BACKLOG, bound
-from defserve.runner.switch_interval import short_turns
+from defserve.runner.switch_interval import lowered_switch_interval
 
 if TYPE_CHECKING:
     import uvicorn
@@ -38,7 +38,7 @@ class NetworkOptions:
     trusted_proxy: bool = False
 
 
-class Ending(Protocol):
+class EndHandler(Protocol):
     """Who sees to an end. `over` is set by whoever listens: it is called when nobody has to be listened to any more."""
 
     over: Callable[[float], None]
@@ -48,7 +48,7 @@ class Ending(Protocol):
         ...
 
 
-class Listening(Protocol):
+class NetworkListener(Protocol):
     """What becomes of a listener: its exit code, once it has run."""
 
     code: int
@@ -66,7 +66,7 @@ def listen(
     address: Address,
     options: NetworkOptions,
     limits: Limits,
-    ending: Ending,
+    ending: EndHandler,
     inherited: list[socket.socket] | None = None,
 ) -> int:
     """Serve until a signal or a client ends it; the exit code. `inherited` sockets are bound to the address already."""
@@ -74,7 +74,7 @@ def listen(
     ending.over = listener.leave
     with bound(address) if inherited is None else nullcontext(inherited) as sockets:
         try:
-            with short_turns(limits.threads):
+            with lowered_switch_interval(limits.threads):
                 listener.run(sockets)
         except SystemExit:  # a lifespan failed; uvicorn has said why
             return FAILED
@@ -83,7 +83,7 @@ def listen(
 
 def make_listener(
     app: Any, address: Address, options: NetworkOptions, limits: Limits, end: Callable[[], None]
-) -> Listening:
+) -> NetworkListener:
     """A `uvicorn.Server` that hurries its peers and ends with our exit codes. Raises UsageError without uvicorn.
 
     `end` is called at the first signal, on the loop; it is for whoever hears it to call `leave`.

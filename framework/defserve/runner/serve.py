@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from defserve.core.composition import Composition
 from defserve.errors import UsageError
 from defserve.runner.connection import Connection
-from defserve.runner.switch_interval import short_turns
-from defserve.transports.stdio import Stdio
+from defserve.runner.switch_interval import lowered_switch_interval
+from defserve.transports.stdio import StdioTransport
 
 if TYPE_CHECKING:
     import asyncio
 
 INTERRUPTED = 130
 PATIENCE = 0.05
-DEAF = 1.0
-LOOK = 0.25
+STUCK_LOOP_SECONDS = 1.0
+POLL_SECONDS = 0.25
 END_SECONDS = 1.0
 ADDRESSES = {"stdio": "stdio:"}
 
@@ -39,12 +39,12 @@ class StdioService:
 
     def __init__(self, composition: Composition) -> None:
         self.composition = composition
-        self.transport = Stdio(composition.limits.message)
+        self.transport = StdioTransport(composition.limits.message)
         self.connection = Connection(composition, self.transport)
         self.exit_code = 0
         self._stopper: Stopper | None = None
         self._seconds: float | None = None
-        self._is_deaf = False
+        self._defers_signals = False
         self._early: list[int] = []
 
     def run(self) -> int:
@@ -92,24 +92,24 @@ class StdioService:
                 return False
             if frames:
                 # A signal must not cut a message in two.
-                self._is_deaf = True
+                self._defers_signals = True
                 self.connection.received(frames)
-                self._is_deaf = bool(self.connection.waiting)
-                if self._early and not self._is_deaf:
+                self._defers_signals = bool(self.connection.waiting)
+                if self._early and not self._defers_signals:
                     raise _Stop(_code(self._early[0]))
                 answered = True
             elif answered:
                 break
         # Somebody is there who has to be told, and maybe answered: that takes the loop.
-        self._is_deaf = True
+        self._defers_signals = True
         return True
 
     def _interrupt_prelude(self, number: int, frame: Any) -> None:
-        if not self._is_deaf:
+        if not self._defers_signals:
             raise _Stop(_code(number))
         self._early.append(number)
-        seconds = DEAF if number == signal.SIGINT else self.composition.limits.drain
-        _end_unless(lambda: not self._is_deaf, seconds, _code(number))
+        seconds = STUCK_LOOP_SECONDS if number == signal.SIGINT else self.composition.limits.drain
+        _end_unless(lambda: not self._defers_signals, seconds, _code(number))
 
     # -- the loop ----------------------------------------------------------------------------------------
 
@@ -123,10 +123,10 @@ class StdioService:
             stop.listen()
             if self._seconds is not None:
                 stop.drain(self._seconds)
-            self._is_deaf = False
+            self._defers_signals = False
             for number in self._early:
                 stop.hear(number)
-            with short_turns(self.composition.limits.threads):
+            with lowered_switch_interval(self.composition.limits.threads):
                 loop.run_until_complete(self._main(loop, stop))
         except asyncio.CancelledError:
             pass  # a signal cut the lifespan short
@@ -137,13 +137,13 @@ class StdioService:
     async def _main(self, loop: asyncio.AbstractEventLoop, stop: Stopper) -> None:
         import asyncio
 
-        from defserve.runner.life import alive, leave
+        from defserve.runner.lifespans import entered_lifespans, leave
 
         limits = self.composition.limits
         stop.main = asyncio.current_task()
         minder = loop.create_task(self._mind_the_peer(stop)) if self.composition.has_lifespan else None
         try:
-            async with alive(self.composition) as engine:
+            async with entered_lifespans(self.composition) as engine:
                 if minder is not None:
                     minder.cancel()
                 stop.serving = True
@@ -169,12 +169,12 @@ class StdioService:
         import asyncio
 
         while not self.transport.abandoned:  # noqa: ASYNC110 - a pipe that is not read tells nobody
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_SECONDS)
         await asyncio.sleep(self.composition.limits.drain)
-        stop.cut_short(DEAF)
+        stop.cut_short(STUCK_LOOP_SECONDS)
 
     async def _finish(self, seconds: float) -> None:
-        from defserve.runner.life import drain
+        from defserve.runner.lifespans import drain
 
         await drain(self.connection, seconds)
         self.composition.service.end(self.stop)
@@ -220,8 +220,8 @@ class Stopper:
 
     def give(self, seconds: float) -> None:
         """What is left to do may take so long."""
-        self.loop.call_later(seconds, self.cut_short, DEAF)
-        _end_unless(lambda: self.finished, seconds + DEAF, self.exit_code)
+        self.loop.call_later(seconds, self.cut_short, STUCK_LOOP_SECONDS)
+        _end_unless(lambda: self.finished, seconds + STUCK_LOOP_SECONDS, self.exit_code)
 
     @property
     def exit_code(self) -> int:
@@ -231,7 +231,7 @@ class Stopper:
         # Runs beside the loop's own handler, which a loop that is stuck never comes to.
         self._sent += 1
         sent, interrupt = self._sent, number == signal.SIGINT
-        seconds = DEAF if interrupt or self._heard < sent - 1 else self.composition.limits.drain
+        seconds = STUCK_LOOP_SECONDS if interrupt or self._heard < sent - 1 else self.composition.limits.drain
         _end_unless(lambda: self._heard >= sent or self.finished, seconds, INTERRUPTED if interrupt else 0)
 
     def drain(self, seconds: float) -> None:
@@ -263,7 +263,7 @@ class Stopper:
     def _stop(self) -> None:
         self._heard = self._sent
         if not self.serving:
-            self.cut_short(DEAF if self.over.is_set() else self.composition.limits.drain)
+            self.cut_short(STUCK_LOOP_SECONDS if self.over.is_set() else self.composition.limits.drain)
         elif self.over.is_set() and not self._again.done():
             self._again.set_result(None)
         self.over.set()

@@ -14,7 +14,7 @@ SHORTEST = 0.0001
 
 
 @contextmanager
-def short_turns(threads: int) -> Generator[None]:
+def lowered_switch_interval(threads: int) -> Generator[None]:
     """For a process that is ours: the turns of all worker threads together take `ROUND` seconds at most."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, max(ROUND / threads, SHORTEST)))

@@ -11,7 +11,7 @@ from defserve.protocols.mcp.failures import ERROR_KEY
 from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, CLIENT_KEY, VERSION_KEY
 from defserve.protocols.mcp.versions import STATELESS_VERSIONS
 from defserve.serving.openapi.document import openapi
-from defserve.transports.http.rest import Failed, RestRules
+from defserve.transports.http.rest import RestFailure, RestRules
 from defserve.version import VERSION
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_object
@@ -60,9 +60,9 @@ def _value(result: Params, scalar: Params | None) -> Any:
     if result.get("isError"):
         meta: Params = result.get("_meta") or {}
         detail: Params = meta.get(ERROR_KEY) or {}
-        raise Failed(str(detail.get("error_type", "tool_error")), tool_error(result).message, detail)
+        raise RestFailure(str(detail.get("error_type", "tool_error")), tool_error(result).message, detail)
     if result.get("resultType", "complete") != "complete":
-        raise Failed("input_required", "this tool asks its caller something, and here nobody can be asked")
+        raise RestFailure("input_required", "this tool asks its caller something, and here nobody can be asked")
     if "structuredContent" in result:
         return result["structuredContent"]
     blocks: list[Params] = result.get("content") or []
@@ -71,7 +71,7 @@ def _value(result: Params, scalar: Params | None) -> Any:
     return blocks or None
 
 
-def _failure(error: Params, name: str) -> Failed:
+def _failure(error: Params, name: str) -> RestFailure:
     given: Any = error.get("data")
     detail: Params = given if is_object(given) else {}
-    return Failed(str(detail.get("error_type", "internal_error")), str(error.get("message")), detail)
+    return RestFailure(str(detail.get("error_type", "internal_error")), str(error.get("message")), detail)

@@ -9,23 +9,23 @@ from defserve.auth.principals import Principal
 from defserve.limits import Limits
 from defserve.wire.messages import Id, Message, Request
 
-Begun: TypeAlias = Coroutine[Any, Any, None] | tuple[bytes, int | None]
+BegunCall: TypeAlias = Coroutine[Any, Any, None] | tuple[bytes, int | None]
 """What is left to run of a call, or its reply and the code of it, if it is an error."""
 
 
-class Conversation(Protocol):
+class TransportSession(Protocol):
     """A session of the runner's, as far as a transport needs to know it."""
 
     @property
     def in_flight(self) -> Mapping[Id, object]: ...
     def receive(self, data: bytes | None, envelope: object | None = None) -> bool: ...
     def take(self, message: Message | list[Message], envelope: object | None = None) -> bool: ...
-    def begin(self, request: Request, envelope: object | None = None) -> Begun: ...
+    def begin(self, request: Request, envelope: object | None = None) -> BegunCall: ...
     def cancel(self, id: Id) -> None: ...
     def close(self) -> None: ...
 
 
-class Desk(Protocol):
+class SessionProvider(Protocol):
     """What a network transport asks of the runner."""
 
     limits: Limits
@@ -47,7 +47,7 @@ class Desk(Protocol):
         """Serve no more."""
         ...
 
-    def open(self, outlet: Callable[[Any], None], *, principal: Principal, counted: bool) -> Conversation:
+    def open(self, outlet: Callable[[Any], None], *, principal: Principal, counted: bool) -> TransportSession:
         """A new conversation. Raises LimitExceeded when there are too many; one that is not `counted` is short."""
         ...
 

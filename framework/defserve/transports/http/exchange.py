@@ -10,14 +10,14 @@ from defserve.auth.principals import Principal
 from defserve.core.stepping import rest
 from defserve.transports.http import sse_format
 from defserve.transports.http.headers import Headers
-from defserve.transports.outbox import STALL, Outbox, Sent
+from defserve.transports.outbox import STALL, ClientOutbox, OutboundMessage
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 HeaderList: TypeAlias = Iterable[tuple[bytes, bytes]]
 
-Refusal: TypeAlias = Callable[[int, str], dict[str, Any] | None]
+RefusalData: TypeAlias = Callable[[int, str], dict[str, Any] | None]
 """A code and a text to the `data` of the error that says both, if it has any."""
 
 # Where the state of a scope names a server that is `Direct`.
@@ -49,7 +49,7 @@ class Direct(Protocol):
         ...
 
 
-class Exchange(Outbox):
+class Exchange(ClientOutbox):
     """A request and the response to it. `push` may be called at any time; what is pushed is written in order.
 
     `prefers_events` is None until it is known in which form an answer may come. `version` is what a header says;
@@ -75,7 +75,7 @@ class Exchange(Outbox):
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, *, principal: Principal, refusal: Refusal | None
+        self, scope: Scope, receive: Receive, send: Send, *, principal: Principal, refusal: RefusalData | None
     ) -> None:
         super().__init__()
         self.principal, self.refusal = principal, refusal
@@ -93,7 +93,7 @@ class Exchange(Outbox):
 
     # -- what the runner says ----------------------------------------------------------------------------
 
-    def push(self, message: Sent, id: str | None = None) -> None:
+    def push(self, message: OutboundMessage, id: str | None = None) -> None:
         """A message that belongs to this request; the one that answers it is the last."""
         if self.finished:
             if message.taken is not None:
@@ -187,7 +187,7 @@ class Exchange(Outbox):
             pass
 
     @property
-    def only(self) -> Sent | None:
+    def only(self) -> OutboundMessage | None:
         """The answer, if nothing has to go before it."""
         alone = self.unread[0].message if self.finished and len(self.unread) == 1 else None
         return alone if alone is not None and alone.answers else None

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from defserve.transports.http.answering import CLIENT_LEFT, Lone, absorb, reading, to_its_course
+from defserve.transports.http.answering import CLIENT_LEFT, SingleResponse, absorb, reading, route_message
 from defserve.transports.http.exchange import Exchange, HeaderList, Scope
 from defserve.transports.http.headers import is_json
-from defserve.transports.outbox import Answer
-from defserve.transports.session_provider import Desk
+from defserve.transports.outbox import CompleteReply
+from defserve.transports.session_provider import SessionProvider
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import excess, is_object
 from defserve.wire.messages import Params, Request
@@ -58,12 +58,12 @@ class RestRules:
     """The OpenAPI document of listed tools, served below a path."""
     value: Callable[[str, Params], Any]
     """What a tool gave back, from its result. Raises Failed."""
-    failure: Callable[[Params, str], Failed]
+    failure: Callable[[Params, str], RestFailure]
     """A JSON-RPC error in answer to a call of a tool, in words."""
     scopes: Callable[[str], Sequence[str]]
 
 
-class Failed(Exception):
+class RestFailure(Exception):
     """A call that came to nothing: the kind of failure, the words for it, and what else there is to know."""
 
     def __init__(self, kind: str, message: str, detail: Mapping[str, Any] | None = None) -> None:
@@ -83,11 +83,11 @@ class Failed(Exception):
         return [(b"retry-after", b"%d" % (wait // 1000 + 1))] if isinstance(wait, int) else []
 
 
-class Rest:
+class RestMount:
     """The mount: which paths are its own, and how they are answered."""
 
-    def __init__(self, desk: Desk, rules: RestRules, base: str) -> None:
-        self.desk, self.rules, self.base = desk, rules, base
+    def __init__(self, provider: SessionProvider, rules: RestRules, base: str) -> None:
+        self.provider, self.rules, self.base = provider, rules, base
         self.challenge: Challenge | None = None
 
     def route(self, path: str, root: str) -> Methods | None:
@@ -129,14 +129,14 @@ class Rest:
             if "error" in reply:
                 raise self.rules.failure(reply["error"], name)
             body = encode({"result": self.rules.value(name, reply["result"])})
-        except Failed as failed:
+        except RestFailure as failed:
             await exchange.respond(failed.status, failed.body(), failed.headers())
             return
         await exchange.respond(200, body)
 
     async def _arguments(self, exchange: Exchange) -> Params | None:
         """The body, an object; None when it was answered already or its client left. Raises Failed."""
-        limits = self.desk.limits
+        limits = self.provider.limits
         try:
             body = await exchange.body(limits.message, limits.body)
         except TimeoutError:
@@ -155,26 +155,26 @@ class Rest:
         try:
             found: Any = from_json(body, allow_inf_nan=False) if body.strip() else {}
         except ValueError as error:
-            raise Failed("invalid_arguments", f"the body is not JSON: {error}") from None
+            raise RestFailure("invalid_arguments", f"the body is not JSON: {error}") from None
         problem = excess(found, limits.depth, limits.keys)
         if problem is not None or not is_object(found):
-            raise Failed("invalid_arguments", problem or "the body has to be an object: the arguments by name")
+            raise RestFailure("invalid_arguments", problem or "the body has to be an object: the arguments by name")
         return found
 
     async def _ask(self, exchange: Exchange, request: Request) -> Params | None:
         """The reply to a request that stands alone; None when its client left."""
-        conversation = self.desk.open(to_its_course, principal=exchange.principal, counted=False)
-        course = Lone(self.desk, conversation, exchange, request.id)
+        conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
+        route = SingleResponse(self.provider, conversation, exchange, request.id)
         try:
-            begun = conversation.begin(request, course)
+            begun = conversation.begin(request, route)
             if isinstance(begun, tuple):
-                course.push(Answer(*begun))
+                route.push(CompleteReply(*begun))
             else:
-                with reading(exchange, course):
+                with reading(exchange, route):
                     await begun
                     await absorb()
         finally:
-            course.over()
+            route.over()
         answers = [item.message for item in exchange.unread if item.message.answers]
         exchange.unread.clear()
         exchange.finished = False
@@ -183,4 +183,4 @@ class Rest:
 
 async def _refuse(exchange: Exchange, status: int, kind: str, text: str) -> None:
     close = [(b"connection", b"close")] if status in (408, 413) else []
-    await exchange.respond(status, Failed(kind, text).body(), close)
+    await exchange.respond(status, RestFailure(kind, text).body(), close)

@@ -6,31 +6,31 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-from defserve.transports.http.web_session import WebSession
+from defserve.transports.http.session import HttpSession
 
 # How often to look for sessions that idle: a share of the time they may, within bounds.
 LOOK_SHARE, LOOK_LEAST, LOOK_MOST = 0.25, 0.01, 60.0
 
 
-class Sessions:
+class HttpSessions:
     """The sessions of one endpoint, by id. Those that idle end by themselves."""
 
     def __init__(self, idle: float) -> None:
         self.idle = idle
-        self._open: dict[str, WebSession] = {}
+        self._open: dict[str, HttpSession] = {}
         self._look: asyncio.TimerHandle | None = None
 
-    def __iter__(self) -> Iterator[WebSession]:
+    def __iter__(self) -> Iterator[HttpSession]:
         return iter(list(self._open.values()))
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, web: WebSession) -> None:
+    def add(self, web: HttpSession) -> None:
         self._open[web.id] = web
         self._look_later()
 
-    def find(self, id: str, principal: str) -> WebSession | None:
+    def find(self, id: str, principal: str) -> HttpSession | None:
         """The session of this id, if it is this principal's and has not idled for too long."""
         web = self._open.get(id)
         # Somebody else's session is no session: an id is never authority.
@@ -43,7 +43,7 @@ class Sessions:
         web.used = now
         return web
 
-    def end(self, web: WebSession) -> None:
+    def end(self, web: HttpSession) -> None:
         """Forget a session and everything that was kept for it."""
         if self._open.pop(web.id, None) is not None:
             web.close()

@@ -12,12 +12,12 @@ from pydantic_core import from_json
 
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
-from defserve.transports.http.answering import Lone, answer, reading, run, stream, to_its_course
-from defserve.transports.http.exchange import Exchange, HeaderList, Refusal
+from defserve.transports.http.answering import SingleResponse, answer, reading, route_message, run, stream
+from defserve.transports.http.exchange import Exchange, HeaderList, RefusalData
 from defserve.transports.http.headers import NAMED_BY, accepts, param_mismatch, routing_mismatch
-from defserve.transports.http.sessions import Sessions
-from defserve.transports.http.web_session import Stream, WebSession
-from defserve.transports.session_provider import Conversation, Desk
+from defserve.transports.http.session import HttpSession, ResponseStream
+from defserve.transports.http.sessions import HttpSessions
+from defserve.transports.session_provider import SessionProvider, TransportSession
 from defserve.wire.codec import INVALID_REQUEST, decode, encode
 from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Request
 
@@ -28,7 +28,7 @@ SPOKEN = (Request, Notification)
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class HttpRules:
     """What the transport has to know of the protocol: its versions, where a request names one, and odd cases."""
 
     handshake_versions: tuple[str, ...]
@@ -40,22 +40,22 @@ class Rules:
     batch_versions: frozenset[str] = frozenset()
     scopes: Callable[[str], Sequence[str]] = field(default=lambda name: ())
     param_headers: Callable[[Any], Mapping[tuple[str, ...], str]] = field(default=lambda name: {})
-    refusal: Refusal | None = None
+    refusal: RefusalData | None = None
 
 
 class Streamable:
     """One endpoint: POST in both eras, GET and DELETE for sessions."""
 
-    def __init__(self, desk: Desk, rules: Rules) -> None:
-        self.desk, self.rules = desk, rules
-        self.sessions = Sessions(desk.limits.idle)
+    def __init__(self, provider: SessionProvider, rules: HttpRules) -> None:
+        self.provider, self.rules = provider, rules
+        self.sessions = HttpSessions(provider.limits.idle)
         self.challenge: Callable[[Exchange, Sequence[str]], Awaitable[None]] | None = None
 
     # -- POST --------------------------------------------------------------------------------------------
 
     def post(self, exchange: Exchange, body: bytes) -> Awaitable[None] | None:
         """Take a message; what is left to await, if anything is. A call that never waits is answered on return."""
-        limits = self.desk.limits
+        limits = self.provider.limits
         message = decode(body, depth=limits.depth, keys=limits.keys)
         if not isinstance(message, Request):
             return self._take_other(exchange, message)
@@ -112,9 +112,9 @@ class Streamable:
         problem = self._envelope_problem(exchange, request)
         if problem is not None:
             return refuse(exchange, 400, *problem, request.id)
-        conversation = self.desk.open(to_its_course, principal=exchange.principal, counted=False)
-        course = Lone(self.desk, conversation, exchange, request.id)
-        return run(exchange, course, conversation.begin(request, course))
+        conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
+        route = SingleResponse(self.provider, conversation, exchange, request.id)
+        return run(exchange, route, conversation.begin(request, route))
 
     def _envelope_problem(self, exchange: Exchange, request: Request) -> tuple[int, str] | None:
         rules, method, params = self.rules, request.method, request.params
@@ -138,35 +138,35 @@ class Streamable:
         if request.method == self.rules.opening:
             return self._open(exchange, request)
         web = self._session(exchange)
-        if not isinstance(web, WebSession):
+        if not isinstance(web, HttpSession):
             return web
-        course = Stream(web, exchange)
-        return run(exchange, course, web.conversation.begin(request, course))
+        route = ResponseStream(web, exchange)
+        return run(exchange, route, web.conversation.begin(request, route))
 
     async def _take(self, exchange: Exchange, message: Message | list[Message]) -> None:
         web = self._session(exchange)
-        if not isinstance(web, WebSession):
+        if not isinstance(web, HttpSession):
             await web
             return
         if isinstance(message, list) and web.version not in self.rules.batch_versions:
             text = "Invalid request: batches are not part of this protocol version"
             await refuse(exchange, 400, INVALID_REQUEST, text)
             return
-        course = Stream(web, exchange)
-        web.conversation.take(message, course)
+        route = ResponseStream(web, exchange)
+        web.conversation.take(message, route)
         if isinstance(message, list):
-            await answer(exchange, course)
+            await answer(exchange, route)
         else:
             await exchange.respond(202)
 
     async def _open(self, exchange: Exchange, request: Request) -> None:
-        web = WebSession(secrets.token_urlsafe(24), exchange.principal.id)
+        web = HttpSession(secrets.token_urlsafe(24), exchange.principal.id)
         try:
             web.conversation = self._conversation(web, exchange.principal)
         except LimitExceeded as error:
             await refuse(exchange, 503, INTERNAL_ERROR, error.message, request.id, [(b"retry-after", b"1")])
             return
-        web.conversation.take(request, Stream(web, exchange))
+        web.conversation.take(request, ResponseStream(web, exchange))
         try:
             while not exchange.finished:
                 await exchange.wait()
@@ -185,14 +185,14 @@ class Streamable:
         self.sessions.add(web)
         await exchange.respond(200, reply.data, [(b"mcp-session-id", web.id.encode())])
 
-    def _conversation(self, web: WebSession, principal: Principal) -> Conversation:
+    def _conversation(self, web: HttpSession, principal: Principal) -> TransportSession:
         try:
-            return self.desk.open(web.outlet, principal=principal, counted=True)
+            return self.provider.open(web.outlet, principal=principal, counted=True)
         except LimitExceeded:
             self.sessions.end_idle()
-            return self.desk.open(web.outlet, principal=principal, counted=True)
+            return self.provider.open(web.outlet, principal=principal, counted=True)
 
-    def _session(self, exchange: Exchange) -> WebSession | Awaitable[None]:
+    def _session(self, exchange: Exchange) -> HttpSession | Awaitable[None]:
         """The session a request belongs to, or the refusal to be awaited."""
         id, version = exchange.headers.get("mcp-session-id"), exchange.version
         if id is None:
@@ -216,7 +216,7 @@ class Streamable:
             )
             return
         web = self._session(exchange)
-        if not isinstance(web, WebSession):
+        if not isinstance(web, HttpSession):
             await web
             return
         last = exchange.headers.get("last-event-id")
@@ -226,22 +226,22 @@ class Streamable:
                 text = "Invalid request: nothing to resume after this Last-Event-ID"
                 await refuse(exchange, 404, INVALID_REQUEST, text)
                 return
-            course, missed = resumed
+            route, missed = resumed
         else:
-            course, missed = web.standalone, b""
+            route, missed = web.standalone, b""
             if web.standalone.is_read:
                 await refuse(exchange, 409, INVALID_REQUEST, "Conflict: this session's stream is already open")
                 return
             web.standalone.attach(exchange)
-        with reading(exchange, course):
-            await stream(exchange, course, missed)
+        with reading(exchange, route):
+            await stream(exchange, route, missed)
 
     async def delete(self, exchange: Exchange) -> None:
         if exchange.version in self.rules.stateless_versions:
             await exchange.respond(405, headers=[(b"allow", b"POST")])
             return
         web = self._session(exchange)
-        if not isinstance(web, WebSession):
+        if not isinstance(web, HttpSession):
             await web
             return
         self.sessions.end(web)

@@ -14,7 +14,7 @@ from defserve.runner.connection import Connection
 from defserve.runner.engine import AsyncioEngine
 
 
-class Life:
+class LoopLifetime:
     """One loop's engine and entered lifespans, shared by everything that serves the composition there."""
 
     def __init__(self, engine: AsyncioEngine) -> None:
@@ -48,21 +48,21 @@ class Life:
 
 
 @asynccontextmanager
-async def alive(composition: Composition) -> AsyncGenerator[AsyncioEngine]:
+async def entered_lifespans(composition: Composition) -> AsyncGenerator[AsyncioEngine]:
     """Enter every extension's lifespan, once however often the server is served on this loop; give its engine."""
     loop = asyncio.get_running_loop()
-    life = composition.lives.get(loop)
-    if not isinstance(life, Life):
-        life = composition.lives[loop] = Life(AsyncioEngine(composition.limits.threads))
-    life.users += 1
+    lifetime = composition.lives.get(loop)
+    if not isinstance(lifetime, LoopLifetime):
+        lifetime = composition.lives[loop] = LoopLifetime(AsyncioEngine(composition.limits.threads))
+    lifetime.users += 1
     try:
-        await life.start(composition)
-        yield life.engine
+        await lifetime.start(composition)
+        yield lifetime.engine
     finally:
-        life.users -= 1
-        if life.users == 0:
+        lifetime.users -= 1
+        if lifetime.users == 0:
             del composition.lives[loop]
-            await life.end(composition.limits.farewell)
+            await lifetime.end(composition.limits.farewell)
 
 
 async def drain(connection: Connection, seconds: float) -> None:

@@ -11,14 +11,14 @@ from defserve.core.extension import Outgoing
 from defserve.core.service import Stop
 from defserve.core.session import Session
 from defserve.limits import Limits
-from defserve.runner.connection import Caller
+from defserve.runner.connection import PeerIdentity
 from defserve.runner.engine import AsyncioEngine
-from defserve.runner.life import alive, finish
+from defserve.runner.lifespans import entered_lifespans, finish
 
 SPARE = 64
 
 
-class WebDesk:
+class WebSessions:
     """Opens conversations. Starts with the first request where nobody says when to start, as in a mounted app."""
 
     def __init__(self, composition: Composition) -> None:
@@ -64,7 +64,7 @@ class WebDesk:
 
         service.begin(stop)
         try:
-            async with alive(self.composition) as engine:
+            async with entered_lifespans(self.composition) as engine:
                 self._engine = engine
                 service.ready()
                 ready.set_result(None)
@@ -125,7 +125,7 @@ class WebDesk:
             self._over.set()
             await keeper
 
-    def open(self, outlet: Callable[[Outgoing], None], *, principal: Caller, counted: bool) -> Session:
+    def open(self, outlet: Callable[[Outgoing], None], *, principal: PeerIdentity, counted: bool) -> Session:
         """A new conversation. Raises LimitExceeded when there are too many."""
         spare = self._spare
         if not counted and spare and spare[-1].identity is principal:

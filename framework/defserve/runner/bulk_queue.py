@@ -14,7 +14,7 @@ INSIDE_BYTES = 16 * 1024
 Write: TypeAlias = Callable[[Outgoing, Callable[[], None]], None]
 
 
-class Bulk:
+class BulkQueue:
     """Waits in order. How much of it a call may have waiting is for whoever sends it to decide, by `Outgoing.taken`."""
 
     __slots__ = ("waiting", "_inside")

@@ -10,40 +10,40 @@ from typing import Any
 from defserve.stores.events import EventStore, Gap, Kind, MemoryEvents
 from defserve.transports.http import sse_format
 from defserve.transports.http.exchange import Exchange
-from defserve.transports.outbox import UNREAD, Outbox, Sent
-from defserve.transports.session_provider import Conversation
+from defserve.transports.outbox import UNREAD, ClientOutbox, OutboundMessage
+from defserve.transports.session_provider import TransportSession
 
 RETRY_MS = 1000
 STANDALONE = "standalone"
 
 
-class WebSession:
+class HttpSession:
     """What `Mcp-Session-Id` stands for. Bound to the principal that opened it.
 
     `primed`: its client may be sent away with an event id to come back with (SEP-1699).
     """
 
-    conversation: Conversation
+    conversation: TransportSession
 
     def __init__(self, id: str, principal: str) -> None:
         self.id, self.principal, self.version, self.primed = id, principal, "", False
         self.used, self.readers = time.monotonic(), 0
         self.events: EventStore = MemoryEvents()
-        self.streams: dict[str, Stream] = {}
-        self.standalone = Standalone(self)
+        self.streams: dict[str, ResponseStream] = {}
+        self.standalone = StandaloneStream(self)
         self._made = 0
         self._unread: dict[str, None] = {}
 
     def outlet(self, message: Any) -> None:
         """Send a message where it belongs: to the stream of its request, else to the session's own."""
         stream = message.destination
-        (stream if isinstance(stream, Stream) else self.standalone).push(message)
+        (stream if isinstance(stream, ResponseStream) else self.standalone).push(message)
 
     def name_stream(self) -> str:
         self._made += 1
         return f"call-{self._made}"
 
-    def resume(self, event_id: str, exchange: Exchange) -> tuple[Stream, bytes] | None:
+    def resume(self, event_id: str, exchange: Exchange) -> tuple[ResponseStream, bytes] | None:
         """The stream a client wants to go on with, and what it has missed; None for an id that is not ours."""
         try:
             found = self.events.after(event_id)
@@ -56,7 +56,7 @@ class WebSession:
         stream = self.standalone if name == STANDALONE else self.streams.get(name)
         if stream is None:
             self._unread.pop(name, None)
-            stream = Stream(self, exchange)
+            stream = ResponseStream(self, exchange)
             stream.name, stream.answered = name, True
         stream.resume(exchange)
         return stream, b"".join(sse_format.event(data, id=id) for id, data in missed)
@@ -86,7 +86,7 @@ class WebSession:
         self.events.forget()
 
 
-class Stream:
+class ResponseStream:
     """The messages that belong to one request. Outlives the HTTP response that carries them."""
 
     __slots__ = ("web", "name", "exchange", "answered", "_first")
@@ -95,13 +95,13 @@ class Stream:
     statuses: Mapping[int, int] = {}
     exchange: Exchange | None
 
-    def __init__(self, web: WebSession, exchange: Exchange | None) -> None:
+    def __init__(self, web: HttpSession, exchange: Exchange | None) -> None:
         self.web, self.exchange = web, exchange
         # A stream without a name was never told to the client, which so cannot come back for it.
         self.name, self.answered = "", False
         self._first = b""
 
-    def push(self, message: Sent) -> None:
+    def push(self, message: OutboundMessage) -> None:
         self.answered = self.answered or message.answers
         id = self._kept(message) if self.name and message.data else None
         if self.is_read:
@@ -115,13 +115,13 @@ class Stream:
         """Whether a response is under way that can still carry more."""
         return self.exchange is not None and not (self.exchange.gone or self.exchange.finished)
 
-    def _left_unread(self, message: Sent, id: str | None) -> None:
+    def _left_unread(self, message: OutboundMessage, id: str | None) -> None:
         if message.answers and self.name:
             self.web.answered_unread(self.name)
         if message.taken is not None:
             message.taken()
 
-    def _kept(self, message: Sent) -> str:
+    def _kept(self, message: OutboundMessage) -> str:
         kind: Kind = "message"
         if message.answers:
             kind = "result"
@@ -199,19 +199,19 @@ class Stream:
         """A stream outlives its request: there is nothing to end."""
 
 
-class Standalone(Stream):
+class StandaloneStream(ResponseStream):
     """The messages that belong to no request. They wait, within bounds, until the client asks for them."""
 
     __slots__ = ("_waiting",)
 
-    def __init__(self, web: WebSession) -> None:
+    def __init__(self, web: HttpSession) -> None:
         super().__init__(web, None)
         self.name = STANDALONE
-        self._waiting: Outbox | None = None
+        self._waiting: ClientOutbox | None = None
 
-    def _left_unread(self, message: Sent, id: str | None) -> None:
+    def _left_unread(self, message: OutboundMessage, id: str | None) -> None:
         if self._waiting is None:
-            self._waiting = Outbox()
+            self._waiting = ClientOutbox()
         self._waiting.keep(message, id)
 
     def attach(self, exchange: Exchange) -> None:
@@ -232,7 +232,7 @@ class Standalone(Stream):
 
     def detach(self, exchange: Exchange) -> None:
         if self.exchange is exchange and exchange.unread:
-            later, self._waiting = self._waiting, Outbox()
+            later, self._waiting = self._waiting, ClientOutbox()
             for item in (*exchange.unread, *(later.unread if later is not None else ())):
                 self._waiting.keep(item.message, item.id)
             exchange.unread.clear()
