@@ -1,4 +1,4 @@
-"""The walk of a call: the files of the package that one `tools/call` visits, from its bytes to the author's function."""
+"""The walk of a call: which files of the package one `tools/call` visits, from its bytes to the reply's."""
 
 from __future__ import annotations
 

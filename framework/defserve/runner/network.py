@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.runner.address import SECURE, Address
-from defserve.runner.fastpath.deadlines import HEAD_BYTES, lasting, with_deadlines
+from defserve.runner.fastpath.deadlines import HEAD_BYTES
+from defserve.runner.fastpath.install import Fit, install
 from defserve.runner.sockets import BACKLOG, bound
 from defserve.runner.switch_interval import lowered_switch_interval
 
 if TYPE_CHECKING:
     import uvicorn
+
+log = logging.getLogger("defserve")
 
 INTERRUPTED = 130
 FAILED = 1
@@ -131,12 +136,20 @@ def make_listener(
 
     config = uvicorn.Config(app, **_settings(address, options, limits))
     _load(config, options)
-    config.http_protocol_class = with_deadlines(config.http_protocol_class, limits)
-    if config.ws_protocol_class is not None:
-        config.ws_protocol_class = lasting(config.ws_protocol_class)
-    elif address.scheme in ("ws", "wss"):
+    if config.ws_protocol_class is None and address.scheme in ("ws", "wss"):
         raise _missing(f"serving on {address} needs websockets, which is not installed")
+    _tell(install(config, limits), options)
     return Listener(config)
+
+
+def _tell(fit: Fit, options: NetworkOptions) -> None:
+    """Say what does not fit this uvicorn. Whoever chose a parser knows that it has no fast path."""
+    if fit.fast_path and options.parser != "h11":
+        log.warning("serving without the fast path: %s", fit.fast_path)
+    if fit.deadlines:
+        log.warning("serving without deadlines for request heads and slow readers: %s", fit.deadlines)
+    if fit.websockets:
+        log.warning("serving WebSockets that end with the first signal: %s", fit.websockets)
 
 
 def _missing(text: str) -> UsageError:
@@ -157,6 +170,8 @@ def _load(config: uvicorn.Config, options: NetworkOptions) -> None:
 def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "http": options.parser,
+        # Older versions of uvicorn choose the websockets library's own server, which tells nobody how far a socket is.
+        "ws": "websockets-sansio" if find_spec("websockets") else "auto",
         "lifespan": "on",
         "access_log": False,
         # Else a request that came while another was answered begins with what that one has set.

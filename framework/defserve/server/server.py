@@ -42,8 +42,8 @@ if TYPE_CHECKING:
         ResourceFields,
         ServerFields,
         ToolFields,
-        WebFields,
     )
+    from defserve.serving.options import WebFields
     from defserve.stores.store import Store
     from defserve.transports.http.app import HttpApp
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from defserve.auth import Auth
     from defserve.protocols.mcpx.extension import MCPX
     from defserve.protocols.mcpx.participant import Participant
-    from defserve.server.options import WebFields
+    from defserve.serving.options import WebFields
 
 
 class Served(Protocol):

@@ -15,7 +15,7 @@ from defserve.protocols.mgp.extension import MGP
 from defserve.runner.address import Address
 from defserve.runner.network import NetworkOptions, listen
 from defserve.runner.web_sessions import WebSessions
-from defserve.server.options import WebFields
+from defserve.serving.options import WebFields
 from defserve.transports.http.app import HttpApp, HttpOptions
 from defserve.transports.http.rest import RestRules
 from defserve.transports.http.streamable import HttpRules

@@ -9,7 +9,8 @@ from functools import lru_cache, partial
 from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.options import Auth, Denied
 from defserve.auth.principals import LOCAL, Principal, anonymous
-from defserve.transports.http.exchange import Exchange, Head, Receive, Scope, Send
+from defserve.transports.asgi import Receive, RequestHead, Scope, Send
+from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.gate import Gate
 from defserve.transports.http.headers import Headers, accepts, is_json, prefers_events, routing
 from defserve.transports.http.rest import RestMount, RestRules
@@ -255,7 +256,7 @@ class HttpApp:
         await refuse(exchange, 406, INVALID_REQUEST, text)
         return False
 
-    def _note(self, head: Head, exchange: Exchange, prefers_events: bool) -> None:
+    def _note(self, head: RequestHead, exchange: Exchange, prefers_events: bool) -> None:
         """Whoever sends the same head again is let in, and to the same place."""
         noted: Noted = self._routes[self.endpoint], exchange.headers, exchange.version, exchange.routing, prefers_events
         head.note = noted

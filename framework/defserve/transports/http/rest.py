@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
+from defserve.transports.asgi import HeaderList, Scope
 from defserve.transports.http.answering import CLIENT_LEFT, SingleResponse, absorb, reading, route_message
-from defserve.transports.http.exchange import Exchange, HeaderList, Scope
+from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.headers import is_json
 from defserve.transports.outbox import CompleteReply
 from defserve.transports.session_provider import SessionProvider

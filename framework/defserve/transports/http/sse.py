@@ -7,9 +7,10 @@ import secrets
 from urllib.parse import parse_qs
 
 from defserve.errors import LimitExceeded
+from defserve.transports.asgi import Scope
 from defserve.transports.http import sse_format
 from defserve.transports.http.answering import SILENCE
-from defserve.transports.http.exchange import Exchange, Scope
+from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.headers import accepts
 from defserve.transports.http.streamable import refuse
 from defserve.transports.outbox import OutboundMessage

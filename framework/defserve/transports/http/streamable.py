@@ -12,8 +12,9 @@ from pydantic_core import from_json
 
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
+from defserve.transports.asgi import HeaderList
 from defserve.transports.http.answering import SingleResponse, answer, reading, route_message, run, stream
-from defserve.transports.http.exchange import Exchange, HeaderList, RefusalData
+from defserve.transports.http.exchange import Exchange, RefusalData
 from defserve.transports.http.headers import NAMED_BY, accepts, param_mismatch, routing_mismatch
 from defserve.transports.http.session import HttpSession, ResponseStream
 from defserve.transports.http.sessions import HttpSessions

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
-from defserve.transports.http.exchange import Receive, Scope, Send
+from defserve.transports.asgi import Receive, Scope, Send
 from defserve.transports.outbox import STALL, ClientOutbox, OutboundMessage
 from defserve.transports.session_provider import SessionProvider, TransportSession
 
