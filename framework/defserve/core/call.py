@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from defserve.core.extension import Outgoing
-from defserve.core.locals import Locals
 from defserve.wire.codec import notification
 from defserve.wire.messages import Id, Params
 
@@ -19,6 +18,27 @@ T = TypeVar("T")
 
 Replied: TypeAlias = tuple[bytes, int | None]
 """A reply, encoded, and its code if it is an error. Empty for a call that was cancelled."""
+
+
+class Locals:
+    """What a call and a session have in common: a place for per-request and per-session things."""
+
+    __slots__ = ("_locals",)
+
+    def __init__(self) -> None:
+        self._locals: dict[type, Any] | None = None
+
+    def local(self, kind: type[T]) -> T:
+        """The instance of `kind` that belongs here."""
+        if self._locals is None:
+            self._locals = {}
+        if kind not in self._locals:
+            self._locals[kind] = kind()
+        return self._locals[kind]
+
+    def peek(self, kind: type[T]) -> T | None:
+        """The instance of `kind` if it was ever made."""
+        return self._locals.get(kind) if self._locals else None
 
 
 class Call(Locals):

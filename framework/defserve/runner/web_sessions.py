@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from defserve.core.composition import Composition
 from defserve.core.extension import Outgoing
 from defserve.core.service import Stop
 from defserve.core.session import Session
+from defserve.core.shaped_session import ReplyShape, ShapedSession
 from defserve.limits import Limits
 from defserve.runner.connection import PeerIdentity
 from defserve.runner.engine import AsyncioEngine
@@ -24,6 +25,7 @@ class WebSessions:
     def __init__(self, composition: Composition) -> None:
         self.composition = composition
         self.limits: Limits = composition.limits
+        self.offer_in = composition.offer_in
         self._engine: AsyncioEngine | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._over: asyncio.Event | None = None
@@ -133,17 +135,18 @@ class WebSessions:
             session.outlet = outlet
             self.composition.short_sessions.add(session)
             return session
+        return Session(self.composition, self._running, outlet, counted=counted, **_about(principal))
+
+    def open_shaped(
+        self, outlet: Callable[[Outgoing], None], *, principal: PeerIdentity, shape: ReplyShape
+    ) -> ShapedSession:
+        """A session for a single request, whose reply `shape` writes."""
+        return ShapedSession(self.composition, self._running, outlet, shape, **_about(principal))
+
+    @property
+    def _running(self) -> AsyncioEngine:
         assert self._engine is not None
-        return Session(
-            self.composition,
-            self._engine,
-            outlet,
-            principal=principal.id,
-            is_local=principal.kind == "local",
-            identity=principal,
-            is_crowd=principal.is_crowd,
-            counted=counted,
-        )
+        return self._engine
 
     def end(self, conversation: Session) -> None:
         """A short conversation is over. The next request of the same caller may have it, if nothing is left in it."""
@@ -154,6 +157,11 @@ class WebSessions:
         self._spare.append(conversation)
         if len(self._spare) > SPARE:
             self._spare.pop(0).close()
+
+
+def _about(principal: PeerIdentity) -> dict[str, Any]:
+    is_local = principal.kind == "local"
+    return {"principal": principal.id, "is_local": is_local, "identity": principal, "is_crowd": principal.is_crowd}
 
 
 def _nothing() -> None:

@@ -10,7 +10,7 @@ from defserve.errors import UsageError
 from defserve.observing.metrics import Metrics
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, VERSION_KEY
-from defserve.protocols.mcp.versions import BATCH_VERSIONS, HANDSHAKE_VERSIONS, PRIMED_VERSIONS, STATELESS_VERSIONS
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, PRIMED_VERSIONS, STATELESS_VERSIONS
 from defserve.protocols.mgp.extension import MGP
 from defserve.runner.address import Address
 from defserve.runner.network import NetworkOptions, listen
@@ -46,7 +46,6 @@ def app_of(provider: WebSessions, mcp: MCP, auth: Auth | None, options: WebField
         version_key=VERSION_KEY,
         capabilities_key=CAPABILITIES_KEY,
         primed_versions=PRIMED_VERSIONS,
-        batch_versions=BATCH_VERSIONS,
         param_headers=mcp.tools.param_headers,
         scopes=mcp.tools.scopes,
         refusal=provider.composition.refusal,

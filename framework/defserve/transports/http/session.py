@@ -26,7 +26,7 @@ class HttpSession:
     conversation: TransportSession
 
     def __init__(self, id: str, principal: str) -> None:
-        self.id, self.principal, self.version, self.primed = id, principal, "", False
+        self.id, self.principal, self.primed = id, principal, False
         self.used, self.readers = time.monotonic(), 0
         self.events: EventStore = MemoryEvents()
         self.streams: dict[str, ResponseStream] = {}
@@ -89,14 +89,14 @@ class HttpSession:
 class ResponseStream:
     """The messages that belong to one request. Outlives the HTTP response that carries them."""
 
-    __slots__ = ("web", "name", "exchange", "answered", "_first")
+    __slots__ = ("session", "name", "exchange", "answered", "_first")
 
     # Errors of this era are told in the body alone.
     statuses: Mapping[int, int] = {}
     exchange: Exchange | None
 
-    def __init__(self, web: HttpSession, exchange: Exchange | None) -> None:
-        self.web, self.exchange = web, exchange
+    def __init__(self, session: HttpSession, exchange: Exchange | None) -> None:
+        self.session, self.exchange = session, exchange
         # A stream without a name was never told to the client, which so cannot come back for it.
         self.name, self.answered = "", False
         self._first = b""
@@ -117,7 +117,7 @@ class ResponseStream:
 
     def _left_unread(self, message: OutboundMessage, id: str | None) -> None:
         if message.answers and self.name:
-            self.web.answered_unread(self.name)
+            self.session.answered_unread(self.name)
         if message.taken is not None:
             message.taken()
 
@@ -129,7 +129,7 @@ class ResponseStream:
             kind = "request"
         elif message.replaces is not None:
             kind = "progress"
-        events = self.web.events
+        events = self.session.events
         id = events.append(self.name, message.data, kind=kind, key=message.replaces)
         if kind == "request":
             message.release = partial(events.release, id)
@@ -144,11 +144,11 @@ class ResponseStream:
 
     def _take_name(self) -> None:
         assert self.exchange is not None
-        self.name = self.web.name_stream()
+        self.name = self.session.name_stream()
         if not self.answered:
-            self.web.streams[self.name] = self
-        if self.web.primed:
-            self._first = sse_format.event(b"", id=self.web.events.mark(self.name), retry=RETRY_MS)
+            self.session.streams[self.name] = self
+        if self.session.primed:
+            self._first = sse_format.event(b"", id=self.session.events.mark(self.name), retry=RETRY_MS)
         for item in self.exchange.unread:
             item.id = self._kept(item.message)
 
@@ -158,11 +158,11 @@ class ResponseStream:
 
     def attached(self) -> None:
         """A response is under way that its client may leave."""
-        self.web.readers += 1
+        self.session.readers += 1
 
     def hang_up(self) -> None:
         """End the response under way: the client comes back for the rest, if its version knows how."""
-        if not self.web.primed or self.answered or not self.is_read:
+        if not self.session.primed or self.answered or not self.is_read:
             return
         # Named at once, so that whatever is said before the response has ended is kept.
         if not self.name:
@@ -183,17 +183,17 @@ class ResponseStream:
 
     def detach(self, exchange: Exchange) -> None:
         """The response has ended."""
-        self.web.readers -= 1
-        self.web.used = time.monotonic()
+        self.session.readers -= 1
+        self.session.used = time.monotonic()
         is_last = self.exchange is exchange
         exchange.take()  # what its client did not stay for
         if is_last:
             self.exchange = None
         if is_last and self.answered and self.name:
             if exchange.gone:
-                self.web.answered_unread(self.name)
+                self.session.answered_unread(self.name)
             else:
-                self.web.answered_read(self.name)
+                self.session.answered_read(self.name)
 
     def over(self) -> None:
         """A stream outlives its request: there is nothing to end."""
@@ -204,8 +204,8 @@ class StandaloneStream(ResponseStream):
 
     __slots__ = ("_waiting",)
 
-    def __init__(self, web: HttpSession) -> None:
-        super().__init__(web, None)
+    def __init__(self, session: HttpSession) -> None:
+        super().__init__(session, None)
         self.name = STANDALONE
         self._waiting: ClientOutbox | None = None
 

@@ -26,41 +26,41 @@ class HttpSessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, web: HttpSession) -> None:
-        self._open[web.id] = web
+    def add(self, session: HttpSession) -> None:
+        self._open[session.id] = session
         self._look_later()
 
     def find(self, id: str, principal: str) -> HttpSession | None:
         """The session of this id, if it is this principal's and has not idled for too long."""
-        web = self._open.get(id)
+        session = self._open.get(id)
         # Somebody else's session is no session: an id is never authority.
-        if web is None or web.principal != principal:
+        if session is None or session.principal != principal:
             return None
         now = time.monotonic()
-        if now - web.used > self.idle and web.is_idle(self.idle):
-            self.end(web)
+        if now - session.used > self.idle and session.is_idle(self.idle):
+            self.end(session)
             return None
-        web.used = now
-        return web
+        session.used = now
+        return session
 
-    def end(self, web: HttpSession) -> None:
+    def end(self, session: HttpSession) -> None:
         """Forget a session and everything that was kept for it."""
-        if self._open.pop(web.id, None) is not None:
-            web.close()
+        if self._open.pop(session.id, None) is not None:
+            session.close()
 
     def end_idle(self) -> None:
         """Let go of sessions whose client has not been heard of for long."""
-        for web in self:
-            if web.is_idle(self.idle):
-                self.end(web)
+        for session in self:
+            if session.is_idle(self.idle):
+                self.end(session)
 
     def close(self) -> None:
         """End every session."""
         if self._look is not None:
             self._look.cancel()
             self._look = None
-        for web in self:
-            self.end(web)
+        for session in self:
+            self.end(session)
 
     def _look_later(self) -> None:
         if self._look is None:
