@@ -23,7 +23,7 @@ from defserve.wire.codec import INVALID_REQUEST, decode, encode, encode_result, 
 from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Reply, Request
 
 if TYPE_CHECKING:
-    from defserve.core.composition import Composition, Method, Terms
+    from defserve.core.composition import Composition, Terms
     from defserve.core.engine import Engine
 
 
@@ -197,7 +197,7 @@ class Session(Locals):
 
     def _begun(self, call: Call, request: Request, offer: Offer | None) -> Coroutine[Any, Any, Any] | bool:
         """The work a call needs; True when it has been answered already, False when there is no loop for it."""
-        composition, terms = self.composition, call.terms
+        composition, terms, calls = self.composition, call.terms, self.in_flight
         try:
             if offer is UNREAD:
                 offer = composition.offer_in(request)
@@ -208,7 +208,18 @@ class Session(Locals):
                 raise self._unknown(call.method, terms)
             if not (method.immediate or self.engine.ready):
                 return False
-            self._admit(call, method)
+            if call.id in calls:
+                raise InvalidRequest(f"Invalid request: id {call.id!r} is already in flight")
+            if not method.immediate:  # what is answered at once takes no room: a ping is answered whatever else runs
+                limits = composition.limits
+                if composition.draining and not method.vital:
+                    raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
+                if len(calls) >= limits.in_flight:
+                    raise _too_many("in_flight", f"{limits.in_flight} a session")
+                if composition.running >= limits.in_flight_total:
+                    raise _too_many("in_flight_total", f"{limits.in_flight_total} in this server")
+            calls[call.id] = call
+            composition.running += 1
         except Exception as error:
             self._reply(call, *self._failure(call, error))
             return True
@@ -221,22 +232,6 @@ class Session(Locals):
             return result
         self.settle(call, result)
         return True
-
-    def _admit(self, call: Call, method: Method) -> None:
-        """Count a call in, or raise. What is answered at once takes no room: a ping is answered whatever else runs."""
-        calls, composition = self.in_flight, self.composition
-        if call.id in calls:
-            raise InvalidRequest(f"Invalid request: id {call.id!r} is already in flight")
-        if not method.immediate:
-            limits = composition.limits
-            if composition.draining and not method.vital:
-                raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
-            if len(calls) >= limits.in_flight:
-                raise _too_many("in_flight", f"{limits.in_flight} a session")
-            if composition.running >= limits.in_flight_total:
-                raise _too_many("in_flight_total", f"{limits.in_flight_total} in this server")
-        calls[call.id] = call
-        composition.running += 1
 
     def _unknown(self, method: str, terms: Terms) -> Exception:
         if terms is self.composition.unopened and method in self.composition.known_methods:

@@ -19,6 +19,7 @@ from defserve.runner.address import SECURE, Address
 from defserve.runner.fastpath.deadlines import HEAD_BYTES
 from defserve.runner.fastpath.install import Fit, install
 from defserve.runner.sockets import BACKLOG, bound
+from defserve.runner.stopper import INTERRUPTED
 from defserve.runner.switch_interval import lowered_switch_interval
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("defserve")
 
-INTERRUPTED = 130
 FAILED = 1
 
 KEEP_ALIVE = 75

@@ -16,7 +16,7 @@ from defserve.core.extension import Carrier
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.runner.connection import Connection, PeerIdentity
 from defserve.runner.lifespans import drain, entered_lifespans, leave
-from defserve.runner.serve import Stopper
+from defserve.runner.stopper import Stopper
 from defserve.runner.switch_interval import lowered_switch_interval
 from defserve.transports.websocket.client import NORMAL, POLICY, WebSocketClient
 

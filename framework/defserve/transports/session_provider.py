@@ -66,7 +66,7 @@ class SessionProvider(Protocol):
         ...
 
     def open(self, outlet: Callable[[Any], None], *, principal: Principal, counted: bool) -> TransportSession:
-        """A new session; one that is not `counted` serves a single request. Raises LimitExceeded if there are too many."""
+        """A new session; one that is not `counted` serves a single request. Raises LimitExceeded past the limit."""
         ...
 
     def open_shaped(self, outlet: Callable[[Any], None], *, principal: Principal, shape: Any) -> TransportSession:

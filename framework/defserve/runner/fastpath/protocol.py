@@ -70,7 +70,8 @@ class FastProtocol(HeadDeadline):
 
     def _begin(self, head: KnownHead, body: bytes) -> None:
         """What uvicorn does in the steps of its parser."""
-        self._head_is_there()
+        if self._deadline is not None:
+            self._head_is_there()
         self.scope = scope = {
             **head.scope,
             "headers": head.headers(len(body)),
