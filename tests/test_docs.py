@@ -17,7 +17,7 @@ import pytest
 from defserve import Extension, Limits, Server
 from defserve.auth import api_keys
 from defserve.cli import main
-from defserve.observing.metrics import Metrics
+from defserve.observing.metrics import ToolMetrics
 from defserve.protocols.mcp.asking import sealing
 from defserve.runner.arguments import add_serving
 from defserve.server.options import ServerFields
@@ -162,7 +162,7 @@ def test_every_setting_of_the_deployment_page_exists():
 def test_the_deployment_page_has_every_variable_and_no_metric_that_is_none():
     page = text_of(DEPLOYMENT)
     assert set(re.findall(r"DEFSERVE_\w+", page)) == {api_keys.VARIABLE, key.VARIABLE, sealing.VARIABLE}
-    shown = Metrics().text(Server("shelf").composition)
+    shown = ToolMetrics().text(Server("shelf").composition)
     for name in re.findall(r"defserve_[a-z_]+", page):
         assert f"# TYPE {name.removesuffix('_bucket')} " in shown
 

@@ -10,7 +10,7 @@ from defserve import PeerError, Server
 from defserve.host import Remote
 from defserve.runner import loopback as module
 from defserve.runner.loopback import loopback
-from tests.serving import at_address
+from tests.at_address import at_address
 
 pytestmark = pytest.mark.anyio
 

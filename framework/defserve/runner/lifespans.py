@@ -65,12 +65,12 @@ async def entered_lifespans(composition: Composition) -> AsyncGenerator[AsyncioE
             await lifetime.end(composition.limits.farewell)
 
 
-async def drain(connection: Connection, seconds: float) -> None:
-    """Let the calls of a connection finish; see `finish`."""
-    await finish(_calls(connection), seconds)
+async def drain_connection(connection: Connection, seconds: float) -> None:
+    """Let the calls of a connection finish; see `finish_calls`."""
+    await finish_calls(_calls(connection), seconds)
 
 
-async def finish(calls: list[Call], seconds: float) -> None:
+async def finish_calls(calls: list[Call], seconds: float) -> None:
     """Let calls finish; endless ones are told to end. Those not done in time are answered as they are."""
     for call in calls:
         if call.endless:
@@ -82,7 +82,7 @@ async def finish(calls: list[Call], seconds: float) -> None:
             call.stop()
 
 
-async def leave(connection: Connection, seconds: float) -> None:
+async def close_connection(connection: Connection, seconds: float) -> None:
     """End the conversation. Calls that are cancelled by it have `seconds` to clean up."""
     calls = _calls(connection)
     connection.close()

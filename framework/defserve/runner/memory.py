@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from defserve.core.composition import Composition
 from defserve.runner.connection import Connection
-from defserve.runner.lifespans import drain, entered_lifespans, leave
+from defserve.runner.lifespans import close_connection, drain_connection, entered_lifespans
 from defserve.transports.memory import MemoryPeer, MemoryTransport
 
 
@@ -22,7 +22,7 @@ async def serving(composition: Composition) -> AsyncGenerator[MemoryPeer]:
         loop.call_soon_threadsafe(lambda: engine.spawn(finish(seconds)))
 
     async def finish(seconds: float) -> None:
-        await drain(connection, seconds)
+        await drain_connection(connection, seconds)
         service.end(stop)
         connection.close()
 
@@ -36,4 +36,4 @@ async def serving(composition: Composition) -> AsyncGenerator[MemoryPeer]:
             yield transport.peer
         finally:
             service.end(stop)
-            await leave(connection, composition.limits.farewell)
+            await close_connection(connection, composition.limits.farewell)

@@ -15,7 +15,7 @@ from defserve.core.engine import Engine
 from defserve.core.extension import Carrier
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.runner.connection import Connection, PeerIdentity
-from defserve.runner.lifespans import drain, entered_lifespans, leave
+from defserve.runner.lifespans import close_connection, drain_connection, entered_lifespans
 from defserve.runner.stopper import Stopper
 from defserve.runner.switch_interval import lowered_switch_interval
 from defserve.transports.websocket.client import NORMAL, POLICY, WebSocketClient
@@ -108,10 +108,10 @@ class Outbound:
             if await self._admitted(ended):
                 await _first(ended, self.over)
             if self.over.is_set():
-                await drain(connection, limits.farewell if self.seconds is None else self.seconds)
+                await drain_connection(connection, limits.farewell if self.seconds is None else self.seconds)
                 await transport.written(limits.farewell)
         finally:
-            await leave(connection, limits.farewell)
+            await close_connection(connection, limits.farewell)
             self.guest.disconnected()
             await transport.aclose()
         self._judge(*transport.end)

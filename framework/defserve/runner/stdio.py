@@ -125,7 +125,7 @@ class StdioService:
     async def _main(self, loop: asyncio.AbstractEventLoop, stop: Stopper) -> None:
         import asyncio
 
-        from defserve.runner.lifespans import entered_lifespans, leave
+        from defserve.runner.lifespans import close_connection, entered_lifespans
 
         limits = self.composition.limits
         stop.main = asyncio.current_task()
@@ -143,7 +143,7 @@ class StdioService:
                     seconds = limits.farewell if stop.seconds is None else stop.seconds
                     await stop.unless_asked_again(self._finish(seconds))
                 self.composition.service.end(self.stop)
-                await leave(self.connection, limits.farewell)
+                await close_connection(self.connection, limits.farewell)
                 # The lifespans' own clean-up has as long as the calls had.
                 stop.serving = False
                 stop.give(limits.drain)
@@ -162,9 +162,9 @@ class StdioService:
         stop.cut_short(STUCK_LOOP_SECONDS)
 
     async def _finish(self, seconds: float) -> None:
-        from defserve.runner.lifespans import drain
+        from defserve.runner.lifespans import drain_connection
 
-        await drain(self.connection, seconds)
+        await drain_connection(self.connection, seconds)
         self.composition.service.end(self.stop)
         self.transport.flush()
         await self.transport.written(self.composition.limits.farewell)

@@ -14,7 +14,7 @@ from defserve.core.shaped_session import ReplyShape, ShapedSession
 from defserve.limits import Limits
 from defserve.runner.connection import PeerIdentity
 from defserve.runner.engine import AsyncioEngine
-from defserve.runner.lifespans import entered_lifespans, finish
+from defserve.runner.lifespans import entered_lifespans, finish_calls
 
 SPARE = 64
 
@@ -91,7 +91,7 @@ class WebSessions:
     async def _finish(self, engine: AsyncioEngine, seconds: float, stop: Stop) -> None:
         """Serve what is under way, then let go of the clients."""
         until = engine.loop.time() + seconds
-        await finish([call for call in self.composition.calls() if call.engine is engine], seconds)
+        await finish_calls([call for call in self.composition.calls() if call.engine is engine], seconds)
         self.composition.service.end(stop)
         self.hang_up()
         self.over(until - engine.loop.time())

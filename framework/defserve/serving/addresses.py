@@ -94,8 +94,8 @@ def observers(present: Sequence[Extension], log_level: str | None, log_json: boo
 
             found.append(RequestLog())
     if metrics:
-        from defserve.observing.metrics import Metrics
+        from defserve.observing.metrics import ToolMetrics
 
-        if not any(isinstance(extension, Metrics) for extension in present):
-            found.append(Metrics())
+        if not any(isinstance(extension, ToolMetrics) for extension in present):
+            found.append(ToolMetrics())
     return found

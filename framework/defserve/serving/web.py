@@ -7,7 +7,7 @@ from functools import partial
 from defserve.auth import Auth
 from defserve.core.composition import Composition
 from defserve.errors import UsageError
-from defserve.observing.metrics import Metrics
+from defserve.observing.metrics import ToolMetrics
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, VERSION_KEY
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, PRIMED_VERSIONS, STATELESS_VERSIONS
@@ -99,7 +99,7 @@ def network_options(options: WebFields) -> NetworkOptions:
 
 
 async def _measured(composition: Composition) -> tuple[int, bytes]:
-    found = [e.text(composition) for e in composition.extensions if isinstance(e, Metrics)]
+    found = [e.text(composition) for e in composition.extensions if isinstance(e, ToolMetrics)]
     return 200, "".join(found).encode()
 
 

@@ -130,7 +130,7 @@ async def test_a_cancelled_listener_hears_nothing_more_not_even_a_reply():
 
 async def test_draining_ends_listening_gracefully_with_a_result():
     from defserve.runner.connection import Connection
-    from defserve.runner.lifespans import drain, entered_lifespans
+    from defserve.runner.lifespans import drain_connection, entered_lifespans
     from defserve.transports.memory import MemoryTransport
 
     server = news()
@@ -143,7 +143,7 @@ async def test_draining_ends_listening_gracefully_with_a_result():
         id = await peer.begin("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
         await turns()
         server.composition.draining = True
-        await drain(connection, 5)
+        await drain_connection(connection, 5)
         result = (await peer.reply_to(id))["result"]
         assert (result["resultType"], result["_meta"][SUBSCRIPTION]) == ("complete", id)
         refused = (await peer.ask("tools/call", {"name": "first"}))["result"]

@@ -14,7 +14,7 @@ import pytest
 from defserve import Context, Limits
 from defserve.core.extension import Outgoing
 from defserve.runner.connection import Connection
-from defserve.runner.lifespans import entered_lifespans, leave
+from defserve.runner.lifespans import close_connection, entered_lifespans
 from defserve.transports.outbox import UNREAD, ClientOutbox
 from defserve.transports.stdio import StdioTransport
 from tests.asgi import Exchange, last, text
@@ -239,7 +239,7 @@ async def piped(server: Press, version: str) -> AsyncGenerator[tuple[Raw, Connec
             await peer.open()
             yield peer, connection, transport
         finally:
-            await leave(connection, server.limits.farewell)
+            await close_connection(connection, server.limits.farewell)
             for descriptor in (transport._input, say, hear, transport._output):
                 os.close(descriptor)
 

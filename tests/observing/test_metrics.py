@@ -10,14 +10,14 @@ import pytest
 from defserve import Context, Server, ToolError
 from defserve.auth import StaticTokens
 from defserve.errors import UsageError
-from defserve.observing.metrics import BUCKETS, Metrics, labels
+from defserve.observing.metrics import BUCKETS, ToolMetrics, labels
 from tests.raw import HANDSHAKE, STATELESS, raw, turns
 
 pytestmark = pytest.mark.anyio
 
 
-def shop() -> tuple[Server, Metrics]:
-    server, metrics = Server("shop", extensions=[found := Metrics()]), found
+def shop() -> tuple[Server, ToolMetrics]:
+    server, metrics = Server("shop", extensions=[found := ToolMetrics()]), found
 
     @server.tool
     def buy(what: str) -> str:
