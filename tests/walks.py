@@ -19,31 +19,40 @@ from tests.imports import PACKAGE
 from tests.listening import listening, request
 from tests.raw import PREFIX, STATELESS
 
-PREFIX_PATH = f"{PACKAGE}{os.sep}"
+PAGE = PACKAGE.parents[1] / "ARCHITECTURE.md"
+HEADING = "## The walk of a call\n"
+FOLDER = f"{PACKAGE}{os.sep}"
 WARM_UP = 3
+
+# Road → the most files that a call may visit on it.
+MOST = {"stdio": 21, "HTTP": 26, "the fast path": 26}
 
 
 class Walk:
-    """Files of the package in the order in which they are first visited: to the function, and all the way."""
+    """Files of the package in the order in which a call visits them first. `there` are those up to the function."""
 
     def __init__(self) -> None:
         self.files: dict[str, None] = {}
-        self.to_function: list[str] | None = None
+        self.there: list[str] = []
 
     def step(self, frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PREFIX_PATH):
-            self.files[frame.f_code.co_filename.removeprefix(PREFIX_PATH)] = None
+        if event == "call" and frame.f_code.co_filename.startswith(FOLDER):
+            self.files[frame.f_code.co_filename.removeprefix(FOLDER).removesuffix(".py")] = None
+
+    def __str__(self) -> str:
+        back = [file for file in self.files if file not in self.there]
+        return f"{' → '.join(self.there)} → *the function* → {' → '.join(back)}"
 
 
 def walking_server() -> tuple[Server, list[Walk]]:
-    """A server with one tool, and the walks on which its function was reached."""
+    """A server with one tool. Its function says of the last of the walks how far it is."""
     server, walks = Server("walk", "1"), list[Walk]()
 
     @server.tool
     async def add(a: int, b: int) -> int:
         """Add."""
         if walks:
-            walks[-1].to_function = list(walks[-1].files)
+            walks[-1].there = list(walks[-1].files)
         return a + b
 
     return server, walks
@@ -121,10 +130,24 @@ async def walk_of(road: str) -> Walk:
     return walk
 
 
+def section(walks: dict[str, Walk]) -> str:
+    """The section of ARCHITECTURE.md that shows the walks."""
+    lines = "\n".join(f"- **{road}**, {len(walk.files)} files: {walk}" for road, walk in walks.items())
+    return f"""{HEADING}
+What one `tools/call` of the stateless era visits, file by file in the order of the first visit, from its bytes to those
+of the reply. Everything is warm: the head of the request came before, and so did the offer. HTTP is the long way (h11);
+the fast path is httptools. `tests/test_walks.py` holds the numbers; `python -m tests.walks` writes this section.
+
+{lines}
+"""
+
+
+def write(walks: dict[str, Walk]) -> None:
+    """Put the section into ARCHITECTURE.md, in the place of the one that is there."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(HEADING)
+    _, mark, after = rest.partition("\n## ")
+    PAGE.write_text(f"{before.rstrip()}\n\n{section(walks)}{mark}{after}", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    for road in ROADS:
-        walk = asyncio.run(walk_of(road))
-        assert walk.to_function is not None
-        print(f"{road}: {len(walk.to_function)} to the function, {len(walk.files)} in all")
-        print("   ", " → ".join(walk.to_function))
-        print("    back:", " → ".join(file for file in walk.files if file not in walk.to_function))
+    write({road: asyncio.run(walk_of(road)) for road in ROADS})

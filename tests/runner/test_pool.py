@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from defserve.runner.pool import ABANDONED_PER_THREAD, WorkerPool
+from defserve.runner.pool import ABANDONED_PER_THREAD, ROUND, SHORTEST, WorkerPool, lowered_switch_interval
 
 
 class Loop:
@@ -178,3 +179,11 @@ def test_closing_lets_the_idle_threads_go(loop: Loop):
     for thread in set(threading.enumerate()) - before:
         thread.join(5)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(("threads", "seconds"), [(1, 0.005), (32, ROUND / 32), (1_000_000, SHORTEST)])
+def test_turns_are_short_enough_for_all_threads_and_never_longer_than_before(threads: int, seconds: float):
+    before = sys.getswitchinterval()
+    with lowered_switch_interval(threads):
+        assert sys.getswitchinterval() == pytest.approx(min(seconds, before), rel=0.01)
+    assert sys.getswitchinterval() == pytest.approx(before)

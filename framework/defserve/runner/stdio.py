@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from defserve.core.composition import Composition
 from defserve.runner.connection import Connection
 from defserve.runner.stopper import INTERRUPTED, STUCK_LOOP_SECONDS, Stopper, end_unless
-from defserve.runner.switch_interval import lowered_switch_interval
 from defserve.transports.stdio import StdioTransport
 
 if TYPE_CHECKING:
@@ -103,6 +102,8 @@ class StdioService:
 
     def _run_loop(self) -> None:
         import asyncio
+
+        from defserve.runner.pool import lowered_switch_interval
 
         loop = asyncio.new_event_loop()
         try:
