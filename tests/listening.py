@@ -82,7 +82,7 @@ async def listening(server: Server, on: str = "http://127.0.0.1:0/mcp", **option
             yield Listening(app, address, listener)
         finally:
             await _end(listener, servers)
-            await app.desk.stop()
+            await app.provider.stop()
 
 
 async def _accept(listener: Any, one: socket.socket) -> asyncio.Server:

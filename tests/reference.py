@@ -81,6 +81,7 @@ SAID: Final = {
 # Where `**options: Unpack[…]` are spelled out.
 FIELDS: Final = (
     "defserve.server.options",
+    "defserve.serving.options",
     "defserve.protocols.mcpl.feature_sets",
     "defserve.net.client",
     "defserve.host.mgp.access",

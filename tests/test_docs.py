@@ -20,7 +20,8 @@ from defserve.cli import main
 from defserve.observing.metrics import Metrics
 from defserve.protocols.mcp.asking import server_secret
 from defserve.runner.arguments import add_serving
-from defserve.server.options import ServerFields, WebFields
+from defserve.server.options import ServerFields
+from defserve.serving.options import WebFields
 from defserve.stores.audit import key
 
 ROOT = Path(__file__).parents[1]

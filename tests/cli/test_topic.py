@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from defserve.host.mcpx.participant import TopicClient, join_topic
+from tests.at_address import fresh
 from tests.cli.conftest import Outcome
 from tests.gateway.topics import PATIENCE, Running, gateway
-from tests.serving import fresh
 
 Run = Callable[..., Outcome]
 pytestmark = pytest.mark.anyio

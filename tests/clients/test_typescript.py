@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.at_address import at_address, fresh
 from tests.conformance.suite_install import FOLDER, install, node
-from tests.serving import at_address, fresh
 
 pytestmark = pytest.mark.anyio
 

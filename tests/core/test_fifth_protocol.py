@@ -10,9 +10,9 @@ import pytest
 
 from defserve import Extension, Limits, Server, UsageError
 from defserve.runner.connection import Connection
-from defserve.runner.life import alive
+from defserve.runner.lifespans import entered_lifespans
 from defserve.runner.memory import serving
-from defserve.transports.memory import Memory
+from defserve.transports.memory import MemoryTransport
 from tests.core.acme import EXTENSION, Acme, Badge, Post, PostOffice, handshake_offer, stateless_offer
 from tests.raw import ERAS, STATELESS, Json, Raw, raw, text_of, turns
 
@@ -580,12 +580,12 @@ async def test_events_reach_the_carrier_and_a_peer_that_left_starts_anew():
 
 async def test_letters_that_come_before_the_loop_wait_for_it_in_order():
     server = Server("s", "1", extensions=[Post()])
-    transport = Memory(1 << 20)
+    transport = MemoryTransport(1 << 20)
     connection = Connection(server.composition, transport)
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     connection.received([json.dumps({"from": who, "letter": who, "message": ping}).encode() for who in ("ann", "bob")])
     assert len(connection.waiting) == 2
-    async with alive(server.composition) as engine:
+    async with entered_lifespans(server.composition) as engine:
         transport.start(asyncio.get_running_loop(), connection.received, connection.close)
         connection.attach(engine)
         box = Mailbox(transport.peer)

@@ -15,9 +15,9 @@ import pytest
 
 from defserve.host import Client, Link, connect_url
 from defserve.runner.memory import serving
+from tests.at_address import at_address, fresh
 from tests.forking.spawning import spawn
 from tests.protocols.mgp.callers import offer
-from tests.serving import at_address, fresh
 from tests.stores.redis_server import RedisServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

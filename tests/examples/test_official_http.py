@@ -14,7 +14,7 @@ import pytest
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
 
 from defserve import Server
-from tests.serving import at_address, fresh
+from tests.at_address import at_address, fresh
 
 pytestmark = [
     pytest.mark.anyio,

@@ -12,9 +12,9 @@ import pytest
 from defserve.errors import ToolError
 from defserve.host import Client, Link, connect_url
 from defserve.runner.memory import serving
+from tests.at_address import at_address
 from tests.examples import local_web_fetch
 from tests.forking.spawning import spawn
-from tests.serving import at_address
 
 from .refusals import refused
 

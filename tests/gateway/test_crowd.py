@@ -14,8 +14,8 @@ from defserve import Server
 from defserve.host.mcpx.participant import TopicClient, join_topic
 from defserve.protocols.mcpx.errors import NotCapable
 from defserve.protocols.mcpx.proposals import Proposal
+from tests.at_address import fresh
 from tests.gateway.topics import Running, envelope, gateway, tool_call
-from tests.serving import fresh
 
 pytestmark = pytest.mark.anyio
 

@@ -14,9 +14,9 @@ from defserve.errors import PeerError, PeerTimeout, ToolError, UsageError
 from defserve.host import Answers, Client, Mcpl, Remote, RolledBack
 from defserve.host.mcpl.state import Sending
 from defserve.protocols.mcpl.errors import UnknownFeatureSet
+from tests.at_address import at_address, fresh
 from tests.forking.spawning import spawn
 from tests.host.live import Trail, hosting, live_server, stateless_server
-from tests.serving import at_address, fresh
 
 pytestmark = pytest.mark.anyio
 

@@ -16,10 +16,10 @@ from defserve.errors import PeerError, UsageError
 from defserve.host import Answers, Client, Grant, Mgp, Remote
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.errors import AccessDenied, PermissionDenied
+from tests.at_address import at_address
 from tests.forking.spawning import spawn
 from tests.host import guarded
 from tests.host.pretend import STATELESS, Fail, PretendServer
-from tests.serving import at_address
 
 pytestmark = pytest.mark.anyio
 

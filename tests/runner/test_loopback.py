@@ -10,7 +10,7 @@ from defserve import PeerError, Server
 from defserve.host import Remote
 from defserve.runner import loopback as module
 from defserve.runner.loopback import loopback
-from tests.serving import at_address
+from tests.at_address import at_address
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +51,7 @@ async def test_who_is_still_connected_at_the_end_is_cut_off(scheme: str):
         client = await connection.__aenter__()
         call = asyncio.ensure_future(client.call("wait"))
         await waits.wait()
-        await app.desk.stop()
+        await app.provider.stop()
     async with asyncio.timeout(10):
         with pytest.raises(PeerError):
             await call

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from defserve import Server
 from defserve.errors import PeerTimeout
 from defserve.runner import outbound
-from defserve.runner.life import alive
+from defserve.runner.lifespans import entered_lifespans
 from defserve.runner.outbound import Backoff, Outbound
 from tests.protocols.mcpx.gateways import FULL, TinyGateway, gateway, stranger
-from tests.protocols.mcpx.test_participant import calculator
 from tests.runner.processes import FRAMEWORK
 
 pytestmark = pytest.mark.anyio
@@ -87,22 +87,25 @@ async def test_a_place_that_does_not_let_us_in_is_left(monkeypatch: pytest.Monke
     async with gateway(worker=FULL) as there:
         there.silent = True
         with pytest.raises(PeerTimeout, match="not let in"):
-            async with calculator().join(f"mcpx+{there.url}", token="worker"):
+            async with Server("calculator", "1").join(f"mcpx+{there.url}", token="worker"):
                 pass
 
 
 async def test_who_is_told_to_stop_does_not_wait_for_a_place_that_says_nothing():
+    came = asyncio.Event()
+
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set()
         await reader.read()
         writer.close()
 
     silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     url = f"ws://127.0.0.1:{silent.sockets[0].getsockname()[1]}/ws?topic=demo"
-    server = calculator()
-    async with alive(server.composition) as engine:
+    server = Server("calculator", "1")
+    async with entered_lifespans(server.composition) as engine:
         place = Outbound(server.composition, server.mcpx.seat(), url)
         staying = asyncio.create_task(place.stay(engine))
-        await asyncio.sleep(0.05)
+        await came.wait()
         place.stop(0)
         await asyncio.wait_for(staying, 10)
     silent.close()

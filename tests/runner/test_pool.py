@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from defserve.runner.pool import ABANDONED_PER_THREAD, Pool
+from defserve.runner.pool import ABANDONED_PER_THREAD, ROUND, SHORTEST, WorkerPool, lowered_switch_interval
 
 
 class Loop:
@@ -48,7 +49,7 @@ def ignore(result: Any, error: BaseException | None) -> None:
 
 
 def test_results_and_errors_come_back_on_the_loop(loop: Loop):
-    pool, outcomes = Pool(1, loop.wake), []
+    pool, outcomes = WorkerPool(1, loop.wake), []
     pool.submit(lambda: 1, lambda result, error: outcomes.append((result, error)))
     loop.turn()
     pool.submit(lambda: 1 / 0, lambda result, error: outcomes.append((result, type(error))))
@@ -57,7 +58,7 @@ def test_results_and_errors_come_back_on_the_loop(loop: Loop):
 
 
 def test_many_results_wake_the_loop_once(loop: Loop):
-    pool, outcomes = Pool(1, loop.wake), []
+    pool, outcomes = WorkerPool(1, loop.wake), []
     first = Blocking()
     pool.submit(first, lambda result, error: outcomes.append(0))
     for number in range(1, 10):
@@ -72,7 +73,7 @@ def test_many_results_wake_the_loop_once(loop: Loop):
 
 
 def test_an_action_that_fails_does_not_hold_up_those_behind_it(loop: Loop):
-    pool, done = Pool(1, loop.wake), []
+    pool, done = WorkerPool(1, loop.wake), []
 
     def fail() -> None:
         raise ValueError
@@ -86,7 +87,7 @@ def test_an_action_that_fails_does_not_hold_up_those_behind_it(loop: Loop):
 
 
 def test_a_job_does_not_wait_behind_a_thread_that_is_taken(loop: Loop):
-    pool = Pool(4, loop.wake)
+    pool = WorkerPool(4, loop.wake)
     for _ in range(200):
         jobs = [Blocking() for _ in range(4)]
         for job in jobs:
@@ -98,7 +99,7 @@ def test_a_job_does_not_wait_behind_a_thread_that_is_taken(loop: Loop):
 
 
 def test_no_more_threads_work_at_once_than_allowed(loop: Loop):
-    pool = Pool(2, loop.wake)
+    pool = WorkerPool(2, loop.wake)
     jobs = [Blocking() for _ in range(3)]
     for job in jobs:
         pool.submit(job, ignore)
@@ -111,7 +112,7 @@ def test_no_more_threads_work_at_once_than_allowed(loop: Loop):
 
 
 def test_an_abandoned_job_makes_room_for_one_that_waits_already(loop: Loop):
-    pool = Pool(1, loop.wake)
+    pool = WorkerPool(1, loop.wake)
     stuck, waiting = Blocking(), Blocking()
     job = pool.submit(stuck, ignore)
     pool.submit(waiting, ignore)
@@ -129,7 +130,7 @@ def test_an_abandoned_job_makes_room_for_one_that_waits_already(loop: Loop):
 
 
 def test_a_job_abandoned_before_its_turn_is_never_begun(loop: Loop):
-    pool, began = Pool(1, loop.wake), []
+    pool, began = WorkerPool(1, loop.wake), []
     first, last = Blocking(), Blocking()
     pool.submit(first, ignore)
     assert first.running.wait(5)
@@ -142,7 +143,7 @@ def test_a_job_abandoned_before_its_turn_is_never_begun(loop: Loop):
 
 
 def test_threads_that_hang_are_replaced_only_so_often(loop: Loop):
-    pool = Pool(1, loop.wake)
+    pool = WorkerPool(1, loop.wake)
     stuck = [Blocking() for _ in range(1 + ABANDONED_PER_THREAD)]
     for job in stuck:
         handle = pool.submit(job, ignore)
@@ -158,7 +159,7 @@ def test_threads_that_hang_are_replaced_only_so_often(loop: Loop):
 
 
 def test_a_result_that_finds_no_loop_is_dropped_quietly(loop: Loop):
-    pool, job = Pool(1, loop.wake), Blocking()
+    pool, job = WorkerPool(1, loop.wake), Blocking()
     pool.submit(job, ignore)
     assert job.running.wait(5)
     loop.closed = True
@@ -168,7 +169,7 @@ def test_a_result_that_finds_no_loop_is_dropped_quietly(loop: Loop):
 
 def test_closing_lets_the_idle_threads_go(loop: Loop):
     before = set(threading.enumerate())
-    pool = Pool(3, loop.wake)
+    pool = WorkerPool(3, loop.wake)
     jobs = [Blocking() for _ in range(3)]
     for job in jobs:
         pool.submit(job, ignore)
@@ -178,3 +179,11 @@ def test_closing_lets_the_idle_threads_go(loop: Loop):
     for thread in set(threading.enumerate()) - before:
         thread.join(5)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(("threads", "seconds"), [(1, 0.005), (32, ROUND / 32), (1_000_000, SHORTEST)])
+def test_turns_are_short_enough_for_all_threads_and_never_longer_than_before(threads: int, seconds: float):
+    before = sys.getswitchinterval()
+    with lowered_switch_interval(threads):
+        assert sys.getswitchinterval() == pytest.approx(min(seconds, before), rel=0.01)
+    assert sys.getswitchinterval() == pytest.approx(before)

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from defserve.transports.stdio import HIGH_WATER, Stdio
+from defserve.transports.stdio import HIGH_WATER, StdioTransport
 
 
 class Ends:
     """A transport between two pipes; `say` and `hear` are the peer's ends."""
 
     def __init__(self, limit: int = 1000) -> None:
-        self.stdio = Stdio(limit)
+        self.stdio = StdioTransport(limit)
         self.stdio._input, self.say = os.pipe()
         self.hear, self.stdio._output = os.pipe()
         self.received: list[bytes | None] = []

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from defserve.core.extension import OutgoingMessage
-from defserve.core.locals import Locals
 from defserve.wire.codec import notification
 from defserve.wire.messages import Id, Params
 
@@ -26,6 +25,27 @@ class Resumable(Protocol):
     """The envelope of a call whose response may end before the call does, and be resumed."""
 
     def hang_up(self) -> None: ...
+
+
+class Locals:
+    """What a call and a session have in common: a place for per-request and per-session things."""
+
+    __slots__ = ("_locals",)
+
+    def __init__(self) -> None:
+        self._locals: dict[type, Any] | None = None
+
+    def local(self, kind: type[T]) -> T:
+        """The instance of `kind` that belongs here."""
+        if self._locals is None:
+            self._locals = {}
+        if kind not in self._locals:
+            self._locals[kind] = kind()
+        return self._locals[kind]
+
+    def peek(self, kind: type[T]) -> T | None:
+        """The instance of `kind` if it was ever made."""
+        return self._locals.get(kind) if self._locals else None
 
 
 class Call(Locals):

@@ -1,4 +1,4 @@
-"""What is under way in one conversation: the peer's calls, counted against the limits, and our own questions."""
+"""Our own requests to the peer, from the asking to the answer."""
 
 from __future__ import annotations
 
@@ -8,33 +8,12 @@ from typing import TYPE_CHECKING, Any
 from defserve.core.call import Call
 from defserve.core.extension import OutgoingMessage
 from defserve.core.profile import INTERNAL_ERROR, Profile
-from defserve.errors import Draining, InvalidRequest, LimitExceeded, PeerError, PeerGone, PeerTimeout
+from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.wire.codec import encode, notification
 from defserve.wire.messages import Id, Params, Reply
 
 if TYPE_CHECKING:
-    from defserve.core.composition import Composition, Method
     from defserve.core.engine import Engine, PendingAnswer
-
-
-def admit(call: Call, calls: dict[Id, Call], composition: Composition, method: Method) -> None:
-    """Count a call in, or raise. What is answered at once takes no room: a ping is answered whatever else runs."""
-    limits = composition.limits
-    if call.id in calls:
-        raise InvalidRequest(f"Invalid request: id {call.id!r} is already in flight")
-    if not method.immediate:
-        if composition.draining and not method.vital:
-            raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
-        if len(calls) >= limits.in_flight:
-            raise _too_many("in_flight", f"{limits.in_flight} a session")
-        if composition.running >= limits.in_flight_total:
-            raise _too_many("in_flight_total", f"{limits.in_flight_total} in this server")
-    calls[call.id] = call
-    composition.running += 1
-
-
-def _too_many(limit: str, most: str) -> LimitExceeded:
-    return LimitExceeded(f"too many calls in flight: at most {most}", data={"limit": limit, "retry_after_ms": 100})
 
 
 class OutgoingRequests:

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from defserve.core.call import Call, Replied
+from defserve.core.call import Call, Locals, Replied
 from defserve.core.extension import Offer, OutgoingMessage, is_coroutine_function
-from defserve.core.inflight import OutgoingRequest, OutgoingRequests, admit
-from defserve.core.locals import Locals
+from defserve.core.inflight import OutgoingRequest, OutgoingRequests
 from defserve.core.profile import error_object
-from defserve.errors import LimitExceeded, MethodNotFound, NoBackChannel, NotOpen, PeerGone, ProtocolError
+from defserve.errors import (
+    Draining,
+    InvalidRequest,
+    LimitExceeded,
+    MethodNotFound,
+    NoBackChannel,
+    NotOpen,
+    PeerGone,
+    ProtocolError,
+)
 from defserve.wire.codec import INVALID_REQUEST, decode, encode, encode_result, notification
 from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Reply, Request
 
@@ -20,6 +28,9 @@ if TYPE_CHECKING:
 
 
 NO_REPLY: Replied = (b"", None)
+
+UNREAD = Offer("", {}, {})
+"""Stands for the offer of a request that nobody has looked at yet."""
 
 
 class Batch:
@@ -107,15 +118,18 @@ class Session(Locals):
             return self._receive_batch(message, envelope)
         return self._other(message, envelope)
 
-    def begin(self, request: Request, envelope: object | None = None) -> Coroutine[Any, Any, None] | Replied:
+    def begin(
+        self, request: Request, envelope: object | None = None, offer: Offer | None = UNREAD
+    ) -> Coroutine[Any, Any, None] | Replied:
         """As `take`, for a transport that has a task of its own for every request: the reply, if it is there already.
 
-        Else what is left to run, in that task; the reply then goes to the outlet.
+        Else what is left to run, in that task; the reply then goes to the outlet. `offer` is what the request carries,
+        if the transport has read it.
         """
         self._malformed = 0
         call = self._call(request, envelope)
         call.held = True
-        work = self._begun(call, request)
+        work = self._begun(call, request, offer)
         if isinstance(work, bool) or (left := self.engine.begin(call, work)) is None:
             return call.reply or NO_REPLY
         call.held = False
@@ -144,7 +158,7 @@ class Session(Locals):
         return malformed
 
     def _receive_batch(self, messages: list[Message], envelope: object | None) -> bool:
-        if not (self.terms and self.terms.profile.batches):
+        if not self.takes_batches:
             text = "Invalid request: batches are not part of this protocol version"
             self._refuse(Malformed(INVALID_REQUEST, text), envelope)
             return True
@@ -169,7 +183,7 @@ class Session(Locals):
     def _request(self, request: Request, envelope: object | None, batch: Batch | None = None) -> bool:
         call = self._call(request, envelope)
         call.batch = batch
-        work = self._begun(call, request)
+        work = self._begun(call, request, UNREAD)
         if isinstance(work, bool):
             return work
         self.engine.start(call, work)
@@ -181,11 +195,12 @@ class Session(Locals):
         call.envelope = envelope
         return call
 
-    def _begun(self, call: Call, request: Request) -> Coroutine[Any, Any, Any] | bool:
+    def _begun(self, call: Call, request: Request, offer: Offer | None) -> Coroutine[Any, Any, Any] | bool:
         """The work a call needs; True when it has been answered already, False when there is no loop for it."""
-        composition, terms = self.composition, call.terms
+        composition, terms, calls = self.composition, call.terms, self.in_flight
         try:
-            offer = composition.offer_in(request)
+            if offer is UNREAD:
+                offer = composition.offer_in(request)
             if offer is not None:
                 call.terms = terms = composition.agree(offer)
             method = terms.methods.get(call.method)
@@ -193,7 +208,18 @@ class Session(Locals):
                 raise self._unknown(call.method, terms)
             if not (method.immediate or self.engine.ready):
                 return False
-            admit(call, self.in_flight, composition, method)
+            if call.id in calls:
+                raise InvalidRequest(f"Invalid request: id {call.id!r} is already in flight")
+            if not method.immediate:  # what is answered at once takes no room: a ping is answered whatever else runs
+                limits = composition.limits
+                if composition.draining and not method.vital:
+                    raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
+                if len(calls) >= limits.in_flight:
+                    raise _too_many("in_flight", f"{limits.in_flight} a session")
+                if composition.running >= limits.in_flight_total:
+                    raise _too_many("in_flight_total", f"{limits.in_flight_total} in this server")
+            calls[call.id] = call
+            composition.running += 1
         except Exception as error:
             self._reply(call, *self._failure(call, error))
             return True
@@ -338,6 +364,16 @@ class Session(Locals):
 
     # -- life --------------------------------------------------------------------------------------------
 
+    @property
+    def version(self) -> str:
+        """The version that was agreed on; empty while the conversation is not open."""
+        return self.terms.offer.version if self.terms is not None and self.terms.offer is not None else ""
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether the peer may send several messages in one array."""
+        return self.terms is not None and self.terms.profile.batches
+
     def open(self, offer: Offer) -> Terms:
         """Agree on terms that hold until the conversation ends."""
         self.terms = self.composition.agree(offer)
@@ -384,3 +420,7 @@ class Session(Locals):
             self._questions.close()
         for session_closed in self.composition.closers:
             session_closed(self)
+
+
+def _too_many(limit: str, most: str) -> LimitExceeded:
+    return LimitExceeded(f"too many calls in flight: at most {most}", data={"limit": limit, "retry_after_ms": 100})

@@ -1,1 +1,7 @@
-"""Seeing a server run: what every way of watching has in common, the request log, and metrics. Only when asked for."""
+"""Seeing a server run: the log of requests, metrics for Prometheus, spans for OpenTelemetry.
+
+Each watches requests from outside, as an extension, and only where it was asked for. Arguments and results are never
+kept.
+
+May import: `core`, `protocols.mcp`, `wire.messages`.
+"""

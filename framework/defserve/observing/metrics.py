@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
-from defserve.observing.watch import Seen, Watch
+from defserve.observing.watcher import RequestOutcome, RequestWatcher
 
 # Upper bounds in seconds; the last one, +Inf, holds the rest.
 BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
@@ -29,7 +29,7 @@ class Durations:
         self.sum += seconds
 
 
-class Metrics(Watch[None]):
+class Metrics(RequestWatcher[None]):
     """Counts the calls of tools. All is counted on the event loop, so nothing is locked."""
 
     name = "metrics"
@@ -43,10 +43,10 @@ class Metrics(Watch[None]):
     def begin(self, call: Call) -> None:
         self.in_flight += 1
 
-    def end(self, call: Call, begun: None, seconds: float, seen: Seen) -> None:
+    def end(self, call: Call, begun: None, seconds: float, outcome: RequestOutcome) -> None:
         self.in_flight -= 1
         tool = getattr(call.subject, "name", UNKNOWN)
-        key = tool, seen.outcome
+        key = tool, outcome.kind
         self.calls[key] = self.calls.get(key, 0) + 1
         self.durations.setdefault(tool, Durations()).add(seconds)
 

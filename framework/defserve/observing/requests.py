@@ -6,11 +6,11 @@ import logging
 from collections.abc import Mapping
 
 from defserve.core.call import Call
-from defserve.observing.watch import Seen, Watch
+from defserve.observing.watcher import RequestOutcome, RequestWatcher
 from defserve.protocols.mcp.trace import trace_id
 
 
-class RequestLog(Watch[None]):
+class RequestLog(RequestWatcher[None]):
     """Method, name, outcome, duration, trace id. Neither arguments nor results: those may hold anything."""
 
     name = "request log"
@@ -21,13 +21,13 @@ class RequestLog(Watch[None]):
     def begin(self, call: Call) -> None:
         pass
 
-    def end(self, call: Call, begun: None, seconds: float, seen: Seen) -> None:
+    def end(self, call: Call, begun: None, seconds: float, outcome: RequestOutcome) -> None:
         fields = {
             "method": call.method,
             # As it was registered: what a caller wrote instead does not go into a log.
             "name": getattr(call.subject, "name", None),
-            "outcome": seen.outcome,
-            "error_type": seen.error_type or None,
+            "outcome": outcome.kind,
+            "error_type": outcome.error_type or None,
             "duration_ms": round(seconds * 1000, 1),
             "trace_id": trace_id(call),
             "principal": call.principal,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from defserve.core.call import Call
 from defserve.errors import UsageError
-from defserve.observing.watch import ASKED, CANCELLED, ERROR, Seen, Watch
+from defserve.observing.watcher import ASKED, CANCELLED, ERROR, RequestOutcome, RequestWatcher
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.params import meta
 from defserve.version import VERSION
@@ -24,14 +24,14 @@ CARRIED = ("traceparent", "tracestate", "baggage")
 TARGETS = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
 
 
-class Begun(NamedTuple):
+class OpenSpan(NamedTuple):
     """A span, and what makes it the current one."""
 
     span: trace.Span
     token: Token[Any]
 
 
-class Telemetry(Watch[Begun]):
+class Telemetry(RequestWatcher[OpenSpan]):
     """`Server(…, extensions=[Telemetry()])`. The tracer is the configured provider's, unless one is given.
 
     A caller's `traceparent` in `_meta` becomes the span's parent; spans that a tool opens are its children.
@@ -43,16 +43,16 @@ class Telemetry(Watch[Begun]):
     def __init__(self, provider: trace.TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("defserve", VERSION, provider)
 
-    def begin(self, call: Call) -> Begun:
+    def begin(self, call: Call) -> OpenSpan:
         """Start a span below the one that the request names, and make it the current one."""
         carried = {key: value for key, value in meta(call.params).items() if key in CARRIED and isinstance(value, str)}
         parent = propagate.extract(carried, context.Context())
         span = self._tracer.start_span(
             call.method, parent, kind=trace.SpanKind.SERVER, attributes=_attributes(call), record_exception=False
         )
-        return Begun(span, context.attach(trace.set_span_in_context(span, parent)))
+        return OpenSpan(span, context.attach(trace.set_span_in_context(span, parent)))
 
-    def end(self, call: Call, begun: Begun, seconds: float, seen: Seen) -> None:
+    def end(self, call: Call, begun: OpenSpan, seconds: float, outcome: RequestOutcome) -> None:
         """Say in the span what became of the request, and end it."""
         span = begun.span
         context.detach(begun.token)
@@ -60,15 +60,15 @@ class Telemetry(Watch[Begun]):
         if name is not None and call.method in TARGETS:
             span.update_name(f"{call.method} {name}")
             span.set_attribute(TARGETS[call.method], name)
-        if seen.outcome == ERROR:
+        if outcome.kind == ERROR:
             # A failed tool's own type stands beside the conventions' word for it.
-            span.set_attribute("error.type", str(seen.code) if seen.code is not None else "tool_error")
-            span.set_attribute("dev.defserve.error_type", seen.error_type)
-            if seen.code is not None:
-                span.set_attribute("rpc.response.status_code", str(seen.code))
-            span.set_status(trace.StatusCode.ERROR, seen.error_type)
-        elif seen.outcome in (ASKED, CANCELLED):
-            span.set_attribute("dev.defserve.outcome", seen.outcome)
+            span.set_attribute("error.type", str(outcome.code) if outcome.code is not None else "tool_error")
+            span.set_attribute("dev.defserve.error_type", outcome.error_type)
+            if outcome.code is not None:
+                span.set_attribute("rpc.response.status_code", str(outcome.code))
+            span.set_status(trace.StatusCode.ERROR, outcome.error_type)
+        elif outcome.kind in (ASKED, CANCELLED):
+            span.set_attribute("dev.defserve.outcome", outcome.kind)
         span.end()
 
 

@@ -11,7 +11,7 @@ from defserve.core.extension import CarriedMessage, Carrier, OutgoingMessage
 from defserve.core.profile import INTERNAL_ERROR, error_object
 from defserve.core.session import Session
 from defserve.errors import LimitExceeded
-from defserve.runner.bulk import Bulk
+from defserve.runner.bulk_queue import BulkQueue
 from defserve.wire.codec import decode, encode
 from defserve.wire.messages import Request
 
@@ -35,7 +35,7 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
-class Caller(Protocol):
+class PeerIdentity(Protocol):
     """Who is at the other end, as authentication found out."""
 
     @property
@@ -59,7 +59,7 @@ class Connection:
         *,
         principal: str = "local",
         carrier: Carrier | None = None,
-        caller: Callable[[str], Caller] | None = None,
+        caller: Callable[[str], PeerIdentity] | None = None,
     ) -> None:
         self.composition, self.transport, self.principal = composition, transport, principal
         self.carrier, self.caller = carrier or composition.carrier, caller
@@ -67,7 +67,7 @@ class Connection:
         self.sessions: dict[str, Session] = {}
         self.waiting: list[bytes | None] = []
         self._flush_planned = self._receiving = False
-        self._bulk = Bulk()
+        self._bulk = BulkQueue()
         self._take = self._unwrap if self.carrier else self._session("").receive
 
     def attach(self, engine: Engine) -> None:

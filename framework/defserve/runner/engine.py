@@ -13,7 +13,7 @@ from defserve.core.call import Call
 from defserve.core.engine import PendingAnswer, Task
 from defserve.core.stepping import rest, steps_left
 from defserve.errors import Draining, Suspended, TimedOut
-from defserve.runner.pool import Pool
+from defserve.runner.pool import WorkerPool
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 GRACE = 0.25
 
 
-class Deadline:
+class CallDeadline:
     """Ends a call when its time is up. Armed at the first suspension; `pause` stops the clock."""
 
     __slots__ = ("_engine", "_call", "_seconds", "_left", "_since", "_handle")
@@ -68,7 +68,7 @@ class AsyncioEngine:
 
     def __init__(self, threads: int) -> None:
         self.loop = asyncio.get_running_loop()
-        self.pool = Pool(threads, self.loop.call_soon_threadsafe)
+        self.pool = WorkerPool(threads, self.loop.call_soon_threadsafe)
         self.tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.get_ident()
         self._eager = hasattr(asyncio, "eager_task_factory")
@@ -150,7 +150,7 @@ class AsyncioEngine:
             waiting_for = work.send(None)
         except StopIteration as done:
             return done.value
-        outer, deadline = call.timer, Deadline(self, call, seconds)
+        outer, deadline = call.timer, CallDeadline(self, call, seconds)
         call.timer = deadline
         try:
             result = yield from steps_left(work, waiting_for)

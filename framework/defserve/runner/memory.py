@@ -8,25 +8,25 @@ from contextlib import asynccontextmanager
 
 from defserve.core.composition import Composition
 from defserve.runner.connection import Connection
-from defserve.runner.life import alive, drain, leave
-from defserve.transports.memory import Memory, MemoryPeer
+from defserve.runner.lifespans import close_connection, drain_connection, entered_lifespans
+from defserve.transports.memory import MemoryPeer, MemoryTransport
 
 
 @asynccontextmanager
 async def serving(composition: Composition) -> AsyncGenerator[MemoryPeer]:
     """Serve one peer in this loop; the link to it."""
     loop, service = asyncio.get_running_loop(), composition.service
-    transport = Memory(composition.limits.message)
+    transport = MemoryTransport(composition.limits.message)
 
     def stop(seconds: float) -> None:
         loop.call_soon_threadsafe(lambda: engine.spawn(finish(seconds)))
 
     async def finish(seconds: float) -> None:
-        await drain(connection, seconds)
+        await drain_connection(connection, seconds)
         service.end(stop)
         connection.close()
 
-    async with alive(composition) as engine:
+    async with entered_lifespans(composition) as engine:
         connection = Connection(composition, transport)
         connection.attach(engine)
         service.begin(stop)
@@ -36,4 +36,4 @@ async def serving(composition: Composition) -> AsyncGenerator[MemoryPeer]:
             yield transport.peer
         finally:
             service.end(stop)
-            await leave(connection, composition.limits.farewell)
+            await close_connection(connection, composition.limits.farewell)

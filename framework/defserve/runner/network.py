@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.runner.address import SECURE, Address
-from defserve.runner.fastpath.deadlines import HEAD_BYTES, lasting, with_deadlines
+from defserve.runner.fastpath.deadlines import HEAD_BYTES
+from defserve.runner.fastpath.install import Fit, install
+from defserve.runner.pool import lowered_switch_interval
 from defserve.runner.sockets import BACKLOG, bound
-from defserve.runner.switch_interval import short_turns
+from defserve.runner.stopper import INTERRUPTED
 
 if TYPE_CHECKING:
     import uvicorn
 
-INTERRUPTED = 130
+log = logging.getLogger("defserve")
+
 FAILED = 1
 
 KEEP_ALIVE = 75
@@ -38,7 +43,7 @@ class NetworkOptions:
     trusted_proxy: bool = False
 
 
-class Ending(Protocol):
+class EndHandler(Protocol):
     """Who sees to an end. `over` is set by whoever listens: it is called when nobody has to be listened to any more."""
 
     over: Callable[[float], None]
@@ -48,7 +53,7 @@ class Ending(Protocol):
         ...
 
 
-class Listening(Protocol):
+class NetworkListener(Protocol):
     """What becomes of a listener: its exit code, once it has run."""
 
     code: int
@@ -66,7 +71,7 @@ def listen(
     address: Address,
     options: NetworkOptions,
     limits: Limits,
-    ending: Ending,
+    ending: EndHandler,
     inherited: list[socket.socket] | None = None,
 ) -> int:
     """Serve until a signal or a client ends it; the exit code. `inherited` sockets are bound to the address already."""
@@ -74,7 +79,7 @@ def listen(
     ending.over = listener.leave
     with bound(address) if inherited is None else nullcontext(inherited) as sockets:
         try:
-            with short_turns(limits.threads):
+            with lowered_switch_interval(limits.threads):
                 listener.run(sockets)
         except SystemExit:  # a lifespan failed; uvicorn has said why
             return FAILED
@@ -83,7 +88,7 @@ def listen(
 
 def make_listener(
     app: Any, address: Address, options: NetworkOptions, limits: Limits, end: Callable[[], None]
-) -> Listening:
+) -> NetworkListener:
     """A `uvicorn.Server` that hurries its peers and ends with our exit codes. Raises UsageError without uvicorn.
 
     `end` is called at the first signal, on the loop; it is for whoever hears it to call `leave`.
@@ -131,12 +136,20 @@ def make_listener(
 
     config = uvicorn.Config(app, **_settings(address, options, limits))
     _load(config, options)
-    config.http_protocol_class = with_deadlines(config.http_protocol_class, limits)
-    if config.ws_protocol_class is not None:
-        config.ws_protocol_class = lasting(config.ws_protocol_class)
-    elif address.scheme in ("ws", "wss"):
+    if config.ws_protocol_class is None and address.scheme in ("ws", "wss"):
         raise _missing(f"serving on {address} needs websockets, which is not installed")
+    _tell(install(config, limits), options)
     return Listener(config)
+
+
+def _tell(fit: Fit, options: NetworkOptions) -> None:
+    """Say what does not fit this uvicorn. Whoever chose a parser knows that it has no fast path."""
+    if fit.fast_path and options.parser != "h11":
+        log.warning("serving without the fast path: %s", fit.fast_path)
+    if fit.deadlines:
+        log.warning("serving without deadlines for request heads and slow readers: %s", fit.deadlines)
+    if fit.websockets:
+        log.warning("serving WebSockets that end with the first signal: %s", fit.websockets)
 
 
 def _missing(text: str) -> UsageError:
@@ -157,6 +170,8 @@ def _load(config: uvicorn.Config, options: NetworkOptions) -> None:
 def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "http": options.parser,
+        # Older versions of uvicorn choose the websockets library's own server, which tells nobody how far a socket is.
+        "ws": "websockets-sansio" if find_spec("websockets") else "auto",
         "lifespan": "on",
         "access_log": False,
         # Else a request that came while another was answered begins with what that one has set.

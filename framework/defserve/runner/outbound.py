@@ -14,10 +14,10 @@ from defserve.core.composition import Composition
 from defserve.core.engine import Engine
 from defserve.core.extension import Carrier
 from defserve.errors import PeerError, PeerGone, PeerTimeout
-from defserve.runner.connection import Caller, Connection
-from defserve.runner.life import alive, drain, leave
-from defserve.runner.serve import Stopper
-from defserve.runner.switch_interval import short_turns
+from defserve.runner.connection import Connection, PeerIdentity
+from defserve.runner.lifespans import close_connection, drain_connection, entered_lifespans
+from defserve.runner.pool import lowered_switch_interval
+from defserve.runner.stopper import Stopper
 from defserve.transports.websocket.client import NORMAL, POLICY, WebSocketClient
 
 FAILED = 1
@@ -26,12 +26,12 @@ ADMISSION_SECONDS = 10.0
 log = logging.getLogger("defserve")
 
 
-class Guest(Carrier, Protocol):
+class GuestCarrier(Carrier, Protocol):
     """Who is served at a place: a carrier that knows when it is connected and when it has been let in."""
 
     def connected(self, engine: Engine, send: Callable[[bytes], None]) -> None: ...
     def disconnected(self) -> None: ...
-    def caller(self, peer: str) -> Caller: ...
+    def caller(self, peer: str) -> PeerIdentity: ...
 
     @property
     def admitted(self) -> asyncio.Event:
@@ -66,7 +66,7 @@ class Outbound:
     def __init__(
         self,
         composition: Composition,
-        guest: Guest,
+        guest: GuestCarrier,
         url: str,
         *,
         token: str | None = None,
@@ -108,10 +108,10 @@ class Outbound:
             if await self._admitted(ended):
                 await _first(ended, self.over)
             if self.over.is_set():
-                await drain(connection, limits.farewell if self.seconds is None else self.seconds)
+                await drain_connection(connection, limits.farewell if self.seconds is None else self.seconds)
                 await transport.written(limits.farewell)
         finally:
-            await leave(connection, limits.farewell)
+            await close_connection(connection, limits.farewell)
             self.guest.disconnected()
             await transport.aclose()
         self._judge(*transport.end)
@@ -166,7 +166,7 @@ async def outbound(outbound: Outbound) -> AsyncGenerator[Outbound]:
     def stop(seconds: float) -> None:
         loop.call_soon_threadsafe(outbound.stop, seconds)
 
-    async with alive(composition) as engine:
+    async with entered_lifespans(composition) as engine:
         composition.service.begin(stop)
         staying = loop.create_task(outbound.stay(engine))
         try:
@@ -195,7 +195,7 @@ def serve_outbound(place: Outbound) -> int:
         stop = Stopper(loop, composition)
         stop.listen()
         try:
-            with short_turns(composition.limits.threads):
+            with lowered_switch_interval(composition.limits.threads):
                 return loop.run_until_complete(_main(place, stop))
         except asyncio.CancelledError:
             return stop.exit_code  # a signal cut the lifespan short
@@ -209,7 +209,7 @@ async def _main(place: Outbound, stop: Stopper) -> int:
     composition, service = place.composition, place.composition.service
     service.begin(stop.drain)
     try:
-        async with alive(composition) as engine:
+        async with entered_lifespans(composition) as engine:
             stop.serving = True
             service.ready()
             staying = asyncio.create_task(place.stay(engine))

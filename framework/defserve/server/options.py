@@ -81,23 +81,3 @@ def refuse_unknown(given: Collection[str], known: Collection[str], subject: str,
                 where=where,
                 fix=f"did you mean {close[0]!r}?" if close else f"use some of {', '.join(sorted(known))}",
             )
-
-
-class WebFields(TypedDict, total=False):
-    """How a server is reached over the network; see `transports.http.HttpOptions` and `runner.network`.
-
-    `parser` is `auto`, `httptools` or `h11`. A bind that is not loopback needs `allowed_hosts` or `trusted_proxy`.
-    `legacy_sse` also serves HTTP+SSE (2024-11-05), at `/sse` beside the endpoint. `rest` also serves
-    `POST /tools/{name}` and `GET /openapi.json` there, for callers that do not speak the protocol; `metrics` serves
-    `GET /metrics` for Prometheus.
-    """
-
-    allowed_hosts: Sequence[str]
-    allowed_origins: Sequence[str]
-    trusted_proxy: bool
-    certfile: str
-    keyfile: str
-    parser: str
-    legacy_sse: bool
-    rest: bool
-    metrics: bool

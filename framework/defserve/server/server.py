@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from defserve.server.options import (
         FeatureSetFields,
         ServerFields,
-        WebFields,
     )
+    from defserve.serving.options import WebFields
     from defserve.stores.store import Store
     from defserve.transports.http.app import HttpApp
 

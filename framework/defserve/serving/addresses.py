@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from defserve.auth import Auth
     from defserve.protocols.mcpx.extension import MCPX
     from defserve.protocols.mcpx.participant import Participant
-    from defserve.server.options import WebFields
+    from defserve.serving.options import WebFields
 
 
 class Served(Protocol):
@@ -43,7 +43,7 @@ def serve(server: Served, on: str, token: str | None, token_file: str | None, we
 
 
 def _on_stdio(server: Served, on: str) -> int:
-    from defserve.runner.serve import serve
+    from defserve.runner.stdio import StdioService
 
     if on == "stdio:" and sys.stdin and sys.stdin.isatty():
         print(
@@ -51,7 +51,7 @@ def _on_stdio(server: Served, on: str) -> int:
             "Clients start it by themselves. To try it by hand: defserve list FILE, defserve call FILE TOOL",
             file=sys.stderr,
         )
-    return serve(server.composition, on)
+    return StdioService(server.composition).run()
 
 
 def _on_network(server: Served, on: str, options: WebFields) -> int:

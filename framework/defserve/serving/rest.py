@@ -1,78 +1,112 @@
-"""The REST mount of a server: its calls in the protocol's words, its answers in those of HTTP."""
+"""The REST mount of a server: how a call is put to the protocol, and how its outcome is said in HTTP's words."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Any, Final
 
+from defserve.core.call import Call, Replied
+from defserve.core.extension import Offer
 from defserve.host.values import read_text, tool_error
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.failures import ERROR_KEY
-from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, CLIENT_KEY, VERSION_KEY
+from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.versions import STATELESS_VERSIONS
 from defserve.serving.openapi.document import openapi
-from defserve.transports.http.rest import Failed, RestRules
+from defserve.transports.asgi import HeaderList
+from defserve.transports.http.rest import RestFailure, RestRules
 from defserve.version import VERSION
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params, Request
 
 # A caller that can do nothing but wait for the answer.
-ENVELOPE: Final[Params] = {
-    VERSION_KEY: STATELESS_VERSIONS[-1],
-    CAPABILITIES_KEY: {},
-    CLIENT_KEY: {"name": "rest", "version": VERSION},
-}
+OFFER: Final = Offer(
+    STATELESS_VERSIONS[-1], {}, {"name": "rest", "version": VERSION}, stateless=True, key=("rest", VERSION)
+)
+REMEMBERED_DOCUMENTS: Final = 8
 
 
 def rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
     """How the tools of a server are served to callers that speak no protocol."""
-    dialect = mcp.lifecycle.dialects[STATELESS_VERSIONS[-1]]
+    documents: dict[object, bytes] = {}
 
-    @lru_cache(maxsize=8)
-    def document(tools: bytes, below: str) -> bytes:
-        from pydantic_core import from_json
+    def document(below: str, call: Call) -> bytes:
+        """The OpenAPI document of the tools that a caller sees. Callers with the same view share its bytes."""
+        composition, dialect, registry = call.session.composition, dialect_of(call), mcp.tools.registry
+        views = composition.views(call)
+        key = below, views, registry.version
+        found = documents.get(key)
+        if found is None:
+            tools = [
+                composition.describe(tool, views, tool.describe(dialect))
+                for tool in registry
+                if composition.visible(call, tool)
+            ]
+            info = mcp.lifecycle.identity.info(dialect)
+            if len(documents) >= REMEMBERED_DOCUMENTS:
+                documents.pop(next(iter(documents)))
+            found = documents[key] = encode(openapi(info, tools, base=below, authorized=authorized))
+        return found
 
-        described = openapi(mcp.lifecycle.identity.info(dialect), from_json(tools), base=below, authorized=authorized)
-        return encode(described)
-
-    def value(name: str, result: Params) -> Any:
+    def value(name: str, result: Params) -> bytes:
         tool = mcp.tools.registry.get(name)
-        return _value(result, tool.returns.scalar if tool is not None else None)
+        return encode({"result": _value(result, tool.returns.scalar if tool is not None else None)})
 
     return RestRules(
-        call=lambda name, arguments: _request("tools/call", {"name": name, "arguments": arguments}),
-        listing=lambda cursor: _request("tools/list", {"cursor": cursor} if cursor else {}),
-        document=lambda tools, below: document(encode(tools), below),
-        value=value,
-        failure=_failure,
+        offer=OFFER,
+        call=lambda name, arguments: (
+            _request("tools/call", {"name": name, "arguments": arguments}),
+            Reply(lambda call, result: value(name, result)),
+        ),
+        # The page itself is not read: whoever may ask for it is whom the document is for.
+        document=lambda below: (_request("tools/list", {}), Reply(lambda call, page: document(below, call))),
         scopes=mcp.tools.scopes,
     )
 
 
+class Reply:
+    """The reply to one request: what `write` makes of its result, or an error with its status and headers."""
+
+    headers: HeaderList = ()
+
+    def __init__(self, write: Callable[[Call, Any], bytes]) -> None:
+        self._write = write
+
+    def result(self, call: Call, result: Any) -> Replied:
+        try:
+            return self._write(call, result), None
+        except RestFailure as failed:
+            return self._told(failed)
+
+    def failure(self, call: Call, error: Params) -> Replied:
+        if "result" in error:
+            return self.result(call, error["result"])
+        given: Any = error["error"].get("data")
+        detail: Params = given if is_object(given) else {}
+        kind, message = detail.get("error_type", "internal_error"), error["error"].get("message")
+        return self._told(RestFailure(str(kind), str(message), detail))
+
+    def _told(self, failed: RestFailure) -> Replied:
+        self.headers = failed.headers()
+        return failed.body(), failed.status
+
+
 def _request(method: str, params: Params) -> Request:
-    params["_meta"] = dict(ENVELOPE)
     return Request(1, method, params, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
 
 
 def _value(result: Params, scalar: Params | None) -> Any:
-    """Structured content, a scalar, a text, or content blocks; None where there is nothing. Raises Failed."""
+    """Structured content, a scalar, a text, or content blocks; None where there is nothing. Raises RestFailure."""
     if result.get("isError"):
         meta: Params = result.get("_meta") or {}
         detail: Params = meta.get(ERROR_KEY) or {}
-        raise Failed(str(detail.get("error_type", "tool_error")), tool_error(result).message, detail)
+        raise RestFailure(str(detail.get("error_type", "tool_error")), tool_error(result).message, detail)
     if result.get("resultType", "complete") != "complete":
-        raise Failed("input_required", "this tool asks its caller something, and here nobody can be asked")
+        raise RestFailure("input_required", "this tool asks its caller something, and here nobody can be asked")
     if "structuredContent" in result:
         return result["structuredContent"]
     blocks: list[Params] = result.get("content") or []
     if len(blocks) == 1 and blocks[0].get("type") == "text":
         return read_text(blocks[0]["text"], scalar) if scalar is not None else blocks[0]["text"]
     return blocks or None
-
-
-def _failure(error: Params, name: str) -> Failed:
-    given: Any = error.get("data")
-    detail: Params = given if is_object(given) else {}
-    kind = "unknown_tool" if detail.get("tool") == name else str(detail.get("error_type", "internal_error"))
-    return Failed(kind, str(error.get("message")), detail)

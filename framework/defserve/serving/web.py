@@ -10,15 +10,15 @@ from defserve.errors import UsageError
 from defserve.observing.metrics import Metrics
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, VERSION_KEY
-from defserve.protocols.mcp.versions import BATCH_VERSIONS, HANDSHAKE_VERSIONS, PRIMED_VERSIONS, STATELESS_VERSIONS
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, PRIMED_VERSIONS, STATELESS_VERSIONS
 from defserve.protocols.mgp.extension import MGP
 from defserve.runner.address import Address
 from defserve.runner.network import NetworkOptions, listen
-from defserve.runner.web import WebDesk
-from defserve.server.options import WebFields
+from defserve.runner.web_sessions import WebSessions
+from defserve.serving.options import WebFields
 from defserve.transports.http.app import HttpApp, HttpOptions
 from defserve.transports.http.rest import RestRules
-from defserve.transports.http.streamable import Rules
+from defserve.transports.http.streamable import HttpRules
 
 # The address of a unix socket has no room for it.
 UNIX_PATH = "/mcp"
@@ -28,28 +28,27 @@ def app(
     composition: Composition, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None = None
 ) -> HttpApp:
     """The ASGI application that serves a composition, at an address of its own or mounted in another."""
-    return app_of(WebDesk(composition), mcp, auth, options, address)
+    return app_of(WebSessions(composition), mcp, auth, options, address)
 
 
-def app_of(desk: WebDesk, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None) -> HttpApp:
-    """The application whose conversations `desk` opens."""
+def app_of(provider: WebSessions, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None) -> HttpApp:
+    """The application whose conversations `provider` opens."""
     refuse_scopes_without_auth(mcp, auth)
 
     async def ready() -> tuple[int, bytes]:
-        await desk.start(served.close)
-        return await _readiness(desk.composition)
+        await provider.start(served.close)
+        return await _readiness(provider.composition)
 
-    rules = Rules(
+    rules = HttpRules(
         handshake_versions=HANDSHAKE_VERSIONS,
         stateless_versions=STATELESS_VERSIONS,
         opening="initialize",
         version_key=VERSION_KEY,
         capabilities_key=CAPABILITIES_KEY,
         primed_versions=PRIMED_VERSIONS,
-        batch_versions=BATCH_VERSIONS,
         param_headers=mcp.tools.param_headers,
         scopes=mcp.tools.scopes,
-        refusal=desk.composition.refusal,
+        refusal=provider.composition.refusal,
     )
     http = HttpOptions(
         path=_path(address),
@@ -62,11 +61,11 @@ def app_of(desk: WebDesk, mcp: MCP, auth: Auth | None, options: WebFields, addre
         legacy_sse=options.get("legacy_sse", False),
         auth=auth,
         probes={"/healthz": _liveness, "/readyz": ready},
-        reports={"/metrics": partial(_measured, desk.composition)} if options.get("metrics", False) else {},
+        reports={"/metrics": partial(_measured, provider.composition)} if options.get("metrics", False) else {},
         rest=_rest(mcp, auth) if options.get("rest", False) else None,
     )
-    served = HttpApp(desk, rules, http)
-    desk.hang_up = served.drain
+    served = HttpApp(provider, rules, http)
+    provider.hang_up = served.drain
     return served
 
 
@@ -84,9 +83,9 @@ def _path(address: Address | None) -> str:
 
 def run(composition: Composition, mcp: MCP, auth: Auth | None, address: Address, options: WebFields) -> int:
     """Serve on the network until a signal or a client ends it; the exit code."""
-    desk = WebDesk(composition)
-    served = app_of(desk, mcp, auth, options, address)
-    return listen(served, address, network_options(options), composition.limits, desk)
+    provider = WebSessions(composition)
+    served = app_of(provider, mcp, auth, options, address)
+    return listen(served, address, network_options(options), composition.limits, provider)
 
 
 def network_options(options: WebFields) -> NetworkOptions:

@@ -66,7 +66,7 @@ def _over_network(scheme: str) -> Road:
                 async with Remote(url, **credentials).connect(**options) as client:
                     yield client
             finally:
-                await app.desk.stop()
+                await app.provider.stop()
 
     return connect
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-class Memory:
+class MemoryTransport:
     """The server's end. The client's end is `Memory.peer`, a link with `send`, `receive` and `aclose`."""
 
     def __init__(self, limit: int) -> None:
@@ -57,7 +57,7 @@ class Memory:
 class MemoryPeer:
     """The client's end."""
 
-    def __init__(self, server: Memory) -> None:
+    def __init__(self, server: MemoryTransport) -> None:
         self._server = server
         self._queue: asyncio.Queue[tuple[bytes | None, Callable[[], None] | None]] | None = None
         self._left = False

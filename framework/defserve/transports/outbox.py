@@ -13,7 +13,7 @@ UNREAD_BYTES = 1024 * 1024
 STALL = 30.0
 
 
-class Sent(Protocol):
+class OutboundMessage(Protocol):
     """A message for the peer, as the runner hands it over. An empty one ends its request without an answer."""
 
     release: Callable[[], None] | None
@@ -36,7 +36,7 @@ class Sent(Protocol):
     def relates_to(self) -> object | None: ...
 
 
-class Answer:
+class CompleteReply:
     """The reply to a request, where whoever sends it is the one who got it."""
 
     __slots__ = ("data", "code", "release")
@@ -49,12 +49,12 @@ class Answer:
         self.release: Callable[[], None] | None = None
 
 
-class Unread:
+class UnreadMessage:
     """A message that is not written yet, and its event id, if it has one."""
 
     __slots__ = ("message", "id")
 
-    def __init__(self, message: Sent, id: str | None) -> None:
+    def __init__(self, message: OutboundMessage, id: str | None) -> None:
         self.message, self.id = message, id
 
     @property
@@ -67,17 +67,17 @@ class Unread:
             self.message.taken()
 
 
-class Outbox:
+class ClientOutbox:
     """`finished`: nothing will follow what is unread. `gone`: nobody reads any more."""
 
     __slots__ = ("finished", "gone", "unread", "_wake")
 
     def __init__(self) -> None:
         self.finished = self.gone = False
-        self.unread: deque[Unread] = deque()
+        self.unread: deque[UnreadMessage] = deque()
         self._wake: asyncio.Future[None] | None = None
 
-    def keep(self, message: Sent, id: str | None = None) -> None:
+    def keep(self, message: OutboundMessage, id: str | None = None) -> None:
         """Put a message at the end, or before the bulk of other calls. For a slow reader the newest of a kind replaces
         the oldest; when it is full, what nobody waits for makes room."""
         if message.replaces is not None and len(self.unread) >= SLOW:
@@ -85,15 +85,15 @@ class Outbox:
         if not message.data:
             return
         if message.bulk or not self.unread:  # whoever sends bulk sees to it that there is little
-            self.unread.append(Unread(message, id))
+            self.unread.append(UnreadMessage(message, id))
             return
         # The reader is slow or gone: what somebody waits for stays, the rest makes room.
         while self.unread and self._has_no_room(len(message.data)):
             if not self._drop_first(lambda item: item.droppable):
                 break
-        self.unread.insert(self._place(message), Unread(message, id))
+        self.unread.insert(self._place(message), UnreadMessage(message, id))
 
-    def _place(self, message: Sent) -> int:
+    def _place(self, message: OutboundMessage) -> int:
         """Behind all but the bulk of other calls; the answers to a batch, which belong to no one call, behind all."""
         bulk = next((at for at, item in enumerate(self.unread) if item.message.bulk), None)
         if bulk is None or (message.answers and message.relates_to is None):
@@ -101,7 +101,7 @@ class Outbox:
         own = (at for at, item in enumerate(self.unread) if item.message.relates_to is message.relates_to)
         return bulk if message.relates_to is None else max(bulk, 1 + max(own, default=-1))
 
-    def take(self) -> list[Unread]:
+    def take(self) -> list[UnreadMessage]:
         """Everything there is to write, which is then unread no more."""
         taken = list(self.unread)
         self.unread.clear()
@@ -137,7 +137,7 @@ class Outbox:
             self._wake = None
         return True
 
-    def _drop_first(self, pointless: Callable[[Unread], bool]) -> bool:
+    def _drop_first(self, pointless: Callable[[UnreadMessage], bool]) -> bool:
         found = next((item for item in self.unread if pointless(item)), None)
         if found is not None:
             self.unread.remove(found)

@@ -20,7 +20,7 @@ HIGH_WATER = 4 * 1024 * 1024
 Received: TypeAlias = Callable[[list[bytes | None]], None]
 
 
-class Stdio:
+class StdioTransport:
     """Owns the process's pipes from `claim` to `release`; meanwhile stray prints go to stderr."""
 
     def __init__(self, limit: int) -> None:

@@ -16,10 +16,10 @@ from defserve.host import Client
 from defserve.host.links.stdio import ProcessLink
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.runner.connection import Connection
-from defserve.runner.life import alive
+from defserve.runner.lifespans import entered_lifespans
 from defserve.stores.memory import MemoryStore
 from defserve.stores.store import Change, StoreUnavailable
-from defserve.transports.memory import Memory
+from defserve.transports.memory import MemoryTransport
 from tests.protocols.mcp import asking_server
 from tests.protocols.mcp.askers import SERVER
 from tests.raw import PREFIX, STATELESS, Raw, raw, text_of
@@ -281,8 +281,8 @@ async def test_a_state_expires():
 
 @asynccontextmanager
 async def connected(server: Server, principal: str) -> AsyncIterator[Raw]:
-    async with alive(server.composition) as engine:
-        transport = Memory(server.limits.message)
+    async with entered_lifespans(server.composition) as engine:
+        transport = MemoryTransport(server.limits.message)
         connection = Connection(server.composition, transport, principal=principal)
         connection.attach(engine)
         server.composition.service.begin(stop := lambda seconds: None)

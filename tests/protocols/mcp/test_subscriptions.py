@@ -130,12 +130,12 @@ async def test_a_cancelled_listener_hears_nothing_more_not_even_a_reply():
 
 async def test_draining_ends_listening_gracefully_with_a_result():
     from defserve.runner.connection import Connection
-    from defserve.runner.life import alive, drain
-    from defserve.transports.memory import Memory
+    from defserve.runner.lifespans import drain_connection, entered_lifespans
+    from defserve.transports.memory import MemoryTransport
 
     server = news()
-    async with alive(server.composition) as engine:
-        transport = Memory(1 << 20)
+    async with entered_lifespans(server.composition) as engine:
+        transport = MemoryTransport(1 << 20)
         connection = Connection(server.composition, transport)
         connection.attach(engine)
         transport.start(asyncio.get_running_loop(), connection.received, connection.close)
@@ -143,7 +143,7 @@ async def test_draining_ends_listening_gracefully_with_a_result():
         id = await peer.begin("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
         await turns()
         server.composition.draining = True
-        await drain(connection, 5)
+        await drain_connection(connection, 5)
         result = (await peer.reply_to(id))["result"]
         assert (result["resultType"], result["_meta"][SUBSCRIPTION]) == ("complete", id)
         refused = (await peer.ask("tools/call", {"name": "first"}))["result"]

@@ -11,8 +11,8 @@ from typing import Any
 from defserve import Server
 from defserve.host import connect_url
 from defserve.runner.memory import serving
+from tests.at_address import at_address
 from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns, until
-from tests.serving import at_address
 
 Json = dict[str, Any]
 

@@ -17,6 +17,7 @@ from defserve.protocols.mcpl.errors import (
     UnknownChannel,
 )
 from defserve.protocols.mcpl.peers import everyone
+from tests.at_address import at_address
 from tests.protocols.mcpl.connectors import (
     MESSAGE,
     ROADS,
@@ -30,7 +31,6 @@ from tests.protocols.mcpl.connectors import (
 )
 from tests.protocols.mcpl.hosts import MCPL, Host, HostError, hosting, hosting_at, listening, session_of
 from tests.raw import HANDSHAKE, STATELESS, text_of, turns
-from tests.serving import at_address
 
 pytestmark = pytest.mark.anyio
 

@@ -14,9 +14,9 @@ import pytest
 from defserve import Context, Limits
 from defserve.core.extension import OutgoingMessage
 from defserve.runner.connection import Connection
-from defserve.runner.life import alive, leave
-from defserve.transports.outbox import UNREAD, Outbox
-from defserve.transports.stdio import Stdio
+from defserve.runner.lifespans import close_connection, entered_lifespans
+from defserve.transports.outbox import UNREAD, ClientOutbox
+from defserve.transports.stdio import StdioTransport
 from tests.asgi import Exchange, last, text
 from tests.asgi import peer as web_peer
 from tests.protocols.mgp.callers import offer
@@ -226,11 +226,11 @@ class Pipe:
 
 
 @asynccontextmanager
-async def piped(server: Press, version: str) -> AsyncGenerator[tuple[Raw, Connection, Stdio]]:
-    transport = Stdio(server.limits.message)
+async def piped(server: Press, version: str) -> AsyncGenerator[tuple[Raw, Connection, StdioTransport]]:
+    transport = StdioTransport(server.limits.message)
     transport._input, say = os.pipe()
     hear, transport._output = os.pipe()
-    async with alive(server.composition) as engine:
+    async with entered_lifespans(server.composition) as engine:
         connection = Connection(server.composition, transport)
         connection.attach(engine)
         transport.start(asyncio.get_running_loop(), connection.received, connection.close)
@@ -239,7 +239,7 @@ async def piped(server: Press, version: str) -> AsyncGenerator[tuple[Raw, Connec
             await peer.open()
             yield peer, connection, transport
         finally:
-            await leave(connection, server.limits.farewell)
+            await close_connection(connection, server.limits.farewell)
             for descriptor in (transport._input, say, hear, transport._output):
                 os.close(descriptor)
 
@@ -292,7 +292,7 @@ def outgoing(data: bytes, call: Any = None, *, answers: bool = False, bulk: bool
 
 
 def test_in_an_outbox_everything_overtakes_the_bulk_of_other_calls_and_nothing_that_of_its_own():
-    box, one, two, three = Outbox(), object(), object(), object()
+    box, one, two, three = ClientOutbox(), object(), object(), object()
     box.keep(outgoing(b"log of one", one))
     for number in range(2):
         box.keep(outgoing(b"1.%d" % number, one, bulk=True))
@@ -309,7 +309,7 @@ def test_in_an_outbox_everything_overtakes_the_bulk_of_other_calls_and_nothing_t
 
 
 def test_in_an_outbox_bulk_is_never_dropped_and_takes_nobody_elses_room():
-    box, call = Outbox(), object()
+    box, call = ClientOutbox(), object()
     for number in range(UNREAD + 1):
         box.keep(outgoing(b"%d" % number, call, bulk=True))
     assert not box.full

@@ -27,8 +27,8 @@ from defserve.auth.principals import LOCAL
 from defserve.protocols.mcp.lifecycle import LOG_LEVELS
 from defserve.protocols.mgp.events.delivery import EVENT, UNDER_WAY, WAITING, WAITING_BYTES
 from defserve.runner.connection import Connection
-from defserve.runner.life import alive
-from defserve.transports.stdio import Stdio
+from defserve.runner.lifespans import entered_lifespans
+from defserve.transports.stdio import StdioTransport
 from tests.asgi import Peer, living
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, speaking
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw, text_of, turns, until
@@ -453,12 +453,12 @@ async def test_over_http_events_wait_for_the_sessions_stream_and_a_gap_is_told()
 
 
 async def test_on_a_pipe_that_nobody_reads_little_waits_and_the_newest_comes_last():
-    plant, stdio = Plant(), Stdio(1 << 20)
+    plant, stdio = Plant(), StdioTransport(1 << 20)
     stdio._input, say = os.pipe()
     hear, stdio._output = os.pipe()
     mgp = {"version": "0.3.0", "extensions": ["events"]}
     opening = {"protocolVersion": SESSION, "capabilities": {"mgp": mgp}, "clientInfo": {"name": "n", "version": "1"}}
-    async with alive(plant.server.composition) as engine:
+    async with entered_lifespans(plant.server.composition) as engine:
         connection = Connection(plant.server.composition, stdio)
         connection.attach(engine)
         stdio.start(asyncio.get_running_loop(), connection.received, connection.close)

@@ -72,6 +72,7 @@ def main(argv: list[str]) -> int:
 def findings(port: int) -> Iterator[Finding]:
     yield from _python()
     yield from _extras()
+    yield from _fast_path()
     yield from _sandbox()
     yield from _commands()
     yield from _clients()
@@ -110,6 +111,20 @@ def _extras() -> Iterator[Finding]:
         about = f"without {', '.join(lacking)}" if lacking else ", ".join(modules)
         fix = f'pip install "defserve[{extra}]"' if lacking else ""
         yield Finding("Extras", extra, "missing" if lacking else "ok", about, fix)
+
+
+def _fast_path() -> Iterator[Finding]:
+    """Whether HTTP is served in one piece, past the steps of ASGI."""
+    if any(find_spec(module) is None for module in EXTRAS["http"]):
+        return
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+    from defserve.runner.fastpath.install import fits
+
+    for name, problem in fits(HttpToolsProtocol, WebSocketsSansIOProtocol)._asdict().items():
+        fix = 'pip install --upgrade "defserve[http]"' if problem else ""
+        yield Finding("HTTP", name.replace("_", " "), "missing" if problem else "ok", problem, fix)
 
 
 def _sandbox() -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What uvicorn leaves open: a deadline for request headers, a bound on them, and an end for peers that stop reading."""
+"""Deadlines that uvicorn lacks: for request heads, whose size is bounded too, and for peers that do not read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import MutableMapping
 from typing import Any, cast
 
 from defserve.limits import Limits
-from defserve.runner.fastpath.protocol import fits, whole
 
 HEAD_BYTES = 32 * 1024
 STALL = 30.0
@@ -19,8 +18,8 @@ UNAVAILABLE = b"503 Service Unavailable"
 BAD_REQUEST = b"400 Bad Request"
 
 
-class Paced(asyncio.Protocol):
-    """A protocol, mixed in before uvicorn's, whose peer has to read what it is sent."""
+class StallGuard(asyncio.Protocol):
+    """Cuts off a peer that stops reading what it is sent. Mixed in before uvicorn's protocol."""
 
     transport: asyncio.Transport
     _stall: asyncio.TimerHandle | None = None
@@ -54,10 +53,10 @@ class Paced(asyncio.Protocol):
             self._stall = None
 
 
-class Timely(Paced):
-    """HTTP/1.1 in which the headers of a request have to be complete in time; httptools and h11 alike.
+class HeadDeadline(StallGuard):
+    """The head of a request has to be complete in time, and not too long. For httptools and h11 alike.
 
-    Between requests uvicorn's own keep-alive timeout counts, which the first byte of the next one ends.
+    Between requests uvicorn's own keep-alive timeout counts. The first byte of the next request ends it.
     """
 
     limits: Limits
@@ -78,7 +77,7 @@ class Timely(Paced):
         before, is_head = self.cycle, self._is_read
         super().data_received(data)
         if self.cycle is not before:
-            # A head is there, as a rule with all that belongs to it.
+            # A head is complete, usually with all that belongs to it.
             self._head_bytes = 0
             self._head_is_there()
             if self._is_leaving:
@@ -86,11 +85,11 @@ class Timely(Paced):
         elif is_head and not self._upgraded and not self.transport.is_closing():
             self._take_head(len(data))
         if self._has_begun and not self._head_bytes and not self.transport.is_closing():
-            # Behind the end of a request; how much of it came is not known.
+            # Another head has begun behind the request. How much of it came is not known.
             self._take_head(1)
 
     def _take_head(self, size: int) -> None:
-        """Part of a head came, which may be long before it is its turn."""
+        """Part of a head came, perhaps long before it is its turn."""
         self._head_bytes += size
         if self._head_bytes > HEAD_BYTES:
             if self._is_between:
@@ -105,8 +104,8 @@ class Timely(Paced):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """The next response is the last. A client that asks for none is let go after a moment: what it has just sent
-        may be on its way, and would be lost if the connection were closed at once."""
+        """The next response is the last. An idle client is let go after a moment: a request it has just sent may be on
+        its way, and would be lost if the connection were closed at once."""
         if self._is_between and not self._is_leaving:
             self._is_leaving = True
             asyncio.get_running_loop().call_later(LINGER, self._let_go)
@@ -118,9 +117,9 @@ class Timely(Paced):
             cast(Any, super()).shutdown()
 
     def handle_websocket_upgrade(self, *request: Any) -> None:
-        """From here on another protocol has the connection."""
+        """Another protocol takes over the connection."""
         if not self._is_between:
-            self.cycle.keep_alive = False  # it would speak in the middle of a response: that one is the last
+            self.cycle.keep_alive = False  # an upgrade in the middle of a response: that response is the last
             return
         self._upgraded = True
         if (request[0].method if request else self.scope["method"].encode()) != b"GET":
@@ -132,18 +131,18 @@ class Timely(Paced):
 
     @property
     def _is_between(self) -> bool:
-        """Whether nothing is being answered."""
+        """Whether no response is under way."""
         return self.cycle is None or self.cycle.response_complete
 
     @property
     def _is_read(self) -> bool:
-        """Whether all of the last request came: one that was refused early is still on its way. As h11 sees it."""
+        """Whether all of the last request came; one that was refused early is still on its way. For h11."""
         state = getattr(getattr(self, "conn", None), "their_state", None)
         return str(state) != "SEND_BODY"
 
     @property
     def _has_begun(self) -> bool:
-        """Whether something came behind the last request. As h11 sees it."""
+        """Whether something came behind the last request. For h11."""
         conn = getattr(self, "conn", None)
         return conn is not None and self._is_read and bool(conn.trailing_data[0])
 
@@ -161,21 +160,21 @@ class Timely(Paced):
         if self._upgraded or self.transport.is_closing():
             return
         if self.cycle is not self._awaited_behind:
-            self._head_bytes = 0  # it came, and had only to wait for its turn
+            self._head_bytes = 0  # it came, and only waited for its turn
         elif self._is_between:
             self.turn_away(TIMEOUT)
         else:
             self._await_head()
 
     def turn_away(self, status: bytes) -> None:
-        """Say no without having read a request, and hang up."""
+        """Refuse without having read a request, and hang up."""
         self._head_is_there()
         self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
         self.transport.close()
 
 
-class Lasting(Paced):
-    """A WebSocket that a stopping server leaves to the app, which closes it when its calls are answered."""
+class PatientWebSocket(StallGuard):
+    """When the server stops, the app closes the socket as soon as its calls are answered; uvicorn does not."""
 
     handshake_complete: bool
     close_sent: bool
@@ -183,20 +182,9 @@ class Lasting(Paced):
     async def send(self, message: MutableMapping[str, Any]) -> None:
         await cast(Any, super()).send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
-            # Refused is answered: without this uvicorn logs an error for every stranger.
+            # A refusal is an answer. Without this uvicorn logs an error for each.
             self.handshake_complete = True
 
     def shutdown(self) -> None:
         if not self.handshake_complete or self.close_sent:
             cast(Any, super()).shutdown()
-
-
-def with_deadlines(protocol: Any, limits: Limits) -> type[asyncio.Protocol]:
-    """uvicorn's class for one HTTP parser, made to hurry its peers."""
-    mixed_in = (whole(protocol), Timely) if fits(protocol) else (Timely,)
-    return type(f"Timely{protocol.__name__}", (*mixed_in, protocol), {"limits": limits})
-
-
-def lasting(protocol: Any) -> type[asyncio.Protocol]:
-    """uvicorn's class for WebSockets, made to outlive the signal to stop."""
-    return type(f"Lasting{protocol.__name__}", (Lasting, protocol), {})

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from defserve.transports.asgi import WHOLE
+
 KNOWN, LONGEST = 512, 4096
 
 _END = b"\r\n\r\n"
@@ -16,12 +18,12 @@ _LENGTH = b"ength: "
 _NAME = b"\r\ncontent-length: "
 
 # What of a scope is each connection's, or each request's, own.
-_OWN = frozenset(("headers", "client", "server", "scheme", "state"))
+_OWN = frozenset(("headers", "client", "server", "scheme", "state", WHOLE))
 # With these, the head alone does not say what to do.
 _OTHERWISE = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
 
 
-class Head:
+class KnownHead:
     """What a head says, in a scope of ASGI without what is each connection's; and a note of the app's about it."""
 
     __slots__ = ("scope", "note", "_headers", "_length_at")
@@ -39,21 +41,21 @@ class Head:
         return headers
 
 
-UNKNOWN: tuple[Head | None, bytes] = (None, b"")
+UNKNOWN: tuple[KnownHead | None, bytes] = (None, b"")
 
 
-class Heads:
+class KnownHeads:
     """The heads that are known. They are forgotten all at once when there are too many."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Head] = {}
+        self._known: dict[bytes, KnownHead] = {}
 
-    def find(self, data: bytes) -> tuple[Head | None, bytes]:
+    def find(self, data: bytes) -> tuple[KnownHead | None, bytes]:
         """The head and the body of a request, if that is all there is in `data` and the head is known."""
         head, body = _parted(data)
         return self._known.get(head), body
 
-    def learn(self, data: bytes, scope: Mapping[str, Any]) -> Head | None:
+    def learn(self, data: bytes, scope: Mapping[str, Any]) -> KnownHead | None:
         """Know the head of a request that was parsed, if `data` was that request and nothing else."""
         raw, body = _parted(data)
         headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -64,7 +66,7 @@ class Heads:
             return None
         if len(self._known) >= KNOWN:
             self._known.clear()
-        head = self._known[raw] = Head(scope)
+        head = self._known[raw] = KnownHead(scope)
         return head
 
 

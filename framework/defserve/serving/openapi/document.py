@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from defserve.protocols.mcp.tools.tools import RETURNS_KEY, TAGS_KEY
 from defserve.serving.openapi.dialect import openapi_schema
 from defserve.serving.openapi.examples import examples
-from defserve.tooling.export.catalogue import input_schema, tags_of
-from defserve.wire.jsonvalue import is_mapping
+from defserve.wire.jsonvalue import is_array, is_mapping
 
 VERSION: Final = "3.0.3"
-RETURNS_KEY: Final = "dev.defserve/returns"
 
 ERROR_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -101,6 +100,19 @@ def _operation(tool: Mapping[str, Any], schemas: dict[str, Any], authorized: boo
     if tags := tags_of(tool):
         operation["tags"] = tags
     return operation
+
+
+def input_schema(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of a listed tool's arguments."""
+    found: Any = tool.get("inputSchema")
+    return found if is_mapping(found) else {}
+
+
+def tags_of(tool: Mapping[str, Any]) -> list[str]:
+    """The tags of a listed tool."""
+    meta: Any = tool.get("_meta")
+    tags: Any = meta.get(TAGS_KEY) if is_mapping(meta) else None
+    return [str(tag) for tag in tags] if is_array(tags) else []
 
 
 def output_schema(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from defserve import Server
 from defserve.protocols.mcp.resources.subscriptions import KINDS
 from defserve.runner.address import Address
 from defserve.runner.network import listen
-from defserve.runner.web import WebDesk
+from defserve.runner.web_sessions import WebSessions
 from defserve.serving import web
 from defserve.tooling.devserver.network import READY
 from defserve.tooling.devserver.plan import Plan
@@ -38,11 +38,11 @@ def listen_on(server: Server, plan: Plan) -> int:
         log_json=plan.options.get("log_json", False),
         metrics=plan.options.get("metrics", False),
     )
-    desk = WebDesk(server.composition)
-    app = web.app_of(desk, server.mcp, server.auth, options, address)
+    provider = WebSessions(server.composition)
+    app = web.app_of(provider, server.mcp, server.auth, options, address)
 
     def started() -> None:
-        on_end_of_input(lambda: leave(desk, app))
+        on_end_of_input(lambda: leave(provider, app))
         os.write(ready, READY)
         os.close(ready)
 
@@ -52,15 +52,15 @@ def listen_on(server: Server, plan: Plan) -> int:
 
     served = Reopening(app, Path(plan.sessions), started, announce)
     sockets = [socket.socket(fileno=number) for number in plan.sockets]
-    return listen(served, address, web.network_options(options), server.limits, desk, sockets)
+    return listen(served, address, web.network_options(options), server.limits, provider, sockets)
 
 
-def leave(desk: WebDesk, app: HttpApp) -> None:
+def leave(provider: WebSessions, app: HttpApp) -> None:
     """Accept nobody any more, answer whoever is here, then end what would never end by itself.
 
     Not as after a signal, where calls are refused at once: here somebody else takes them, on the same socket.
     """
-    desk.over(desk.limits.drain)
+    provider.over(provider.limits.drain)
     asyncio.get_running_loop().call_later(LEAVING, app.drain)
 
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from defserve.serving.openapi.document import input_schema, tags_of
 from defserve.serving.openapi.examples import examples
-from defserve.wire.jsonvalue import is_array, is_mapping
+from defserve.wire.jsonvalue import is_mapping
 
-TAGS_KEY: Final = "dev.defserve/tags"
 UNSORTED: Final = "general"
 
 
@@ -53,17 +53,6 @@ def _said(tool: Mapping[str, Any]) -> dict[str, Any]:
     meta: Any = tool.get("_meta") or {}
     wanted = {"category": str, "version": str, "deprecated": bool, "author": str}
     return {name: meta[name] for name, kind in wanted.items() if isinstance(meta.get(name), kind)}
-
-
-def input_schema(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Any = tool.get("inputSchema")
-    return found if is_mapping(found) else {}
-
-
-def tags_of(tool: Mapping[str, Any]) -> list[str]:
-    meta: Any = tool.get("_meta")
-    tags: Any = meta.get(TAGS_KEY) if is_mapping(meta) else None
-    return [str(tag) for tag in tags] if is_array(tags) else []
 
 
 def now() -> str:

@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from defserve.transports.http.exchange import Exchange
-from defserve.transports.outbox import Answer, Sent
-from defserve.transports.session_provider import Begun, Conversation, Desk
+from defserve.transports.outbox import CompleteReply, OutboundMessage
+from defserve.transports.session_provider import BegunCall, SessionProvider, TransportSession
 from defserve.wire.messages import Id
 
 # What the stateless era wants an error to look like to HTTP; anything else is a 200 with an error inside.
@@ -19,7 +19,7 @@ SILENCE = 15.0
 CLIENT_LEFT = 499
 
 
-class Course(Protocol):
+class ResponseRoute(Protocol):
     """Where the messages of one request go, and what its end means."""
 
     @property
@@ -27,7 +27,7 @@ class Course(Protocol):
         """Error code → HTTP status, where it is not 200."""
         ...
 
-    def push(self, message: Sent) -> None:
+    def push(self, message: OutboundMessage) -> None:
         """A message that belongs to the request."""
         ...
 
@@ -56,17 +56,17 @@ class Course(Protocol):
         ...
 
 
-class Lone:
+class SingleResponse:
     """The course of a request that stands alone: it has a conversation of its own, and ends with its response."""
 
-    __slots__ = ("desk", "conversation", "exchange", "id")
+    __slots__ = ("provider", "conversation", "exchange", "id")
 
     statuses = STATUS
 
-    def __init__(self, desk: Desk, conversation: Conversation, exchange: Exchange, id: Id) -> None:
-        self.desk, self.conversation, self.exchange, self.id = desk, conversation, exchange, id
+    def __init__(self, provider: SessionProvider, conversation: TransportSession, exchange: Exchange, id: Id) -> None:
+        self.provider, self.conversation, self.exchange, self.id = provider, conversation, exchange, id
 
-    def push(self, message: Sent) -> None:
+    def push(self, message: OutboundMessage) -> None:
         self.exchange.push(message)
 
     def wants_events(self, exchange: Exchange) -> bool:
@@ -86,75 +86,75 @@ class Lone:
         """There is no coming back."""
 
     def over(self) -> None:
-        self.desk.end(self.conversation)
+        self.provider.end(self.conversation)
 
 
-def to_its_course(message: Any) -> None:
+def route_message(message: Any) -> None:
     """Where the conversation of a request that stands alone sends its messages."""
-    course = message.destination
-    if isinstance(course, Lone):
-        course.push(message)
+    route = message.destination
+    if isinstance(route, SingleResponse):
+        route.push(message)
 
 
-def run(exchange: Exchange, course: Course, begun: Begun) -> Awaitable[None] | None:
+def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable[None] | None:
     """Go on with a call in the task of its request and answer it; what is left to await of that, if anything is.
 
     Most calls are done in their first step, and need nothing armed.
     """
     if not isinstance(begun, tuple):
-        return _go_on(exchange, course, begun)
+        return _go_on(exchange, route, begun)
     data, code = begun
-    if exchange.unread or not data or course.wants_events(exchange):
-        course.push(Answer(data, code))
-        return _answer_in_the_end(exchange, course)
-    course.over()
-    return exchange.answer(course.statuses.get(code, 200) if code else 200, data)
+    if exchange.unread or not data or route.wants_events(exchange):
+        route.push(CompleteReply(data, code))
+        return _answer_in_the_end(exchange, route)
+    route.over()
+    return exchange.answer(route.statuses.get(code, 200) if code else 200, data)
 
 
-async def _go_on(exchange: Exchange, course: Course, work: Coroutine[Any, Any, None]) -> None:
+async def _go_on(exchange: Exchange, route: ResponseRoute, work: Coroutine[Any, Any, None]) -> None:
     """A call that waits goes on here, where its scopes were opened, even when its client has left; another task
     answers."""
     try:
-        answering = asyncio.create_task(answer(exchange, course))
+        answering = asyncio.create_task(answer(exchange, route))
         await work
         await absorb()
         await answering
     finally:
-        course.over()
+        route.over()
 
 
-async def _answer_in_the_end(exchange: Exchange, course: Course) -> None:
+async def _answer_in_the_end(exchange: Exchange, route: ResponseRoute) -> None:
     try:
         await absorb()
-        await answer(exchange, course)
+        await answer(exchange, route)
     finally:
-        course.over()
+        route.over()
 
 
-async def answer(exchange: Exchange, course: Course) -> None:
+async def answer(exchange: Exchange, route: ResponseRoute) -> None:
     """Write what its call says: JSON while one message is all there is, events from the first that is not the answer,
     or after a silence."""
-    if exchange.finished and await _answer_at_once(exchange, course):
+    if exchange.finished and await _answer_at_once(exchange, route):
         return
-    with reading(exchange, course):
+    with reading(exchange, route):
         await exchange.wait(SILENCE)
         if exchange.gone:
             await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware insists on a response
             return
-        if exchange.finished and await _answer_at_once(exchange, course):
+        if exchange.finished and await _answer_at_once(exchange, route):
             return
-        await stream(exchange, course, course.start())
+        await stream(exchange, route, route.start())
 
 
-async def stream(exchange: Exchange, course: Course, first: bytes) -> None:
+async def stream(exchange: Exchange, route: ResponseRoute, first: bytes) -> None:
     """Write events, beginning with `first`, until there are no more."""
     await exchange.start_events(first)
-    await exchange.stream(SILENCE, course.left)
+    await exchange.stream(SILENCE, route.left)
 
 
-async def _answer_at_once(exchange: Exchange, course: Course) -> bool:
+async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
     """A single message is plain JSON; a request that ended without an answer was cancelled."""
-    if course.wants_events(exchange):
+    if route.wants_events(exchange):
         return False
     if not exchange.unread:
         await exchange.respond(202)
@@ -163,20 +163,20 @@ async def _answer_at_once(exchange: Exchange, course: Course) -> bool:
     if reply is None:
         return False
     exchange.unread.clear()  # as in `run`
-    await exchange.respond(course.statuses.get(reply.code, 200) if reply.code else 200, reply.data)
+    await exchange.respond(route.statuses.get(reply.code, 200) if reply.code else 200, reply.data)
     return True
 
 
 @contextmanager
-def reading(exchange: Exchange, course: Course) -> Generator[None]:
+def reading(exchange: Exchange, route: ResponseRoute) -> Generator[None]:
     """While a response is under way that its client may leave."""
-    watch = asyncio.create_task(exchange.watch(course.left))
-    course.attached()
+    watch = asyncio.create_task(exchange.watch(route.left))
+    route.attached()
     try:
         yield
     finally:
         watch.cancel()
-        course.detach(exchange)
+        route.detach(exchange)
 
 
 async def absorb() -> None:

@@ -9,13 +9,14 @@ from functools import lru_cache, partial
 from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.options import Auth, Denied
 from defserve.auth.principals import LOCAL, Principal, anonymous
-from defserve.transports.http.exchange import Exchange, Head, Receive, Scope, Send
+from defserve.transports.asgi import Receive, RequestHead, Scope, Send
+from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.gate import Gate
 from defserve.transports.http.headers import Headers, accepts, is_json, prefers_events, routing
-from defserve.transports.http.rest import Rest, RestRules
+from defserve.transports.http.rest import RestMount, RestRules
 from defserve.transports.http.sse import MESSAGES, STREAM, LegacySse
-from defserve.transports.http.streamable import Rules, Streamable, refuse
-from defserve.transports.session_provider import Desk
+from defserve.transports.http.streamable import HttpRules, Streamable, refuse
+from defserve.transports.session_provider import SessionProvider
 from defserve.transports.websocket.server import WebSockets, offers_another, refusing
 from defserve.wire.codec import INVALID_REQUEST, encode
 
@@ -59,20 +60,20 @@ class HttpOptions:
 class HttpApp:
     """The ASGI application of a server."""
 
-    def __init__(self, desk: Desk, rules: Rules, options: HttpOptions) -> None:
-        self.desk, self.options, self.auth = desk, options, options.auth
+    def __init__(self, provider: SessionProvider, rules: HttpRules, options: HttpOptions) -> None:
+        self.provider, self.options, self.auth = provider, options, options.auth
         self._failures, self._refusal = Buckets(FAILED_AUTH), rules.refusal
         self.gate = Gate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
         )
-        self.streamable = Streamable(desk, rules)
+        self.streamable = Streamable(provider, rules)
         if self.auth is not None:
             self.streamable.challenge = self._ask_for_scopes
-        self.sockets = WebSockets(desk)
+        self.sockets = WebSockets(provider)
         self.endpoint = options.path.rstrip("/")
         base = self.endpoint.rpartition("/")[0]
-        self.legacy = LegacySse(desk, base)
-        self.rest = Rest(desk, options.rest, base) if options.rest is not None else None
+        self.legacy = LegacySse(provider, base)
+        self.rest = RestMount(provider, options.rest, base) if options.rest is not None else None
         if self.rest is not None and self.auth is not None:
             self.rest.challenge = self._ask_for_scopes
         self._probes = {base + path: probe for path, probe in options.probes.items()}
@@ -109,8 +110,8 @@ class HttpApp:
         if handle is None:
             await exchange.respond(405, headers=[(b"allow", ", ".join(methods).encode())])
             return
-        if noted is None and not self.desk.ready:
-            await self.desk.start(self.close)
+        if noted is None and not self.provider.ready:
+            await self.provider.start(self.close)
         left = handle(exchange, scope)
         if left is not None:
             await left
@@ -146,7 +147,7 @@ class HttpApp:
         if offers_another(scope):
             await exchange.respond(400, b"The subprotocol here is mcp", plain=True)
             return
-        await self.desk.start(self.close)
+        await self.provider.start(self.close)
         await self.sockets.serve(exchange.principal, scope, receive, send)
 
     async def _passes(self, exchange: Exchange) -> bool:
@@ -227,7 +228,7 @@ class HttpApp:
 
     def _post(self, exchange: Exchange, scope: Scope) -> Awaitable[None] | None:
         if exchange.prefers_events is not None:
-            body = exchange.body_at_hand(self.desk.limits.message)
+            body = exchange.body_at_hand(self.provider.limits.message)
             if body is not None:
                 return self.streamable.post(exchange, body)
         return self._post_in_steps(exchange)
@@ -255,7 +256,7 @@ class HttpApp:
         await refuse(exchange, 406, INVALID_REQUEST, text)
         return False
 
-    def _note(self, head: Head, exchange: Exchange, prefers_events: bool) -> None:
+    def _note(self, head: RequestHead, exchange: Exchange, prefers_events: bool) -> None:
         """Whoever sends the same head again is let in, and to the same place."""
         noted: Noted = self._routes[self.endpoint], exchange.headers, exchange.version, exchange.routing, prefers_events
         head.note = noted
@@ -275,7 +276,7 @@ class HttpApp:
 
     async def _body(self, exchange: Exchange) -> bytes | None:
         """The request's body; None when it was refused, or its client left."""
-        limits = self.desk.limits
+        limits = self.provider.limits
         try:
             body = await exchange.body(limits.message, limits.body)
         except TimeoutError:
@@ -289,7 +290,7 @@ class HttpApp:
 
     def drain(self) -> None:
         """Begin nothing new and end what would never end by itself. From any thread, also a signal's."""
-        self.desk.drain()
+        self.provider.drain()
         self.streamable.drain()
         self.sockets.drain()
         self.legacy.drain()
@@ -303,12 +304,12 @@ class HttpApp:
             kind = (await receive())["type"]
             if kind == "lifespan.startup":
                 try:
-                    await self.desk.start(self.close)
+                    await self.provider.start(self.close)
                 except Exception as error:
                     await send({"type": "lifespan.startup.failed", "message": repr(error)})
                     raise
                 await send({"type": "lifespan.startup.complete"})
             elif kind == "lifespan.shutdown":
-                await self.desk.stop()
+                await self.provider.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return

@@ -3,53 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
 
 from defserve.auth.principals import Principal
 from defserve.core.stepping import rest
+from defserve.transports.asgi import WHOLE, HeaderList, Receive, RequestHead, Scope, Send, WholeRequest
 from defserve.transports.http import sse_format
 from defserve.transports.http.headers import Headers
-from defserve.transports.outbox import STALL, Outbox, Sent
+from defserve.transports.outbox import STALL, ClientOutbox, OutboundMessage
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-HeaderList: TypeAlias = Iterable[tuple[bytes, bytes]]
-
-Refusal: TypeAlias = Callable[[int, str], dict[str, Any] | None]
+RefusalData: TypeAlias = Callable[[int, str], dict[str, Any] | None]
 """A code and a text to the `data` of the error that says both, if it has any."""
-
-# Where the state of a scope names a server that is `Direct`.
-DIRECT = "defserve_direct"
 
 JSON = (b"content-type", b"application/json")
 PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 
 
-class Head(Protocol):
-    """What came before the body of a request; others may have had the same. `note` is what was made of it then."""
-
-    note: Any
-
-
-class Direct(Protocol):
-    """A server that hands over a request whole and takes a response whole, without the steps of ASGI."""
-
-    def head_of(self, scope: Scope) -> Head | None:
-        """The head of a request, if it is one that may come again."""
-        ...
-
-    def body_of(self, scope: Scope, limit: int) -> bytes | None:
-        """The body of a request, if all of it is there and within `limit`."""
-        ...
-
-    def respond_to(self, scope: Scope, status: int, body: bytes) -> bool:
-        """Send a complete response of JSON; False when it has to take the steps."""
-        ...
-
-
-class Exchange(Outbox):
+class Exchange(ClientOutbox):
     """A request and the response to it. `push` may be called at any time; what is pushed is written in order.
 
     `prefers_events` is None until it is known in which form an answer may come. `version` is what a header says;
@@ -69,21 +40,20 @@ class Exchange(Outbox):
         "routing",
         "refusal",
         "_scope",
-        "_direct",
+        "_whole",
         "_send",
         "_receive",
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, *, principal: Principal, refusal: Refusal | None
+        self, scope: Scope, receive: Receive, send: Send, *, principal: Principal, refusal: RefusalData | None
     ) -> None:
         super().__init__()
         self.principal, self.refusal = principal, refusal
         self.prefers_events: bool | None = None
         self._scope, self._receive, self._send = scope, receive, send
-        state = scope.get("state")
-        self._direct = direct = state.get(DIRECT) if state else None
-        self.head: Head | None = direct.head_of(scope) if direct is not None else None
+        self._whole: WholeRequest | None = (whole := scope.pop(WHOLE, None))
+        self.head: RequestHead | None = whole.head if whole is not None else None
 
     def read_head(self) -> None:
         """What the headers say, where nothing is known of them."""
@@ -93,7 +63,7 @@ class Exchange(Outbox):
 
     # -- what the runner says ----------------------------------------------------------------------------
 
-    def push(self, message: Sent, id: str | None = None) -> None:
+    def push(self, message: OutboundMessage, id: str | None = None) -> None:
         """A message that belongs to this request; the one that answers it is the last."""
         if self.finished:
             if message.taken is not None:
@@ -112,7 +82,7 @@ class Exchange(Outbox):
 
     def body_at_hand(self, limit: int) -> bytes | None:
         """The request's body if nothing has to be waited for; else `body` gets it."""
-        return self._direct.body_of(self._scope, limit) if self._direct is not None else None
+        return self._whole.take_body(limit) if self._whole is not None else None
 
     async def body(self, limit: int, seconds: float) -> bytes | None:
         """The request's body, or None when it is larger than `limit` or its client left half-way.
@@ -172,7 +142,7 @@ class Exchange(Outbox):
 
     def answer(self, status: int, body: bytes) -> Awaitable[None] | None:
         """One complete response of JSON: what is left to await of it, if anything is."""
-        if self._direct is not None and self._direct.respond_to(self._scope, status, body):
+        if self._whole is not None and self._whole.respond(status, body):
             return None
         return self.respond(status, body)
 
@@ -187,7 +157,7 @@ class Exchange(Outbox):
             pass
 
     @property
-    def only(self) -> Sent | None:
+    def only(self) -> OutboundMessage | None:
         """The answer, if nothing has to go before it."""
         alone = self.unread[0].message if self.finished and len(self.unread) == 1 else None
         return alone if alone is not None and alone.answers else None

@@ -24,14 +24,14 @@ _LONGEST = 300
 _REMEMBERED = 256
 
 
-class Refusal(NamedTuple):
+class GateRefusal(NamedTuple):
     """The answer to a request that may not come in: an HTTP status and a text for whoever reads it."""
 
     status: int
     text: str
 
 
-class Rule(NamedTuple):
+class HostRule(NamedTuple):
     """A name (or the `.suffix` of any name below it) and the ports it goes with; None stands for every port."""
 
     name: str
@@ -70,7 +70,7 @@ class Gate:
                 fix="give --allow-host tools.example.com (in code, or a gateway's file: allowed_hosts=[…]), or"
                 " --trusted-proxy (trusted_proxy) if a proxy in front checks Host",
             )
-        loopback = [Rule(name, None) for name in dict.fromkeys((*LOOPBACK, bind.lower()))] if local else []
+        loopback = [HostRule(name, None) for name in dict.fromkeys((*LOOPBACK, bind.lower()))] if local else []
         self._hosts = loopback + [_host_rule(text, port) for text in allowed_hosts]
         self._origins = [(scheme, rule) for rule in loopback for scheme in DEFAULT_PORTS]
         self._origins += [_origin_rule(text) for text in allowed_origins if text != "*"]
@@ -78,7 +78,7 @@ class Gate:
         self._every_origin = "*" in allowed_origins
         self._passed: set[tuple[str | None, str | None, str | None]] = set()
 
-    def check(self, host: str | None, origin: str | None, fetch_site: str | None) -> Refusal | None:
+    def check(self, host: str | None, origin: str | None, fetch_site: str | None) -> GateRefusal | None:
         """Why a request with these header values may not come in, or None. A missing header is None.
 
         A header that came twice is to be handed in joined, and so is refused.
@@ -89,30 +89,30 @@ class Gate:
         refusal = self._judge_host(host) or self._judge_origin(host or "", origin)
         if refusal is None and origin is None and fetch_site is not None and "cross-site" in fetch_site.lower():
             # With an Origin, the list of origins has decided already.
-            refusal = Refusal(403, "a page of another site may not call this server (Sec-Fetch-Site: cross-site)")
+            refusal = GateRefusal(403, "a page of another site may not call this server (Sec-Fetch-Site: cross-site)")
         if refusal is None:
             self._remember(values)
         return refusal
 
-    def _judge_host(self, host: str | None) -> Refusal | None:
+    def _judge_host(self, host: str | None) -> GateRefusal | None:
         if host is None:
-            return Refusal(400, "the Host header is missing")
+            return GateRefusal(400, "the Host header is missing")
         authority = _read(_AUTHORITY, host)
         if authority is None:
-            return Refusal(400, "the Host header is malformed")
+            return GateRefusal(400, "the Host header is malformed")
         name, port = authority
         if self._every_host or any(rule.matches(name, port) for rule in self._hosts):
             return None
         text = f"this server does not answer for {host}; its allowed_hosts setting (--allow-host) can add it"
-        return Refusal(421, text)
+        return GateRefusal(421, text)
 
-    def _judge_origin(self, host: str, origin: str | None) -> Refusal | None:
+    def _judge_origin(self, host: str, origin: str | None) -> GateRefusal | None:
         if origin is None:
             return None
         parts = _read(_ORIGIN, origin)
         if parts is None:
             text = "this Origin is refused; the allowed_origins setting (--allow-origin) says who may call"
-            return Refusal(403, text)
+            return GateRefusal(403, text)
         scheme, name, port = parts
         port = port or DEFAULT_PORTS.get(scheme, "")
         if self._every_origin or self._is_same(scheme, name, port, host):
@@ -120,7 +120,7 @@ class Gate:
         if any(scheme == allowed and rule.matches(name, port) for allowed, rule in self._origins):
             return None
         text = f"requests from {origin} are refused; the allowed_origins setting (--allow-origin) can add it"
-        return Refusal(403, text)
+        return GateRefusal(403, text)
 
     def _is_same(self, scheme: str, name: str, port: str, host: str) -> bool:
         """Whether the page came from here. That counts only for a Host we know: a rebound name has both alike."""
@@ -147,7 +147,7 @@ def _check_lists(**lists: Sequence[str]) -> None:
             raise UsageError(f"{setting}={texts!r} is one text", fix=f"write a list: {setting}=[{texts!r}]")
 
 
-def _host_rule(text: str, own_port: int | None) -> Rule:
+def _host_rule(text: str, own_port: int | None) -> HostRule:
     if text == "*":
         raise UsageError(
             'allowed_hosts=["*"] would let every name in',
@@ -168,7 +168,7 @@ def _host_rule(text: str, own_port: int | None) -> Rule:
     return _rule(name, {port, ""} if port in defaults else {port})
 
 
-def _origin_rule(text: str) -> tuple[str, Rule]:
+def _origin_rule(text: str) -> tuple[str, HostRule]:
     found = _read(_ORIGIN_RULE, text)
     if found is None:
         raise UsageError(
@@ -180,5 +180,5 @@ def _origin_rule(text: str) -> tuple[str, Rule]:
     return scheme, _rule(name, {port or DEFAULT_PORTS.get(scheme, "")})
 
 
-def _rule(name: str, ports: set[str]) -> Rule:
-    return Rule(name.removeprefix("*"), None if "*" in ports else frozenset(ports))
+def _rule(name: str, ports: set[str]) -> HostRule:
+    return HostRule(name.removeprefix("*"), None if "*" in ports else frozenset(ports))

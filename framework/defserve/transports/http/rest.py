@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pydantic_core import from_json
 
-from defserve.transports.http.answering import CLIENT_LEFT, Lone, absorb, reading, to_its_course
-from defserve.transports.http.exchange import Exchange, HeaderList, Scope
+from defserve.transports.asgi import HeaderList, Scope
+from defserve.transports.http.answering import CLIENT_LEFT, SingleResponse, absorb, reading, route_message
+from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.headers import is_json
-from defserve.transports.outbox import Answer
-from defserve.transports.session_provider import Desk
+from defserve.transports.session_provider import SessionProvider
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import excess, is_object
 from defserve.wire.messages import Params, Request
@@ -46,25 +46,31 @@ STATUS: Final[Mapping[str, int]] = {
 FAILED: Final = 422
 
 
+class RestReply(Protocol):
+    """How the reply to one request is written (a `core.shaped_session.ReplyShape`); its code is an HTTP status.
+
+    `headers` are there once it is written.
+    """
+
+    @property
+    def headers(self) -> HeaderList: ...
+
+
 @dataclass(frozen=True, slots=True)
 class RestRules:
     """What the mount has to know of the protocol."""
 
-    call: Callable[[str, Params], Request]
-    """The request that calls a tool."""
-    listing: Callable[[str | None], Request]
-    """The request for a page of the tools, by cursor."""
-    document: Callable[[list[Params], str], bytes]
-    """The OpenAPI document of listed tools, served below a path."""
-    value: Callable[[str, Params], Any]
-    """What a tool gave back, from its result. Raises Failed."""
-    failure: Callable[[Params, str], Failed]
-    """A JSON-RPC error in answer to a call of a tool, in words."""
+    offer: object
+    """What every caller offers: to wait for the answer, and nothing else."""
+    call: Callable[[str, Params], tuple[Request, RestReply]]
+    """The request that calls a tool, and how it is answered."""
+    document: Callable[[str], tuple[Request, RestReply]]
+    """The request that the OpenAPI document answers, as it is served below a path."""
     scopes: Callable[[str], Sequence[str]]
 
 
-class Failed(Exception):
-    """A call that came to nothing: the kind of failure, the words for it, and what else there is to know."""
+class RestFailure(Exception):
+    """A call that failed: the kind of failure, the words for it, and the details."""
 
     def __init__(self, kind: str, message: str, detail: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -83,11 +89,11 @@ class Failed(Exception):
         return [(b"retry-after", b"%d" % (wait // 1000 + 1))] if isinstance(wait, int) else []
 
 
-class Rest:
+class RestMount:
     """The mount: which paths are its own, and how they are answered."""
 
-    def __init__(self, desk: Desk, rules: RestRules, base: str) -> None:
-        self.desk, self.rules, self.base = desk, rules, base
+    def __init__(self, provider: SessionProvider, rules: RestRules, base: str) -> None:
+        self.provider, self.rules, self.base = provider, rules, base
         self.challenge: Challenge | None = None
 
     def route(self, path: str, root: str) -> Methods | None:
@@ -101,17 +107,7 @@ class Rest:
 
     async def describe(self, exchange: Exchange, below: str) -> None:
         """The document of the tools that this caller sees."""
-        tools, cursor = list[Params](), None
-        while True:
-            reply = await self._ask(exchange, self.rules.listing(cursor))
-            if reply is None or "error" in reply:
-                await exchange.respond(500 if reply else CLIENT_LEFT)
-                return
-            tools += reply["result"]["tools"]
-            cursor = reply["result"].get("nextCursor")
-            if cursor is None:
-                break
-        await exchange.respond(200, self.rules.document(tools, below))
+        await self._answer(exchange, *self.rules.document(below))
 
     async def call(self, exchange: Exchange, name: str) -> None:
         scopes = self.rules.scopes(name)
@@ -120,23 +116,15 @@ class Rest:
             return
         try:
             arguments = await self._arguments(exchange)
-            if arguments is None:
-                return
-            reply = await self._ask(exchange, self.rules.call(name, arguments))
-            if reply is None:
-                await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware insists on a response
-                return
-            if "error" in reply:
-                raise self.rules.failure(reply["error"], name)
-            body = encode({"result": self.rules.value(name, reply["result"])})
-        except Failed as failed:
+        except RestFailure as failed:
             await exchange.respond(failed.status, failed.body(), failed.headers())
             return
-        await exchange.respond(200, body)
+        if arguments is not None:
+            await self._answer(exchange, *self.rules.call(name, arguments))
 
     async def _arguments(self, exchange: Exchange) -> Params | None:
         """The body, an object; None when it was answered already or its client left. Raises Failed."""
-        limits = self.desk.limits
+        limits = self.provider.limits
         try:
             body = await exchange.body(limits.message, limits.body)
         except TimeoutError:
@@ -155,32 +143,35 @@ class Rest:
         try:
             found: Any = from_json(body, allow_inf_nan=False) if body.strip() else {}
         except ValueError as error:
-            raise Failed("invalid_arguments", f"the body is not JSON: {error}") from None
+            raise RestFailure("invalid_arguments", f"the body is not JSON: {error}") from None
         problem = excess(found, limits.depth, limits.keys)
         if problem is not None or not is_object(found):
-            raise Failed("invalid_arguments", problem or "the body has to be an object: the arguments by name")
+            raise RestFailure("invalid_arguments", problem or "the body has to be an object: the arguments by name")
         return found
 
-    async def _ask(self, exchange: Exchange, request: Request) -> Params | None:
-        """The reply to a request that stands alone; None when its client left."""
-        conversation = self.desk.open(to_its_course, principal=exchange.principal, counted=False)
-        course = Lone(self.desk, conversation, exchange, request.id)
+    async def _answer(self, exchange: Exchange, request: Request, reply: RestReply) -> None:
+        """Run a request that stands alone, and send what `reply` makes of its outcome."""
+        conversation = self.provider.open_shaped(route_message, principal=exchange.principal, shape=reply)
+        route = SingleResponse(self.provider, conversation, exchange, request.id)
         try:
-            begun = conversation.begin(request, course)
-            if isinstance(begun, tuple):
-                course.push(Answer(*begun))
-            else:
-                with reading(exchange, course):
+            begun = conversation.begin(request, route, self.rules.offer)
+            if not isinstance(begun, tuple):
+                with reading(exchange, route):
                     await begun
                     await absorb()
+                begun = next(
+                    ((item.message.data, item.message.code) for item in exchange.unread if item.message.answers),
+                    (b"", None),
+                )
         finally:
-            course.over()
-        answers = [item.message for item in exchange.unread if item.message.answers]
-        exchange.unread.clear()
-        exchange.finished = False
-        return from_json(answers[-1].data) if answers and answers[-1].data else None
+            conversation.close()
+        body, status = begun
+        if body:
+            await exchange.respond(status or 200, body, reply.headers)
+        else:
+            await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware insists on a response
 
 
 async def _refuse(exchange: Exchange, status: int, kind: str, text: str) -> None:
     close = [(b"connection", b"close")] if status in (408, 413) else []
-    await exchange.respond(status, Failed(kind, text).body(), close)
+    await exchange.respond(status, RestFailure(kind, text).body(), close)

@@ -6,61 +6,61 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-from defserve.transports.http.web_session import WebSession
+from defserve.transports.http.session import HttpSession
 
 # How often to look for sessions that idle: a share of the time they may, within bounds.
 LOOK_SHARE, LOOK_LEAST, LOOK_MOST = 0.25, 0.01, 60.0
 
 
-class Sessions:
+class HttpSessions:
     """The sessions of one endpoint, by id. Those that idle end by themselves."""
 
     def __init__(self, idle: float) -> None:
         self.idle = idle
-        self._open: dict[str, WebSession] = {}
+        self._open: dict[str, HttpSession] = {}
         self._look: asyncio.TimerHandle | None = None
 
-    def __iter__(self) -> Iterator[WebSession]:
+    def __iter__(self) -> Iterator[HttpSession]:
         return iter(list(self._open.values()))
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, web: WebSession) -> None:
-        self._open[web.id] = web
+    def add(self, session: HttpSession) -> None:
+        self._open[session.id] = session
         self._look_later()
 
-    def find(self, id: str, principal: str) -> WebSession | None:
+    def find(self, id: str, principal: str) -> HttpSession | None:
         """The session of this id, if it is this principal's and has not idled for too long."""
-        web = self._open.get(id)
+        session = self._open.get(id)
         # Somebody else's session is no session: an id is never authority.
-        if web is None or web.principal != principal:
+        if session is None or session.principal != principal:
             return None
         now = time.monotonic()
-        if now - web.used > self.idle and web.is_idle(self.idle):
-            self.end(web)
+        if now - session.used > self.idle and session.is_idle(self.idle):
+            self.end(session)
             return None
-        web.used = now
-        return web
+        session.used = now
+        return session
 
-    def end(self, web: WebSession) -> None:
+    def end(self, session: HttpSession) -> None:
         """Forget a session and everything that was kept for it."""
-        if self._open.pop(web.id, None) is not None:
-            web.close()
+        if self._open.pop(session.id, None) is not None:
+            session.close()
 
     def end_idle(self) -> None:
         """Let go of sessions whose client has not been heard of for long."""
-        for web in self:
-            if web.is_idle(self.idle):
-                self.end(web)
+        for session in self:
+            if session.is_idle(self.idle):
+                self.end(session)
 
     def close(self) -> None:
         """End every session."""
         if self._look is not None:
             self._look.cancel()
             self._look = None
-        for web in self:
-            self.end(web)
+        for session in self:
+            self.end(session)
 
     def _look_later(self) -> None:
         if self._look is None:

@@ -7,13 +7,14 @@ import secrets
 from urllib.parse import parse_qs
 
 from defserve.errors import LimitExceeded
+from defserve.transports.asgi import Scope
 from defserve.transports.http import sse_format
 from defserve.transports.http.answering import SILENCE
-from defserve.transports.http.exchange import Exchange, Scope
+from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.headers import accepts
 from defserve.transports.http.streamable import refuse
-from defserve.transports.outbox import Sent
-from defserve.transports.session_provider import Conversation, Desk
+from defserve.transports.outbox import OutboundMessage
+from defserve.transports.session_provider import SessionProvider, TransportSession
 from defserve.wire.codec import INVALID_REQUEST, decode
 from defserve.wire.messages import Malformed
 
@@ -25,12 +26,12 @@ FULL = ((b"retry-after", b"1"),)
 class Feed:
     """A session: as long as its stream is open. Bound to the principal that opened it."""
 
-    conversation: Conversation
+    conversation: TransportSession
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange, self.draining = exchange, False
 
-    def push(self, message: Sent) -> None:
+    def push(self, message: OutboundMessage) -> None:
         """A message for the peer. Unlike that of a request, this stream does not end with an answer."""
         self.exchange.keep(message)
         self._finish_if_drained()
@@ -51,8 +52,8 @@ class Feed:
 class LegacySse:
     """The two endpoints, `base`/sse and `base`/messages."""
 
-    def __init__(self, desk: Desk, base: str) -> None:
-        self.desk, self.base = desk, base
+    def __init__(self, provider: SessionProvider, base: str) -> None:
+        self.provider, self.base = provider, base
         self.feeds: dict[str, Feed] = {}
 
     async def get(self, exchange: Exchange, root: str) -> None:
@@ -63,7 +64,7 @@ class LegacySse:
             return
         feed = Feed(exchange)
         try:
-            feed.conversation = self.desk.open(feed.push, principal=exchange.principal, counted=True)
+            feed.conversation = self.provider.open(feed.push, principal=exchange.principal, counted=True)
         except LimitExceeded as error:
             await refuse(exchange, 503, INTERNAL_ERROR, error.message, headers=FULL)
             return
@@ -94,7 +95,7 @@ class LegacySse:
 
     async def post(self, exchange: Exchange, feed: Feed, body: bytes) -> None:
         """Take a message; what there is to answer goes out on the stream."""
-        limits = self.desk.limits
+        limits = self.provider.limits
         message = decode(body, depth=limits.depth, keys=limits.keys)
         if isinstance(message, Malformed) and message.notification is None:
             await refuse(exchange, 400, message.code, message.message, message.id)

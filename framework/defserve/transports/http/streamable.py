@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import from_json
-
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
-from defserve.transports.http.answering import Lone, answer, reading, run, stream, to_its_course
-from defserve.transports.http.exchange import Exchange, HeaderList, Refusal
+from defserve.transports.asgi import HeaderList
+from defserve.transports.http.answering import SingleResponse, answer, reading, route_message, run, stream
+from defserve.transports.http.exchange import Exchange, RefusalData
 from defserve.transports.http.headers import NAMED_BY, accepts, param_mismatch, routing_mismatch
-from defserve.transports.http.sessions import Sessions
-from defserve.transports.http.web_session import Stream, WebSession
-from defserve.transports.session_provider import Conversation, Desk
+from defserve.transports.http.session import HttpSession, ResponseStream
+from defserve.transports.http.sessions import HttpSessions
+from defserve.transports.session_provider import RequestOffer, SessionProvider, TransportSession
 from defserve.wire.codec import INVALID_REQUEST, decode, encode
+from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Request
 
 INVALID_PARAMS, INTERNAL_ERROR, HEADER_MISMATCH = -32602, -32603, -32020
@@ -28,7 +28,7 @@ SPOKEN = (Request, Notification)
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class HttpRules:
     """What the transport has to know of the protocol: its versions, where a request names one, and odd cases."""
 
     handshake_versions: tuple[str, ...]
@@ -37,33 +37,38 @@ class Rules:
     version_key: str
     capabilities_key: str
     primed_versions: frozenset[str] = frozenset()
-    batch_versions: frozenset[str] = frozenset()
     scopes: Callable[[str], Sequence[str]] = field(default=lambda name: ())
     param_headers: Callable[[Any], Mapping[tuple[str, ...], str]] = field(default=lambda name: {})
-    refusal: Refusal | None = None
+    refusal: RefusalData | None = None
 
 
 class Streamable:
     """One endpoint: POST in both eras, GET and DELETE for sessions."""
 
-    def __init__(self, desk: Desk, rules: Rules) -> None:
-        self.desk, self.rules = desk, rules
-        self.sessions = Sessions(desk.limits.idle)
+    def __init__(self, provider: SessionProvider, rules: HttpRules) -> None:
+        self.provider, self.rules = provider, rules
+        self.sessions = HttpSessions(provider.limits.idle)
         self.challenge: Callable[[Exchange, Sequence[str]], Awaitable[None]] | None = None
 
     # -- POST --------------------------------------------------------------------------------------------
 
     def post(self, exchange: Exchange, body: bytes) -> Awaitable[None] | None:
         """Take a message; what is left to await, if anything is. A call that never waits is answered on return."""
-        limits = self.desk.limits
+        limits = self.provider.limits
         message = decode(body, depth=limits.depth, keys=limits.keys)
         if not isinstance(message, Request):
             return self._take_other(exchange, message)
         if self.challenge is not None and (scopes := self._missing_scopes(exchange, message)):
             return self.challenge(exchange, scopes)
-        if self._is_stateless(exchange.version, message):
-            return self._call_alone(exchange, message)
-        return self._call(exchange, message)
+        try:
+            offer = self.provider.offer_in(message)
+        except Exception:  # the session says what is wrong with it, if HTTP has nothing to say first
+            return self._call_unread(exchange, message)
+        if offer is not None and offer.stateless:
+            return self._call_alone(exchange, message, offer)
+        if offer is None and self._is_stateless(exchange.version, message):
+            return self._call_unread(exchange, message)
+        return self._call(exchange, message, offer)
 
     def _take_other(self, exchange: Exchange, message: Message | list[Message]) -> Awaitable[None]:
         if isinstance(message, Malformed) and message.notification is not None and _notifies(message.notification):
@@ -95,9 +100,9 @@ class Streamable:
         """A broken answer fails the question it was meant for, rather than leave somebody waiting."""
         id = exchange.headers.get("mcp-session-id")
         if malformed.is_reply and id is not None:
-            web = self.sessions.find(id, exchange.principal.id)
-            if web is not None:
-                web.conversation.take(malformed)
+            session = self.sessions.find(id, exchange.principal.id)
+            if session is not None:
+                session.conversation.take(malformed)
 
     async def _take_alone(self, exchange: Exchange, message: Message | list[Message]) -> None:
         version = exchange.version
@@ -108,65 +113,65 @@ class Streamable:
         else:
             await refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
 
-    def _call_alone(self, exchange: Exchange, request: Request) -> Awaitable[None] | None:
-        problem = self._envelope_problem(exchange, request)
-        if problem is not None:
-            return refuse(exchange, 400, *problem, request.id)
-        conversation = self.desk.open(to_its_course, principal=exchange.principal, counted=False)
-        course = Lone(self.desk, conversation, exchange, request.id)
-        return run(exchange, course, conversation.begin(request, course))
-
-    def _envelope_problem(self, exchange: Exchange, request: Request) -> tuple[int, str] | None:
-        rules, method, params = self.rules, request.method, request.params
-        meta: Any = params.get("_meta")
-        version: Any = meta.get(rules.version_key) if meta.__class__ is dict else None
-        if version.__class__ is not str:
-            return INVALID_PARAMS, f"Invalid params: _meta[{rules.version_key!r}] is required"
-        if meta.get(rules.capabilities_key).__class__ is not dict:
-            return INVALID_PARAMS, f"Invalid params: _meta[{rules.capabilities_key!r}] is required"
-        name = params.get(NAMED_BY.get(method, ""))
-        text = None
+    def _call_alone(self, exchange: Exchange, request: Request, offer: RequestOffer) -> Awaitable[None] | None:
+        version, method, params = offer.version, request.method, request.params
+        name, text = params.get(NAMED_BY.get(method, "")), None
         if exchange.routing != (version, method, name):
             text = routing_mismatch(exchange.headers, method, params, version)
-        if text is None and method == "tools/call" and (annotated := rules.param_headers(name)):
-            # What a version we do not speak says of its arguments is not ours to judge.
-            known = version in rules.stateless_versions
-            text = param_mismatch(exchange.headers, params, annotated) if known else None
-        return None if text is None else (HEADER_MISMATCH, text)
+        if text is None and method == "tools/call" and (annotated := self.rules.param_headers(name)):
+            text = param_mismatch(exchange.headers, params, annotated)
+        if text is not None:
+            return refuse(exchange, 400, HEADER_MISMATCH, text, request.id)
+        conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
+        route = SingleResponse(self.provider, conversation, exchange, request.id)
+        return run(exchange, route, conversation.begin(request, route, offer))
 
-    def _call(self, exchange: Exchange, request: Request) -> Awaitable[None] | None:
+    def _call_unread(self, exchange: Exchange, request: Request) -> Awaitable[None] | None:
+        """A request that should carry an offer, and carries none that can be read."""
+        rules, meta = self.rules, request.params.get("_meta")
+        for key, kind in ((rules.version_key, str), (rules.capabilities_key, dict)):
+            if not is_object(meta) or not isinstance(meta.get(key), kind):
+                return refuse(exchange, 400, INVALID_PARAMS, f"Invalid params: _meta[{key!r}] is required", request.id)
+        text = routing_mismatch(exchange.headers, request.method, request.params, meta[rules.version_key])
+        if text is not None:
+            return refuse(exchange, 400, HEADER_MISMATCH, text, request.id)
+        conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
+        route = SingleResponse(self.provider, conversation, exchange, request.id)
+        return run(exchange, route, conversation.begin(request, route))
+
+    def _call(self, exchange: Exchange, request: Request, offer: RequestOffer | None) -> Awaitable[None] | None:
         if request.method == self.rules.opening:
             return self._open(exchange, request)
-        web = self._session(exchange)
-        if not isinstance(web, WebSession):
-            return web
-        course = Stream(web, exchange)
-        return run(exchange, course, web.conversation.begin(request, course))
+        session = self._session(exchange)
+        if not isinstance(session, HttpSession):
+            return session
+        route = ResponseStream(session, exchange)
+        return run(exchange, route, session.conversation.begin(request, route, offer))
 
     async def _take(self, exchange: Exchange, message: Message | list[Message]) -> None:
-        web = self._session(exchange)
-        if not isinstance(web, WebSession):
-            await web
+        session = self._session(exchange)
+        if not isinstance(session, HttpSession):
+            await session
             return
-        if isinstance(message, list) and web.version not in self.rules.batch_versions:
+        if isinstance(message, list) and not session.conversation.takes_batches:
             text = "Invalid request: batches are not part of this protocol version"
             await refuse(exchange, 400, INVALID_REQUEST, text)
             return
-        course = Stream(web, exchange)
-        web.conversation.take(message, course)
+        route = ResponseStream(session, exchange)
+        session.conversation.take(message, route)
         if isinstance(message, list):
-            await answer(exchange, course)
+            await answer(exchange, route)
         else:
             await exchange.respond(202)
 
     async def _open(self, exchange: Exchange, request: Request) -> None:
-        web = WebSession(secrets.token_urlsafe(24), exchange.principal.id)
+        session = HttpSession(secrets.token_urlsafe(24), exchange.principal.id)
         try:
-            web.conversation = self._conversation(web, exchange.principal)
+            session.conversation = self._conversation(session, exchange.principal)
         except LimitExceeded as error:
             await refuse(exchange, 503, INTERNAL_ERROR, error.message, request.id, [(b"retry-after", b"1")])
             return
-        web.conversation.take(request, Stream(web, exchange))
+        session.conversation.take(request, ResponseStream(session, exchange))
         try:
             while not exchange.finished:
                 await exchange.wait()
@@ -175,34 +180,33 @@ class Streamable:
         finally:
             accepted = exchange.only is not None and exchange.only.code is None
             if not accepted:
-                web.conversation.close()
+                session.conversation.close()
         reply = exchange.only
         if reply is None or not accepted:
             await exchange.respond(400, reply.data if reply is not None else b"")
             return
-        web.version = from_json(reply.data)["result"]["protocolVersion"]
-        web.primed = web.version in self.rules.primed_versions
-        self.sessions.add(web)
-        await exchange.respond(200, reply.data, [(b"mcp-session-id", web.id.encode())])
+        session.primed = session.conversation.version in self.rules.primed_versions
+        self.sessions.add(session)
+        await exchange.respond(200, reply.data, [(b"mcp-session-id", session.id.encode())])
 
-    def _conversation(self, web: WebSession, principal: Principal) -> Conversation:
+    def _conversation(self, session: HttpSession, principal: Principal) -> TransportSession:
         try:
-            return self.desk.open(web.outlet, principal=principal, counted=True)
+            return self.provider.open(session.outlet, principal=principal, counted=True)
         except LimitExceeded:
             self.sessions.end_idle()
-            return self.desk.open(web.outlet, principal=principal, counted=True)
+            return self.provider.open(session.outlet, principal=principal, counted=True)
 
-    def _session(self, exchange: Exchange) -> WebSession | Awaitable[None]:
+    def _session(self, exchange: Exchange) -> HttpSession | Awaitable[None]:
         """The session a request belongs to, or the refusal to be awaited."""
         id, version = exchange.headers.get("mcp-session-id"), exchange.version
         if id is None:
             return refuse(exchange, 400, INVALID_REQUEST, "Invalid request: the Mcp-Session-Id header is missing")
-        web = self.sessions.find(id, exchange.principal.id)
-        if web is None:
+        session = self.sessions.find(id, exchange.principal.id)
+        if session is None:
             return refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; initialize again")
         if version is not None and version not in self.rules.handshake_versions:
             return refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
-        return web
+        return session
 
     # -- GET and DELETE ----------------------------------------------------------------------------------
 
@@ -215,43 +219,43 @@ class Streamable:
                 exchange, 406, INVALID_REQUEST, "Not acceptable: a stream of text/event-stream is all there is"
             )
             return
-        web = self._session(exchange)
-        if not isinstance(web, WebSession):
-            await web
+        session = self._session(exchange)
+        if not isinstance(session, HttpSession):
+            await session
             return
         last = exchange.headers.get("last-event-id")
         if last is not None:
-            resumed = web.resume(last, exchange)
+            resumed = session.resume(last, exchange)
             if resumed is None:
                 text = "Invalid request: nothing to resume after this Last-Event-ID"
                 await refuse(exchange, 404, INVALID_REQUEST, text)
                 return
-            course, missed = resumed
+            route, missed = resumed
         else:
-            course, missed = web.standalone, b""
-            if web.standalone.is_read:
+            route, missed = session.standalone, b""
+            if session.standalone.is_read:
                 await refuse(exchange, 409, INVALID_REQUEST, "Conflict: this session's stream is already open")
                 return
-            web.standalone.attach(exchange)
-        with reading(exchange, course):
-            await stream(exchange, course, missed)
+            session.standalone.attach(exchange)
+        with reading(exchange, route):
+            await stream(exchange, route, missed)
 
     async def delete(self, exchange: Exchange) -> None:
         if exchange.version in self.rules.stateless_versions:
             await exchange.respond(405, headers=[(b"allow", b"POST")])
             return
-        web = self._session(exchange)
-        if not isinstance(web, WebSession):
-            await web
+        session = self._session(exchange)
+        if not isinstance(session, HttpSession):
+            await session
             return
-        self.sessions.end(web)
+        self.sessions.end(session)
         await exchange.respond(204)
 
     def drain(self) -> None:
         """End the streams that belong to no call; the others end with theirs."""
-        for web in self.sessions:
-            if web.standalone.exchange is not None:
-                web.standalone.exchange.drop()
+        for session in self.sessions:
+            if session.standalone.exchange is not None:
+                session.standalone.exchange.drop()
 
     def close(self) -> None:
         """End every session."""

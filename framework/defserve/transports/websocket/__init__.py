@@ -1,1 +1,7 @@
-"""TODO door."""
+"""WebSocket: sockets that clients open to us over ASGI, and sockets that we open ourselves.
+
+One socket is one session, one text frame is one message. A side that does not read is asked nothing more.
+
+May import: `auth.principals`, `transports.asgi`, `transports.outbox`, `transports.refusals`,
+`transports.session_provider`.
+"""

@@ -7,24 +7,24 @@ from typing import NamedTuple
 
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
-from defserve.transports.http.exchange import Receive, Scope, Send
-from defserve.transports.outbox import STALL, Outbox, Sent
-from defserve.transports.session_provider import Conversation, Desk
+from defserve.transports.asgi import Receive, Scope, Send
+from defserve.transports.outbox import STALL, ClientOutbox, OutboundMessage
+from defserve.transports.session_provider import SessionProvider, TransportSession
 
 SUBPROTOCOL = "mcp"
 FAREWELL = 5.0
 
 
-class Farewell(NamedTuple):
+class CloseReason(NamedTuple):
     """A close code (RFC 6455 §7.4) and a word about it."""
 
     code: int
     reason: str
 
 
-NO_BINARY = Farewell(1003, "one JSON message a text frame")
-TOO_BIG = Farewell(1009, "message too big")
-RESTART = Farewell(1012, "the server is stopping")
+NO_BINARY = CloseReason(1003, "one JSON message a text frame")
+TOO_BIG = CloseReason(1009, "message too big")
+RESTART = CloseReason(1012, "the server is stopping")
 FULL = 1013
 
 # A refusal before the socket is accepted; servers make a 403 of it.
@@ -34,19 +34,19 @@ POLICY = 1008
 class WebSockets:
     """Every open socket of an endpoint."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, provider: SessionProvider) -> None:
+        self.provider = provider
         self.open: set[WebSocket] = set()
         self.draining = False
 
     async def serve(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         """One socket from its acceptance to its end. Who may come in is decided before."""
         await send({"type": "websocket.accept", "subprotocol": chosen_subprotocol(scope)})
-        socket = WebSocket(receive, send, self.desk.limits.message)
+        socket = WebSocket(receive, send, self.provider.limits.message)
         try:
-            socket.conversation = self.desk.open(socket.push, principal=principal, counted=True)
+            socket.conversation = self.provider.open(socket.push, principal=principal, counted=True)
         except LimitExceeded as error:
-            await socket.close(Farewell(FULL, error.message))
+            await socket.close(CloseReason(FULL, error.message))
             return
         self.open.add(socket)
         try:
@@ -63,12 +63,12 @@ class WebSockets:
             socket.drain()
 
 
-class WebSocket(Outbox):
+class WebSocket(ClientOutbox):
     """One accepted socket."""
 
     __slots__ = ("conversation", "draining", "_limit", "_receive", "_send", "_written")
 
-    conversation: Conversation
+    conversation: TransportSession
 
     def __init__(self, receive: Receive, send: Send, limit: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class WebSocket(Outbox):
         self._receive, self._send, self._limit = receive, send, limit
         self._written = asyncio.Event()
 
-    def push(self, message: Sent) -> None:
+    def push(self, message: OutboundMessage) -> None:
         """A message for the peer."""
         self.keep(message)
         self._finish_if_drained()
@@ -104,7 +104,7 @@ class WebSocket(Outbox):
             if (farewell := task.result()) is not None:
                 await self.close(farewell)
 
-    async def _read(self) -> Farewell | None:
+    async def _read(self) -> CloseReason | None:
         """Hand every message to the conversation; why the socket has to be closed, if the client did not leave."""
         while True:
             while self.full:
@@ -122,7 +122,7 @@ class WebSocket(Outbox):
                 return TOO_BIG
             self.conversation.receive(data)
 
-    async def _write(self) -> Farewell | None:
+    async def _write(self) -> CloseReason | None:
         """Write what there is; returns when nothing will follow, or when the client does not read."""
         try:
             while await self.wait():
@@ -138,7 +138,7 @@ class WebSocket(Outbox):
             pass
         return None
 
-    async def close(self, farewell: Farewell) -> None:
+    async def close(self, farewell: CloseReason) -> None:
         """Say why, to a client that may not listen."""
         try:
             async with asyncio.timeout(FAREWELL):

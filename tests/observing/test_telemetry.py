@@ -19,8 +19,8 @@ from defserve import Server, ToolError
 from defserve.errors import UsageError
 from defserve.host.addresses import Remote
 from defserve.observing.telemetry import Telemetry
+from tests.at_address import at_address
 from tests.raw import ERAS, HANDSHAKE, Raw, raw
-from tests.serving import at_address
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from defserve.runner.connection import Connection
 from defserve.runner.engine import AsyncioEngine
 
 
-class Life:
+class LoopLifetime:
     """One loop's engine and entered lifespans, shared by everything that serves the composition there."""
 
     def __init__(self, engine: AsyncioEngine) -> None:
@@ -48,29 +48,29 @@ class Life:
 
 
 @asynccontextmanager
-async def alive(composition: Composition) -> AsyncGenerator[AsyncioEngine]:
+async def entered_lifespans(composition: Composition) -> AsyncGenerator[AsyncioEngine]:
     """Enter every extension's lifespan, once however often the server is served on this loop; give its engine."""
     loop = asyncio.get_running_loop()
-    life = composition.lives.get(loop)
-    if not isinstance(life, Life):
-        life = composition.lives[loop] = Life(AsyncioEngine(composition.limits.threads))
-    life.users += 1
+    lifetime = composition.lives.get(loop)
+    if not isinstance(lifetime, LoopLifetime):
+        lifetime = composition.lives[loop] = LoopLifetime(AsyncioEngine(composition.limits.threads))
+    lifetime.users += 1
     try:
-        await life.start(composition)
-        yield life.engine
+        await lifetime.start(composition)
+        yield lifetime.engine
     finally:
-        life.users -= 1
-        if life.users == 0:
+        lifetime.users -= 1
+        if lifetime.users == 0:
             del composition.lives[loop]
-            await life.end(composition.limits.farewell)
+            await lifetime.end(composition.limits.farewell)
 
 
-async def drain(connection: Connection, seconds: float) -> None:
-    """Let the calls of a connection finish; see `finish`."""
-    await finish(_calls(connection), seconds)
+async def drain_connection(connection: Connection, seconds: float) -> None:
+    """Let the calls of a connection finish; see `finish_calls`."""
+    await finish_calls(_calls(connection), seconds)
 
 
-async def finish(calls: list[Call], seconds: float) -> None:
+async def finish_calls(calls: list[Call], seconds: float) -> None:
     """Let calls finish; endless ones are told to end. Those not done in time are answered as they are."""
     for call in calls:
         if call.endless:
@@ -82,7 +82,7 @@ async def finish(calls: list[Call], seconds: float) -> None:
             call.stop()
 
 
-async def leave(connection: Connection, seconds: float) -> None:
+async def close_connection(connection: Connection, seconds: float) -> None:
     """End the conversation. Calls that are cancelled by it have `seconds` to clean up."""
     calls = _calls(connection)
     connection.close()

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from defserve.core.composition import Composition
 from defserve.core.extension import OutgoingMessage
 from defserve.core.service import Stop
 from defserve.core.session import Session
+from defserve.core.shaped_session import ReplyShape, ShapedSession
 from defserve.limits import Limits
-from defserve.runner.connection import Caller
+from defserve.runner.connection import PeerIdentity
 from defserve.runner.engine import AsyncioEngine
-from defserve.runner.life import alive, finish
+from defserve.runner.lifespans import entered_lifespans, finish_calls
 
 SPARE = 64
 
 
-class WebDesk:
+class WebSessions:
     """Opens conversations. Starts with the first request where nobody says when to start, as in a mounted app."""
 
     def __init__(self, composition: Composition) -> None:
         self.composition = composition
         self.limits: Limits = composition.limits
+        self.offer_in = composition.offer_in
         self._engine: AsyncioEngine | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._over: asyncio.Event | None = None
@@ -64,7 +66,7 @@ class WebDesk:
 
         service.begin(stop)
         try:
-            async with alive(self.composition) as engine:
+            async with entered_lifespans(self.composition) as engine:
                 self._engine = engine
                 service.ready()
                 ready.set_result(None)
@@ -89,7 +91,7 @@ class WebDesk:
     async def _finish(self, engine: AsyncioEngine, seconds: float, stop: Stop) -> None:
         """Serve what is under way, then let go of the clients."""
         until = engine.loop.time() + seconds
-        await finish([call for call in self.composition.calls() if call.engine is engine], seconds)
+        await finish_calls([call for call in self.composition.calls() if call.engine is engine], seconds)
         self.composition.service.end(stop)
         self.hang_up()
         self.over(until - engine.loop.time())
@@ -125,7 +127,7 @@ class WebDesk:
             self._over.set()
             await keeper
 
-    def open(self, outlet: Callable[[OutgoingMessage], None], *, principal: Caller, counted: bool) -> Session:
+    def open(self, outlet: Callable[[OutgoingMessage], None], *, principal: PeerIdentity, counted: bool) -> Session:
         """A new conversation. Raises LimitExceeded when there are too many."""
         spare = self._spare
         if not counted and spare and spare[-1].identity is principal:
@@ -133,17 +135,18 @@ class WebDesk:
             session.outlet = outlet
             self.composition.short_sessions.add(session)
             return session
+        return Session(self.composition, self._running, outlet, counted=counted, **_about(principal))
+
+    def open_shaped(
+        self, outlet: Callable[[OutgoingMessage], None], *, principal: PeerIdentity, shape: ReplyShape
+    ) -> ShapedSession:
+        """A session for a single request, whose reply `shape` writes."""
+        return ShapedSession(self.composition, self._running, outlet, shape, **_about(principal))
+
+    @property
+    def _running(self) -> AsyncioEngine:
         assert self._engine is not None
-        return Session(
-            self.composition,
-            self._engine,
-            outlet,
-            principal=principal.id,
-            is_local=principal.kind == "local",
-            identity=principal,
-            is_crowd=principal.is_crowd,
-            counted=counted,
-        )
+        return self._engine
 
     def end(self, conversation: Session) -> None:
         """A short conversation is over. The next request of the same caller may have it, if nothing is left in it."""
@@ -154,6 +157,11 @@ class WebDesk:
         self._spare.append(conversation)
         if len(self._spare) > SPARE:
             self._spare.pop(0).close()
+
+
+def _about(principal: PeerIdentity) -> dict[str, Any]:
+    is_local = principal.kind == "local"
+    return {"principal": principal.id, "is_local": is_local, "identity": principal, "is_crowd": principal.is_crowd}
 
 
 def _nothing() -> None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from defserve import Context, Limits, Server
 from defserve.runner import network
-from defserve.runner.fastpath.protocol import Whole, fits
+from defserve.runner.fastpath.protocol import FastProtocol
 from tests.listening import Listening, listening, parsers, request
 
 pytestmark = pytest.mark.anyio
@@ -98,20 +98,6 @@ async def all_said(where: Listening, *data: bytes) -> bytes:
                     said += chunk
     writer.close()
     return said
-
-
-def test_the_uvicorn_that_is_installed_is_the_one_this_knows():
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-    assert fits(HttpToolsProtocol)
-    assert not fits(H11Protocol)
-
-
-def test_another_uvicorn_takes_the_steps():
-    class HttpToolsProtocol: ...
-
-    assert not fits(HttpToolsProtocol)
 
 
 @parsers
@@ -400,7 +386,7 @@ async def test_what_is_odd_is_answered_as_by_a_server_that_learns_nothing(monkey
         return {kind: [next(said), next(said)] for kind in ODD}
 
     with monkeypatch.context() as patch:
-        patch.setattr(Whole, "_lessons", 0)
+        patch.setattr(FastProtocol, "_lessons", 0)
         async with listening(parrot(), parser="httptools") as where:
             fresh = await answers(where)
     async with listening(parrot(), parser="httptools") as where:

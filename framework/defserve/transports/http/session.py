@@ -10,40 +10,40 @@ from typing import Any
 from defserve.stores.events import EventStore, Gap, Kind, MemoryEvents
 from defserve.transports.http import sse_format
 from defserve.transports.http.exchange import Exchange
-from defserve.transports.outbox import UNREAD, Outbox, Sent
-from defserve.transports.session_provider import Conversation
+from defserve.transports.outbox import UNREAD, ClientOutbox, OutboundMessage
+from defserve.transports.session_provider import TransportSession
 
 RETRY_MS = 1000
 STANDALONE = "standalone"
 
 
-class WebSession:
+class HttpSession:
     """What `Mcp-Session-Id` stands for. Bound to the principal that opened it.
 
     `primed`: its client may be sent away with an event id to come back with (SEP-1699).
     """
 
-    conversation: Conversation
+    conversation: TransportSession
 
     def __init__(self, id: str, principal: str) -> None:
-        self.id, self.principal, self.version, self.primed = id, principal, "", False
+        self.id, self.principal, self.primed = id, principal, False
         self.used, self.readers = time.monotonic(), 0
         self.events: EventStore = MemoryEvents()
-        self.streams: dict[str, Stream] = {}
-        self.standalone = Standalone(self)
+        self.streams: dict[str, ResponseStream] = {}
+        self.standalone = StandaloneStream(self)
         self._made = 0
         self._unread: dict[str, None] = {}
 
     def outlet(self, message: Any) -> None:
         """Send a message where it belongs: to the stream of its request, else to the session's own."""
         stream = message.destination
-        (stream if isinstance(stream, Stream) else self.standalone).push(message)
+        (stream if isinstance(stream, ResponseStream) else self.standalone).push(message)
 
     def name_stream(self) -> str:
         self._made += 1
         return f"call-{self._made}"
 
-    def resume(self, event_id: str, exchange: Exchange) -> tuple[Stream, bytes] | None:
+    def resume(self, event_id: str, exchange: Exchange) -> tuple[ResponseStream, bytes] | None:
         """The stream a client wants to go on with, and what it has missed; None for an id that is not ours."""
         try:
             found = self.events.after(event_id)
@@ -56,7 +56,7 @@ class WebSession:
         stream = self.standalone if name == STANDALONE else self.streams.get(name)
         if stream is None:
             self._unread.pop(name, None)
-            stream = Stream(self, exchange)
+            stream = ResponseStream(self, exchange)
             stream.name, stream.answered = name, True
         stream.resume(exchange)
         return stream, b"".join(sse_format.event(data, id=id) for id, data in missed)
@@ -86,22 +86,22 @@ class WebSession:
         self.events.forget()
 
 
-class Stream:
+class ResponseStream:
     """The messages that belong to one request. Outlives the HTTP response that carries them."""
 
-    __slots__ = ("web", "name", "exchange", "answered", "_first")
+    __slots__ = ("session", "name", "exchange", "answered", "_first")
 
     # Errors of this era are told in the body alone.
     statuses: Mapping[int, int] = {}
     exchange: Exchange | None
 
-    def __init__(self, web: WebSession, exchange: Exchange | None) -> None:
-        self.web, self.exchange = web, exchange
+    def __init__(self, session: HttpSession, exchange: Exchange | None) -> None:
+        self.session, self.exchange = session, exchange
         # A stream without a name was never told to the client, which so cannot come back for it.
         self.name, self.answered = "", False
         self._first = b""
 
-    def push(self, message: Sent) -> None:
+    def push(self, message: OutboundMessage) -> None:
         self.answered = self.answered or message.answers
         id = self._kept(message) if self.name and message.data else None
         if self.is_read:
@@ -115,13 +115,13 @@ class Stream:
         """Whether a response is under way that can still carry more."""
         return self.exchange is not None and not (self.exchange.gone or self.exchange.finished)
 
-    def _left_unread(self, message: Sent, id: str | None) -> None:
+    def _left_unread(self, message: OutboundMessage, id: str | None) -> None:
         if message.answers and self.name:
-            self.web.answered_unread(self.name)
+            self.session.answered_unread(self.name)
         if message.taken is not None:
             message.taken()
 
-    def _kept(self, message: Sent) -> str:
+    def _kept(self, message: OutboundMessage) -> str:
         kind: Kind = "message"
         if message.answers:
             kind = "result"
@@ -129,7 +129,7 @@ class Stream:
             kind = "request"
         elif message.replaces is not None:
             kind = "progress"
-        events = self.web.events
+        events = self.session.events
         id = events.append(self.name, message.data, kind=kind, key=message.replaces)
         if kind == "request":
             message.release = partial(events.release, id)
@@ -144,11 +144,11 @@ class Stream:
 
     def _take_name(self) -> None:
         assert self.exchange is not None
-        self.name = self.web.name_stream()
+        self.name = self.session.name_stream()
         if not self.answered:
-            self.web.streams[self.name] = self
-        if self.web.primed:
-            self._first = sse_format.event(b"", id=self.web.events.mark(self.name), retry=RETRY_MS)
+            self.session.streams[self.name] = self
+        if self.session.primed:
+            self._first = sse_format.event(b"", id=self.session.events.mark(self.name), retry=RETRY_MS)
         for item in self.exchange.unread:
             item.id = self._kept(item.message)
 
@@ -158,11 +158,11 @@ class Stream:
 
     def attached(self) -> None:
         """A response is under way that its client may leave."""
-        self.web.readers += 1
+        self.session.readers += 1
 
     def hang_up(self) -> None:
         """End the response under way: the client comes back for the rest, if its version knows how."""
-        if not self.web.primed or self.answered or not self.is_read:
+        if not self.session.primed or self.answered or not self.is_read:
             return
         # Named at once, so that whatever is said before the response has ended is kept.
         if not self.name:
@@ -183,35 +183,35 @@ class Stream:
 
     def detach(self, exchange: Exchange) -> None:
         """The response has ended."""
-        self.web.readers -= 1
-        self.web.used = time.monotonic()
+        self.session.readers -= 1
+        self.session.used = time.monotonic()
         is_last = self.exchange is exchange
         exchange.take()  # what its client did not stay for
         if is_last:
             self.exchange = None
         if is_last and self.answered and self.name:
             if exchange.gone:
-                self.web.answered_unread(self.name)
+                self.session.answered_unread(self.name)
             else:
-                self.web.answered_read(self.name)
+                self.session.answered_read(self.name)
 
     def over(self) -> None:
         """A stream outlives its request: there is nothing to end."""
 
 
-class Standalone(Stream):
+class StandaloneStream(ResponseStream):
     """The messages that belong to no request. They wait, within bounds, until the client asks for them."""
 
     __slots__ = ("_waiting",)
 
-    def __init__(self, web: WebSession) -> None:
-        super().__init__(web, None)
+    def __init__(self, session: HttpSession) -> None:
+        super().__init__(session, None)
         self.name = STANDALONE
-        self._waiting: Outbox | None = None
+        self._waiting: ClientOutbox | None = None
 
-    def _left_unread(self, message: Sent, id: str | None) -> None:
+    def _left_unread(self, message: OutboundMessage, id: str | None) -> None:
         if self._waiting is None:
-            self._waiting = Outbox()
+            self._waiting = ClientOutbox()
         self._waiting.keep(message, id)
 
     def attach(self, exchange: Exchange) -> None:
@@ -232,7 +232,7 @@ class Standalone(Stream):
 
     def detach(self, exchange: Exchange) -> None:
         if self.exchange is exchange and exchange.unread:
-            later, self._waiting = self._waiting, Outbox()
+            later, self._waiting = self._waiting, ClientOutbox()
             for item in (*exchange.unread, *(later.unread if later is not None else ())):
                 self._waiting.keep(item.message, item.id)
             exchange.unread.clear()

@@ -1,4 +1,4 @@
-"""Heads that are known: one that is not the same, byte for byte, is none of them."""
+"""KnownHeads that are known: one that is not the same, byte for byte, is none of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from defserve.runner.fastpath.known_heads import KNOWN, LONGEST, UNKNOWN, Head, Heads
+from defserve.runner.fastpath.known_heads import KNOWN, LONGEST, UNKNOWN, KnownHead, KnownHeads
 
 BODY = b'{"jsonrpc":"2.0"}'
 
@@ -25,8 +25,8 @@ def scope_of(data: bytes, http_version: str = "1.1") -> dict[str, Any]:
     return {"type": "http", "http_version": http_version, "method": "POST", "path": "/", "headers": headers, **own}
 
 
-def taught(*requests: bytes) -> tuple[Heads, list[Head | None]]:
-    heads = Heads()
+def taught(*requests: bytes) -> tuple[KnownHeads, list[KnownHead | None]]:
+    heads = KnownHeads()
     return heads, [heads.learn(data, scope_of(data)) for data in requests]
 
 
@@ -52,7 +52,7 @@ def test_the_headers_say_how_long_the_body_is_this_time_and_are_each_requests_ow
 
 
 def test_nothing_is_known_at_first():
-    assert Heads().find(a_request()) == (None, BODY)
+    assert KnownHeads().find(a_request()) == (None, BODY)
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_a_head_that_does_not_say_all_or_says_it_otherwise_is_not_learnt(data: b
 
 
 def test_the_old_version_of_http_is_not_learnt():
-    assert Heads().learn(a_request(), scope_of(a_request(), "1.0")) is None
+    assert KnownHeads().learn(a_request(), scope_of(a_request(), "1.0")) is None
 
 
 def test_too_many_are_forgotten_and_learnt_anew():
-    heads = Heads()
+    heads = KnownHeads()
     for number in range(KNOWN + 1):
         heads.learn(data := a_request(f"X: {number}"), scope_of(data))
         assert heads.find(data)[0] is not None

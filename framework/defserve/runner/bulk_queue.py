@@ -14,8 +14,8 @@ INSIDE_BYTES = 16 * 1024
 Write: TypeAlias = Callable[[OutgoingMessage, Callable[[], None]], None]
 
 
-class Bulk:
-    """Waits in order. How much of it a call may have waiting is for whoever sends it to decide, by `taken`."""
+class BulkQueue:
+    """Waits in order. The sender decides how much of it may wait, by `OutgoingMessage.taken`."""
 
     __slots__ = ("waiting", "_inside")
 

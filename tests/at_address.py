@@ -21,4 +21,4 @@ async def at_address(server: Server, scheme: str = "http") -> AsyncGenerator[str
     app = server.asgi()
     async with loopback(app, server.limits, scheme=scheme) as url:
         yield url
-        await app.desk.stop()
+        await app.provider.stop()

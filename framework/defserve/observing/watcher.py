@@ -14,22 +14,22 @@ from defserve.protocols.mcp.failures import ERROR_KEY
 from defserve.wire.jsonvalue import is_mapping
 from defserve.wire.messages import Params
 
-Begun = TypeVar("Begun")
+Handle = TypeVar("Handle")
 
 OK, ERROR, CANCELLED, ASKED = "ok", "error", "cancelled", "asked"
 OUTCOMES = (OK, ERROR, CANCELLED, ASKED)
 
 
-class Seen(NamedTuple):
+class RequestOutcome(NamedTuple):
     """How a request ended: in one of `OUTCOMES`, and for an error of what type. ASKED waits for the client's answer."""
 
-    outcome: str
+    kind: str
     error_type: str = ""
     code: int | None = None
     """The error code it was answered with; a tool that failed was answered with a result."""
 
 
-class Watch(Extension, ABC, Generic[Begun]):
+class RequestWatcher(Extension, ABC, Generic[Handle]):
     """Override `begin` and `end`. Where `methods_watched` is None every request is watched, save those that open.
 
     The opening of a conversation is left alone: wrapped, it would take a turn of the event loop, and messages that
@@ -57,32 +57,32 @@ class Watch(Extension, ABC, Generic[Begun]):
         return result
 
     @abstractmethod
-    def begin(self, call: Call) -> Begun:
+    def begin(self, call: Call) -> Handle:
         """A request comes in; what is returned is handed to `end`."""
 
     @abstractmethod
-    def end(self, call: Call, begun: Begun, seconds: float, seen: Seen) -> None:
+    def end(self, call: Call, begun: Handle, seconds: float, outcome: RequestOutcome) -> None:
         """It has been answered, or never will be."""
 
 
-def _raised(call: Call, error: BaseException) -> Seen:
+def _raised(call: Call, error: BaseException) -> RequestOutcome:
     if call.timed_out:
-        return Seen(ERROR, "timeout")
+        return RequestOutcome(ERROR, "timeout")
     if call.suspension is not None and not call.cut_short:
-        return Seen(ASKED)
+        return RequestOutcome(ASKED)
     if not isinstance(error, Exception):
-        return Seen(CANCELLED)
+        return RequestOutcome(CANCELLED)
     code = error.code if isinstance(error, ProtocolError) else None
-    return Seen(ERROR, str(getattr(error, "error_type", None) or type(error).__name__), code)
+    return RequestOutcome(ERROR, str(getattr(error, "error_type", None) or type(error).__name__), code)
 
 
-def _returned(result: Any) -> Seen:
+def _returned(result: Any) -> RequestOutcome:
     if not is_mapping(result):
-        return Seen(OK)
+        return RequestOutcome(OK)
     if result.get("resultType") == "input_required":
-        return Seen(ASKED)
+        return RequestOutcome(ASKED)
     if result.get("isError") is not True:
-        return Seen(OK)
+        return RequestOutcome(OK)
     meta = result.get("_meta")
     detail = meta.get(ERROR_KEY) if is_mapping(meta) else None
-    return Seen(ERROR, str(detail.get("error_type", "")) if is_mapping(detail) else "")
+    return RequestOutcome(ERROR, str(detail.get("error_type", "")) if is_mapping(detail) else "")

@@ -10,7 +10,7 @@ import pytest
 
 from defserve import Context
 from defserve.transports import outbox
-from defserve.transports.http import answering, sessions, web_session
+from defserve.transports.http import answering, session, sessions
 from tests.asgi import Peer, Web, last, living, peer, request, text
 from tests.raw import ERAS, HANDSHAKE, PREFIX, STATELESS, soon, turns
 from tests.transports.web_tools import Tools, is_json, is_stream
@@ -476,7 +476,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        for module in (sessions, web_session):
+        for module in (sessions, session):
             monkeypatch.setattr(module, "time", self)
 
     def monotonic(self) -> float:

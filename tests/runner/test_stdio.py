@@ -308,12 +308,12 @@ def test_one_interrupt_ends_it_quietly(tool: str | None, start: Start):
 def test_an_interrupt_before_the_first_message_ends_it_quietly(start: Start):
     server = start("""
     server = Server("quiet")
-    import defserve.runner.serve as serving
-    read_now = serving.Stdio.read_now
+    import defserve.runner.stdio as serving
+    read_now = serving.StdioTransport.read_now
     def read(self, patience):
         tell("reading")
         return read_now(self, patience)
-    serving.Stdio.read_now = read
+    serving.StdioTransport.read_now = read
     """)
     server.wait_for("reading")
     server.signal(signal.SIGINT)

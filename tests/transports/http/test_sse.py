@@ -156,7 +156,7 @@ async def test_a_mounted_app_names_the_path_it_is_mounted_at():
     }
     await app(scope, receive, send)
     assert sent[1]["body"].startswith(b"event: endpoint\ndata: /tools/messages?session_id=")
-    await app.desk.stop()
+    await app.provider.stop()
 
 
 # -- who may speak ---------------------------------------------------------------------------------------

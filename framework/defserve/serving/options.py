@@ -1,0 +1,26 @@
+"""The options of `Server.run` and `Server.asgi` that say how a server is reached over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+
+class WebFields(TypedDict, total=False):
+    """How a server is reached over the network; see `transports.http.app.HttpOptions` and `runner.network`.
+
+    `parser` is `auto`, `httptools` or `h11`. A bind that is not loopback needs `allowed_hosts` or `trusted_proxy`.
+    `legacy_sse` also serves HTTP+SSE (2024-11-05), at `/sse` beside the endpoint. `rest` also serves
+    `POST /tools/{name}` and `GET /openapi.json` there, for callers that do not speak the protocol; `metrics` serves
+    `GET /metrics` for Prometheus.
+    """
+
+    allowed_hosts: Sequence[str]
+    allowed_origins: Sequence[str]
+    trusted_proxy: bool
+    certfile: str
+    keyfile: str
+    parser: str
+    legacy_sse: bool
+    rest: bool
+    metrics: bool

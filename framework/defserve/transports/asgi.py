@@ -1,0 +1,37 @@
+"""ASGI's types, and what one of our servers hands down beside them: a request that arrived whole."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Protocol, TypeAlias
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+HeaderList: TypeAlias = Iterable[tuple[bytes, bytes]]
+
+WHOLE = "whole request of defserve"
+"""The member of a scope that holds a `WholeRequest`. Whoever takes it removes it, because it refers to the scope."""
+
+
+class RequestHead(Protocol):
+    """A head that many requests may share. `note` is what the app found out about it the first time."""
+
+    note: Any
+
+
+class WholeRequest(Protocol):
+    """A request whose server can hand over the body, and send the response, in one piece."""
+
+    @property
+    def head(self) -> RequestHead | None:
+        """The head, if it may come again."""
+        ...
+
+    def take_body(self, limit: int) -> bytes | None:
+        """The body, if all of it is there and within `limit`."""
+        ...
+
+    def respond(self, status: int, body: bytes) -> bool:
+        """Send a complete response of JSON. False: it has to go the steps of ASGI."""
+        ...
