@@ -22,7 +22,7 @@ from defserve.auth.permissions import KeyHolder, scope_of
 from defserve.auth.verifiers import TokenVerifier
 from defserve.protocols.mcp.numbered.errors import NumberedErrors
 from defserve.stores.memory import MemoryStore
-from defserve.stores.store import Change, StoreBusy
+from defserve.stores.store import StoreBusy, StoreChange
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw
 
 pytestmark = pytest.mark.anyio
@@ -147,8 +147,8 @@ async def test_a_key_that_is_revoked_while_it_is_used_does_not_come_back(tmp_pat
     token, key = await keys.create("alice")
     change = file.change
 
-    async def revoked_first(wanted: Change) -> bool:
-        await change(Change("keys", drop=(key.id,)))
+    async def revoked_first(wanted: StoreChange) -> bool:
+        await change(StoreChange("keys", drop=(key.id,)))
         return await change(wanted)
 
     file.change = revoked_first

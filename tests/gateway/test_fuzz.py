@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from defserve.gateway.gateway import Gateway
 from defserve.gateway.limits import GatewayLimits
 from defserve.gateway.policy import Admission
-from defserve.gateway.topic import Member
+from defserve.gateway.topic import TopicMember
 from defserve.protocols.mcpx.envelope import PROTOCOL
 from tests.gateway.topics import envelope, gateway
 
@@ -43,13 +43,13 @@ class Nobody:
         return None
 
 
-def topic_of_three() -> tuple[Gateway, dict[str, Member], dict[str, Ear]]:
+def topic_of_three() -> tuple[Gateway, dict[str, TopicMember], dict[str, Ear]]:
     made = Gateway(Nobody(), LIMITS)
     ears = {name: Ear() for name in CAPABILITIES}
-    members: dict[str, Member] = {}
+    members: dict[str, TopicMember] = {}
     for name, held in CAPABILITIES.items():
         member = made.join("demo", Admission(name, held), ears[name])
-        assert isinstance(member, Member)
+        assert isinstance(member, TopicMember)
         members[name] = member
     for ear in ears.values():
         ear.heard.clear()

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from defserve.stores.sqlite.store import SqliteStore
-from defserve.stores.store import Change
+from defserve.stores.store import StoreChange
 
 PLACES = 8
 SPACE, NAME = "s", "count"
@@ -55,7 +55,7 @@ async def count(store: SqliteStore, told: Told) -> None:
     while True:
         number = await read(store, told)
         put = {NAME: b"%d" % (number + 1), f"pad{number % 50}": b"x" * 700}
-        if await store.change(Change(SPACE, put=put, expect={NAME: b"%d" % number})):
+        if await store.change(StoreChange(SPACE, put=put, expect={NAME: b"%d" % number})):
             told.add(number + 1)
             print("made", number + 1, flush=True)
         await asyncio.sleep(0.001)

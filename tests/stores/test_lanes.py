@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from defserve.stores.sqlite.writer import Lane, Outcome
+from defserve.stores.sqlite.worker import Outcome, WorkerThread
 
 pytestmark = pytest.mark.anyio
 
@@ -34,8 +34,8 @@ class Works:
         self.left += 1
 
 
-def lane_of(works: Works) -> Lane[int, int]:
-    return Lane("test", works, works.leave)
+def lane_of(works: Works) -> WorkerThread[int, int]:
+    return WorkerThread("test", works, works.leave)
 
 
 async def test_each_gets_its_own_outcome():

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from defserve.auth.permissions import KeyHolder, scopes_of
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.errors import DefserveError, UsageError
-from defserve.stores.secret_files import config_file, make_secret, read_secret
-from defserve.stores.store import Change
+from defserve.stores.files import config_file, make_secret, read_secret
+from defserve.stores.store import StoreChange
 
 log = logging.getLogger("defserve.auth")
 
@@ -36,7 +36,7 @@ class KeyStore(Protocol):
     """What keys need of a store; every `Store` has it."""
 
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]: ...
-    async def change(self, change: Change) -> bool: ...
+    async def change(self, change: StoreChange) -> bool: ...
     def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]: ...
 
 
@@ -137,7 +137,7 @@ class ApiKeys:
             per_minute=per_minute,
             per_hour=per_hour,
         )
-        await self._store.change(Change(SPACE, {id: _packed(key)}))
+        await self._store.change(StoreChange(SPACE, {id: _packed(key)}))
         return NewKey(token, key)
 
     async def keys(self) -> list[ApiKey]:
@@ -149,7 +149,7 @@ class ApiKeys:
         """Forget a key, so that it is good for nothing from now on; whether there was one."""
         if await self._find(id) is None:
             return False
-        return await self._store.change(Change(SPACE, drop=(id,)))
+        return await self._store.change(StoreChange(SPACE, drop=(id,)))
 
     async def close(self) -> None:
         """Let go of a store that was opened here."""
@@ -168,7 +168,7 @@ class ApiKeys:
         try:
             before, after = _packed(key), _packed(replace(key, last_used=now))
             # Expected as it was: a key that is revoked at this moment must not come back.
-            await self._store.change(Change(SPACE, {key.id: after}, expect={key.id: before}))
+            await self._store.change(StoreChange(SPACE, {key.id: after}, expect={key.id: before}))
         except DefserveError as error:
             log.warning("the use of API key %s could not be noted: %s", key.id, error)
 

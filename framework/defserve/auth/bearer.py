@@ -12,19 +12,24 @@ LONGEST_TOKEN = 16 * 1024
 # RFC 6750 §2.1: b64token. No header can carry another token, so no verifier need look at one.
 _B64TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
-Error = Literal["invalid_request", "invalid_token", "insufficient_scope"]
+BearerError = Literal["invalid_request", "invalid_token", "insufficient_scope"]
 
 # RFC 6750 §3.1; a caller without a token is told how to get one and nothing more.
-STATUS: dict[Error | None, int] = {None: 401, "invalid_request": 400, "invalid_token": 401, "insufficient_scope": 403}
+STATUS: dict[BearerError | None, int] = {
+    None: 401,
+    "invalid_request": 400,
+    "invalid_token": 401,
+    "insufficient_scope": 403,
+}
 
 
-class Malformed(Enum):
+class MalformedToken(Enum):
     """A bearer token was meant, and no token can be read. Answer 400 `invalid_request`."""
 
     MALFORMED = "malformed"
 
 
-MALFORMED: Final = Malformed.MALFORMED
+MALFORMED: Final = MalformedToken.MALFORMED
 
 
 def is_token(text: str) -> bool:
@@ -32,7 +37,7 @@ def is_token(text: str) -> bool:
     return len(text) <= LONGEST_TOKEN and _B64TOKEN.fullmatch(text) is not None
 
 
-def bearer(authorization: Iterable[bytes]) -> str | Malformed | None:
+def bearer(authorization: Iterable[bytes]) -> str | MalformedToken | None:
     """The token in the values of a request's Authorization headers.
 
     None when there is none, or another scheme's credentials, which are as good as none here.
@@ -49,7 +54,7 @@ def bearer(authorization: Iterable[bytes]) -> str | Malformed | None:
 
 
 def challenge(
-    error: Error | None = None, *, description: str = "", scopes: Iterable[str] = (), metadata_url: str = ""
+    error: BearerError | None = None, *, description: str = "", scopes: Iterable[str] = (), metadata_url: str = ""
 ) -> str:
     """The value of WWW-Authenticate. `STATUS[error]` is the status it goes with.
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from defserve.auth.keys import Key, key_of_jwk
+from defserve.auth.keys import VerificationKey, key_of_jwk
 from defserve.auth.urls import checked_url
 from defserve.wire.jsonvalue import is_array, is_object
 
@@ -28,11 +28,11 @@ GRACE = 3600.0
 log = logging.getLogger("defserve.auth")
 
 
-class Published(NamedTuple):
+class PublishedKey(NamedTuple):
     """One key of the set, under its id."""
 
     kid: str | None
-    key: Key
+    key: VerificationKey
 
 
 class KeySet:
@@ -53,11 +53,11 @@ class KeySet:
         checked_url(url, "jwks_url", query=True)
         self.url, self.ttl = url, ttl
         self._algorithms, self._fetch, self._clock = algorithms, fetch or download, clock
-        self._keys: list[Published] = []
+        self._keys: list[PublishedKey] = []
         self._fetched = self._tried = -math.inf
         self._loading: asyncio.Task[None] | None = None
 
-    async def find(self, kid: str | None, algorithm: str) -> Key | None:
+    async def find(self, kid: str | None, algorithm: str) -> VerificationKey | None:
         """The key of that id, for that algorithm. Without an id, the only one there is for it."""
         if self._age() >= self.ttl:
             await self._refresh()
@@ -70,7 +70,7 @@ class KeySet:
     def _age(self) -> float:
         return self._clock() - self._fetched
 
-    def _pick(self, kid: str | None, algorithm: str) -> Key | None:
+    def _pick(self, kid: str | None, algorithm: str) -> VerificationKey | None:
         if self._age() >= self.ttl + GRACE:
             return None
         fitting = [entry for entry in self._keys if algorithm in entry.key.algorithms]
@@ -99,7 +99,7 @@ class KeySet:
             self._tried, self._loading = self._clock(), None
 
 
-def parsed(document: bytes, algorithms: frozenset[str]) -> list[Published]:
+def parsed(document: bytes, algorithms: frozenset[str]) -> list[PublishedKey]:
     """The usable keys of a key set document. Raises ValueError when it has none, or is not one."""
     if len(document) > LARGEST:
         raise ValueError(f"the key set is larger than {LARGEST} bytes")
@@ -108,7 +108,7 @@ def parsed(document: bytes, algorithms: frozenset[str]) -> list[Published]:
     if not is_array(members) or len(members) > MOST_KEYS:
         raise ValueError(f"not a key set of at most {MOST_KEYS} keys")
     found = [
-        Published(kid if isinstance(kid := member.get("kid"), str) else None, key)
+        PublishedKey(kid if isinstance(kid := member.get("kid"), str) else None, key)
         for member in members
         if is_object(member) and (key := key_of_jwk(member, algorithms)) is not None
     ]

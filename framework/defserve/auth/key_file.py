@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from defserve.errors import UsageError
-from defserve.stores.private_files import open_locked, replace
-from defserve.stores.store import Change, StoreBusy, StoreCorrupt, StoreUnavailable
+from defserve.stores.files import open_locked, read_private, replace
+from defserve.stores.store import StoreBusy, StoreChange, StoreCorrupt, StoreUnavailable
 from defserve.wire.jsonvalue import is_object
 
 PATIENCE: Final = 2.0
@@ -37,12 +37,12 @@ class KeyFile:
         for name, value in self._held().get(space, {}).items():
             yield name, _packed(value)
 
-    async def change(self, change: Change) -> bool:
+    async def change(self, change: StoreChange) -> bool:
         from anyio.to_thread import run_sync
 
         return await run_sync(self._change, change)
 
-    def _change(self, change: Change) -> bool:
+    def _change(self, change: StoreChange) -> bool:
         with self._alone():
             held = self._read()
             space = dict(held.get(change.space, {}))
@@ -88,7 +88,7 @@ class KeyFile:
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
-            data = self._guarded(self._bytes)
+            data = self._guarded(lambda: read_private(self.path, "the keys"))
         except FileNotFoundError:
             return {}
         try:
@@ -98,12 +98,6 @@ class KeyFile:
         if not is_object(held) or not all(map(is_object, held.values())):
             raise StoreCorrupt(f"the keys {self.path} are not JSON any more")
         return held
-
-    def _bytes(self) -> bytes:
-        with self.path.open("rb") as file:
-            if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
-                raise UsageError(f"the keys {self.path} can be read by others", fix=f"chmod 600 {self.path}")
-            return file.read()
 
     def _guarded(self, work: Callable[[], T]) -> T:
         try:

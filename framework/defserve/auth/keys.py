@@ -34,7 +34,7 @@ SYMMETRIC: dict[str, int] = {"HS256": 32, "HS384": 48, "HS512": 64}
 _CURVES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
 
 
-class Key(NamedTuple):
+class VerificationKey(NamedTuple):
     """A public key or a shared secret, and the algorithms it may be used with."""
 
     material: Any
@@ -44,7 +44,7 @@ class Key(NamedTuple):
 class KeySource(Protocol):
     """Where the key of a token is found: given by the author, or published by the issuer."""
 
-    async def find(self, kid: str | None, algorithm: str) -> Key | None:
+    async def find(self, kid: str | None, algorithm: str) -> VerificationKey | None:
         """The key a token with this header may be checked with, if there is one."""
         ...
 
@@ -52,9 +52,9 @@ class KeySource(Protocol):
 class FixedKey(NamedTuple):
     """The only key there is, whatever id a token gives it."""
 
-    key: Key
+    key: VerificationKey
 
-    async def find(self, kid: str | None, algorithm: str) -> Key | None:
+    async def find(self, kid: str | None, algorithm: str) -> VerificationKey | None:
         return self.key if algorithm in self.key.algorithms else None
 
 
@@ -76,7 +76,7 @@ def checked_algorithms(algorithms: str | Iterable[str]) -> frozenset[str]:
     return allowed
 
 
-def fixed_key(key: str | bytes, algorithms: frozenset[str]) -> Key:
+def fixed_key(key: str | bytes, algorithms: frozenset[str]) -> VerificationKey:
     """The key an author gave: a PEM public key or certificate, or a shared secret. Raises UsageError if it is unfit."""
     raw = key.encode() if isinstance(key, str) else key
     # A secret never looks like this; a public key used as a secret does, and everybody knows it.
@@ -95,10 +95,10 @@ def fixed_key(key: str | bytes, algorithms: frozenset[str]) -> Key:
             f"the key of JWT(key=…) fits none of {', '.join(sorted(algorithms))}",
             fix=f"it must be RSA of {SMALLEST_RSA} bits or more, P-256, P-384, P-521 or Ed25519, as the algorithms say",
         )
-    return Key(material, fits)
+    return VerificationKey(material, fits)
 
 
-def _secret(raw: bytes, algorithms: frozenset[str], public: bool) -> Key:
+def _secret(raw: bytes, algorithms: frozenset[str], public: bool) -> VerificationKey:
     if public:
         raise UsageError("JWT(key=…) is a PEM key, but the algorithms want a secret", fix='algorithms=("RS256",)')
     least = max(SYMMETRIC[name] for name in algorithms)
@@ -107,7 +107,7 @@ def _secret(raw: bytes, algorithms: frozenset[str], public: bool) -> Key:
             f"the secret of JWT(key=…) is {len(raw)} bytes long; {', '.join(sorted(algorithms))} need {least}",
             fix=f"make one: python -c 'import secrets; print(secrets.token_urlsafe({least}))'",
         )
-    return Key(raw, algorithms)
+    return VerificationKey(raw, algorithms)
 
 
 def _loaded(raw: bytes) -> PublicKeyTypes:
@@ -140,7 +140,7 @@ def fitting(material: PublicKeyTypes) -> frozenset[str]:
     return frozenset(name for name, wanted in ASYMMETRIC.items() if wanted == needs)
 
 
-def key_of_jwk(jwk: Mapping[str, Any], algorithms: frozenset[str]) -> Key | None:
+def key_of_jwk(jwk: Mapping[str, Any], algorithms: frozenset[str]) -> VerificationKey | None:
     """A member of a key set, or None for one that is not for checking signatures with these algorithms."""
     from jwt import PyJWK
 
@@ -157,4 +157,4 @@ def key_of_jwk(jwk: Mapping[str, Any], algorithms: frozenset[str]) -> Key | None
     fits = fitting(material) & algorithms
     if "alg" in jwk:
         fits &= {str(jwk["alg"])}
-    return Key(material, fits) if fits else None
+    return VerificationKey(material, fits) if fits else None

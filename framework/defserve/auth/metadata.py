@@ -19,7 +19,7 @@ def well_known(path: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class ProtectedResource:
     """This server as its clients know it: the public `url` of its endpoint, and who issues tokens for it."""
 
     url: str

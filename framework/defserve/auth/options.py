@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from defserve.auth.bearer import MALFORMED, STATUS, Error, bearer, challenge
-from defserve.auth.metadata import Resource
+from defserve.auth.bearer import MALFORMED, STATUS, BearerError, bearer, challenge
+from defserve.auth.metadata import ProtectedResource
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.auth.urls import checked_url
 from defserve.auth.verifiers import JWT, TokenVerifier
@@ -61,7 +61,7 @@ class Auth:
         principal = self._with_implied(principal)
         return self.denied("insufficient_scope") if principal.missing(self.scopes) else principal
 
-    def denied(self, error: Error | None = None, *, needs: Iterable[str] = ()) -> Denied:
+    def denied(self, error: BearerError | None = None, *, needs: Iterable[str] = ()) -> Denied:
         """The answer to a caller without (good enough) a token. `needs` are the scopes of what it wanted to do."""
         asked = dict.fromkeys((*self.scopes, *needs))
         return Denied(STATUS[error], challenge(error, scopes=asked, metadata_url=self._metadata_url))
@@ -89,7 +89,7 @@ def _checked_verifier(value: object) -> TokenVerifier:
 
 def _resource(
     verifier: TokenVerifier, url: str, servers: tuple[str, ...], supported: tuple[str, ...]
-) -> Resource | None:
+) -> ProtectedResource | None:
     if servers and not url and not isinstance(verifier, JWT):
         raise UsageError("auth: authorization_servers without a resource", fix='resource="https://example.com/mcp"')
     if isinstance(verifier, JWT):
@@ -97,7 +97,7 @@ def _resource(
         servers = servers or tuple(filter(_is_url, [verifier.issuer]))
     if url and not servers:
         checked_url(url, "the resource")
-    return Resource(url, servers, supported) if url and servers else None
+    return ProtectedResource(url, servers, supported) if url and servers else None
 
 
 def _can_be_resource(text: str) -> bool:

@@ -36,7 +36,7 @@ class Principal:
     scopes: frozenset[str] = frozenset()
     claims: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, hash=False)
     kind: Kind = "token"
-    is_crowd: bool = field(default=False, init=False)
+    is_shared_identity: bool = field(default=False, init=False)
     """Whether everybody on this machine looks like this: what one of them does must not shut out the others."""
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Principal:
         object.__setattr__(self, "scopes", frozenset(checked_scopes(self.scopes)))
         object.__setattr__(self, "claims", MappingProxyType(dict(self.claims)))
         if self.kind == "anonymous":
-            object.__setattr__(self, "is_crowd", is_loopback(self.id.removeprefix(ANONYMOUS_PREFIX)))
+            object.__setattr__(self, "is_shared_identity", is_loopback(self.id.removeprefix(ANONYMOUS_PREFIX)))
 
     def missing(self, required: Iterable[str]) -> frozenset[str]:
         """Those of `required` it does not hold. Local principals hold everything: launching is granting."""

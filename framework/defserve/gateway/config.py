@@ -16,12 +16,12 @@ from defserve.gateway.policy import (
     EVERY_TOPIC,
     ROUTINGS,
     START,
-    Entry,
-    FirstOf,
-    Policy,
+    AdmissionPolicy,
+    FirstMatchPolicy,
+    ParticipantEntry,
     StaticPolicy,
     TokenPolicy,
-    Within,
+    TopicsPolicy,
 )
 from defserve.protocols.mcpx.capabilities import PROFILES
 from defserve.wire.jsonvalue import is_array, is_object
@@ -40,7 +40,7 @@ _CLAIMS: Final = {"capabilities_claim": "capabilities", "profile_claim": "profil
 class GatewayConfig:
     """What a gateway's file says. Without `admins` there is no administration."""
 
-    policy: Policy
+    policy: AdmissionPolicy
     limits: GatewayLimits = GatewayLimits()
     admins: StaticTokens | None = None
     strict: bool = False
@@ -81,7 +81,7 @@ def read(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
     if matching not in MATCHING:
         raise UsageError(f"matching cannot be {matching!r}", fix=f"use one of {', '.join(MATCHING)}")
     return GatewayConfig(
-        Within(FirstOf(policies), _texts(table.get("topics", EVERY_TOPIC), "topics")),
+        TopicsPolicy(FirstMatchPolicy(policies), _texts(table.get("topics", EVERY_TOPIC), "topics")),
         _limits(_table(table, "limits")),
         _admins(_table(table, "admins"), folder),
         strict=matching == "reference",
@@ -93,9 +93,9 @@ def read(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
 
 def _participants(
     table: Mapping[str, Any], folder: Path, profiles: Mapping[str, Sequence[str]], start: tuple[str, ...]
-) -> list[Policy]:
+) -> list[AdmissionPolicy]:
     tokens: dict[str, str] = {}
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ParticipantEntry] = {}
     for name in table:
         about, where = _table(table, name), f"participants.{name}"
         _known(about, _PARTICIPANT, where)
@@ -107,13 +107,13 @@ def _participants(
         if routing not in ROUTINGS:
             raise UsageError(f"{where}.routing cannot be {routing!r}", fix=f"use one of {', '.join(ROUTINGS)}")
         topics = _texts(about.get("topics", EVERY_TOPIC), f"{where}.topics")
-        entries[name] = Entry(_held(about, where, profiles, start), topics, routing)
+        entries[name] = ParticipantEntry(_held(about, where, profiles, start), topics, routing)
     return [StaticPolicy(tokens, entries)] if entries else []
 
 
 def _jwt(
     about: Mapping[str, Any], folder: Path, profiles: Mapping[str, Sequence[str]], start: tuple[str, ...]
-) -> Policy:
+) -> AdmissionPolicy:
     _known(about, _JWT | _CLAIMS.keys(), "jwt")
     given = {name: value for name, value in about.items() if name in _JWT and name != "key_file"}
     if missing := {"issuer", "audience"} - given.keys():

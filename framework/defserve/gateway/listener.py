@@ -14,14 +14,14 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from defserve.auth.bearer import Malformed, bearer
+from defserve.auth.bearer import MalformedToken, bearer
 from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.urls import is_loopback
 from defserve.errors import UsageError
 from defserve.gateway.config import GatewayConfig
 from defserve.gateway.gateway import POLICY, TRY_LATER, Gateway, TurnedAway
 from defserve.gateway.policy import Admission
-from defserve.gateway.requests import Answer, Incoming, answer, problem, read_request
+from defserve.gateway.requests import GatewayRequest, GatewayResponse, answer, problem, read_request
 from defserve.transports.http.gate import Gate
 
 try:
@@ -51,10 +51,10 @@ def framed(data: bytes) -> bytes:
     return bytes((FINAL_TEXT, 127)) + length.to_bytes(8, "big") + data
 
 
-class Door(ServerConnection):
+class GatewayConnection(ServerConnection):
     """One connection: a `Wire` of the gateway once it is open, unless what came in is a request that is no GET."""
 
-    def __init__(self, site: Site, *args: Any, **options: Any) -> None:
+    def __init__(self, site: GatewayEndpoint, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._site = site
         self._head: bytes | None = b""
@@ -77,16 +77,16 @@ class Door(ServerConnection):
 
     def _read_plain(self, data: bytes) -> None:
         request = read_request(data)
-        if isinstance(request, Answer):
+        if isinstance(request, GatewayResponse):
             self._reply(request)
         elif request is not None and self.transport.is_reading():
             self.transport.pause_reading()
             self._site.begin(self._answer(request))
 
-    async def _answer(self, request: Incoming) -> None:
+    async def _answer(self, request: GatewayRequest) -> None:
         self._reply(await self._site.answer(request))
 
-    def _reply(self, response: Answer) -> None:
+    def _reply(self, response: GatewayResponse) -> None:
         self.transport.write(response.encode())
         self.transport.close()
 
@@ -140,7 +140,7 @@ class Door(ServerConnection):
         self._site.begin(self.close(code, reason))
 
 
-class Site:
+class GatewayEndpoint:
     """A gateway at a path: who may speak to it, and what each connection becomes."""
 
     def __init__(self, config: GatewayConfig, path: str, gate: Gate) -> None:
@@ -148,9 +148,9 @@ class Site:
         self._admins, self._path, self._gate = config.admins, path or "/", gate
         self._failures = Buckets(FAILED_AUTH)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._news: list[Door] = []
+        self._news: list[GatewayConnection] = []
 
-    def has_news(self, door: Door) -> None:
+    def has_news(self, door: GatewayConnection) -> None:
         """Write to it when all that came in together has been read: a burst is one write for each receiver."""
         if not self._news:
             asyncio.get_running_loop().call_soon(self._flush)
@@ -167,7 +167,7 @@ class Site:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def answer(self, request: Incoming) -> Answer:
+    async def answer(self, request: GatewayRequest) -> GatewayResponse:
         """A plain request."""
         refusal = self._gate.check(*map(request.joined, ("host", "origin", "sec-fetch-site")))
         if refusal is not None:
@@ -177,7 +177,7 @@ class Site:
     async def process_request(self, door: ServerConnection, request: Request) -> Response | None:
         """Every GET before it becomes a WebSocket, if it may and wants to."""
         headers = {name.lower(): request.headers.get_all(name) for name in request.headers}
-        incoming = Incoming("GET", request.path, headers)
+        incoming = GatewayRequest("GET", request.path, headers)
         if urlsplit(request.path).path == self._path:
             refusal = self._gate.check(*map(incoming.joined, ("host", "origin", "sec-fetch-site")))
             said = problem(HTTPStatus(refusal.status), refusal.text) if refusal else None
@@ -187,7 +187,7 @@ class Site:
 
     async def attend(self, door: ServerConnection) -> None:
         """One open WebSocket, to its end."""
-        assert isinstance(door, Door) and door.request is not None
+        assert isinstance(door, GatewayConnection) and door.request is not None
         admission = await self._admitted(door.request, door.remote_address)
         if isinstance(admission, TurnedAway):
             await door.close(*admission)
@@ -215,7 +215,7 @@ class Site:
             return TurnedAway(TRY_LATER, "too many bad tokens")
         token = bearer(value.encode("latin-1", "replace") for value in request.headers.get_all("Authorization"))
         asked = parse_qs(urlsplit(request.path).query).get("routing")
-        shown = None if isinstance(token, Malformed) else token
+        shown = None if isinstance(token, MalformedToken) else token
         admission = await self.gateway.admit(shown, _topic(request), asked[0] if asked else None)
         if counted and isinstance(admission, TurnedAway):
             self._failures.take(host)
@@ -225,11 +225,11 @@ class Site:
 @asynccontextmanager
 async def listening(
     config: GatewayConfig, sockets: Sequence[socket.socket], path: str, *, tls: ssl.SSLContext | None = None
-) -> AsyncGenerator[Site]:
+) -> AsyncGenerator[GatewayEndpoint]:
     """Serve on bound sockets for as long as the block runs. Then everyone is told to come back later (1012)."""
     host, port = sockets[0].getsockname()[:2] if sockets[0].family != socket.AF_UNIX else ("127.0.0.1", None)
     gate = Gate(config.allowed_hosts, config.allowed_origins, config.trusted_proxy, host, port)
-    site = Site(config, path, gate)
+    site = GatewayEndpoint(config, path, gate)
     servers = [await _served(site, config, one, tls) for one in sockets]
     try:
         yield site
@@ -242,11 +242,13 @@ async def listening(
             await server.wait_closed()
 
 
-async def _served(site: Site, config: GatewayConfig, one: socket.socket, tls: ssl.SSLContext | None) -> Server:
+async def _served(
+    site: GatewayEndpoint, config: GatewayConfig, one: socket.socket, tls: ssl.SSLContext | None
+) -> Server:
     limits = config.limits
 
-    def door(*args: Any, **options: Any) -> Door:
-        return Door(site, *args, **options)
+    def door(*args: Any, **options: Any) -> GatewayConnection:
+        return GatewayConnection(site, *args, **options)
 
     return await serve(
         site.attend,
@@ -271,7 +273,7 @@ def _topic(request: Request) -> str:
     return named[0] if len(named) == 1 else ""
 
 
-def _response(said: Answer) -> Response:
+def _response(said: GatewayResponse) -> Response:
     headers = Headers([("Content-Type", said.media_type), ("Content-Length", str(len(said.body)))])
     for name, value in (("Connection", "close"), ("Cache-Control", "no-store"), *said.headers):
         headers[name] = value

@@ -24,7 +24,7 @@ _FAMILIES: Final = {
 }
 
 
-class Metrics:
+class GatewayMetrics:
     """Counts by family, and by the value of the family's label."""
 
     def __init__(self) -> None:

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from defserve.gateway.topic import Member
+from defserve.gateway.topic import TopicMember
 from defserve.protocols.mcpx.envelope import GATEWAY, Broken, Envelope
 from defserve.protocols.mcpx.kinds import ERROR, PRESENCE, WELCOME
 from defserve.wire.codec import encode
 
 
-def welcome(member: Member, others: Iterable[Member]) -> bytes:
+def welcome(member: TopicMember, others: Iterable[TopicMember]) -> bytes:
     """§3.5.1: who they are, what they may send, and who else is here."""
     payload = {"you": _shown(member), "participants": [_shown(other) for other in others]}
     return Envelope(WELCOME, GATEWAY, payload, to=[member.id]).encode()
 
 
-def presence(event: Literal["join", "leave"], member: Member) -> bytes:
+def presence(event: Literal["join", "leave"], member: TopicMember) -> bytes:
     """§3.4: for everyone. `join` for who is known already tells of new capabilities: there is no kind for that."""
     participant = _shown(member) if event == "join" else {"id": member.id}
     return Envelope(PRESENCE, GATEWAY, {"event": event, "participant": participant}).encode()
 
 
 def error(
-    member: Member, name: str, message: str, correlation: str | None = None, more: Mapping[str, Any] | None = None
+    member: TopicMember, name: str, message: str, correlation: str | None = None, more: Mapping[str, Any] | None = None
 ) -> bytes:
     """§3.5.2 and its like; `correlation` is the id of the envelope that caused it."""
     payload = {"error": name, "message": message, **(more or {})}
@@ -37,5 +37,5 @@ def bare_error(broken: Broken) -> bytes:
     return encode({"error": broken.reason, "details": broken.message, **known})
 
 
-def _shown(member: Member) -> dict[str, Any]:
+def _shown(member: TopicMember) -> dict[str, Any]:
     return {"id": member.id, "capabilities": member.capabilities.patterns}

@@ -35,7 +35,7 @@ class Admission:
     """When the token ends, in seconds since 1970; the connection ends with it."""
 
 
-class Policy(Protocol):
+class AdmissionPolicy(Protocol):
     """Anything that can say who may enter a topic, and as whom."""
 
     async def admit(self, token: str | None, topic: str) -> Admission | None:
@@ -44,7 +44,7 @@ class Policy(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ParticipantEntry:
     """What a fixed list says of one participant. `topics` are names, or patterns with `*` and `?`."""
 
     capabilities: tuple[str, ...] = PROFILES[START]
@@ -55,7 +55,7 @@ class Entry:
 class StaticPolicy:
     """A fixed list: token → participant, participant → entry. Tokens are kept as digests only."""
 
-    def __init__(self, tokens: Mapping[str, str], entries: Mapping[str, Entry]) -> None:
+    def __init__(self, tokens: Mapping[str, str], entries: Mapping[str, ParticipantEntry]) -> None:
         for name in entries:
             if not is_participant(name):
                 raise UsageError(f"a participant cannot be called {name[:80]!r}", fix=PARTICIPANT_FIX)
@@ -111,10 +111,10 @@ class TokenPolicy:
         return self._profiles.get(name) if isinstance(name, str) else None
 
 
-class FirstOf:
+class FirstMatchPolicy:
     """Several policies; the first that knows the token decides."""
 
-    def __init__(self, policies: Iterable[Policy]) -> None:
+    def __init__(self, policies: Iterable[AdmissionPolicy]) -> None:
         self._policies = tuple(policies)
 
     async def admit(self, token: str | None, topic: str) -> Admission | None:
@@ -124,10 +124,10 @@ class FirstOf:
         return None
 
 
-class Within:
+class TopicsPolicy:
     """A policy for some topics only; the others do not exist."""
 
-    def __init__(self, policy: Policy, topics: Sequence[str]) -> None:
+    def __init__(self, policy: AdmissionPolicy, topics: Sequence[str]) -> None:
         self._policy, self._topics = policy, tuple(topics)
 
     async def admit(self, token: str | None, topic: str) -> Admission | None:

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic_core import from_json
 
-from defserve.auth.bearer import Malformed, bearer, challenge
+from defserve.auth.bearer import MalformedToken, bearer, challenge
 from defserve.auth.verifiers import TokenVerifier
 from defserve.gateway.gateway import Gateway
 from defserve.gateway.metrics import MEDIA_TYPE
@@ -28,7 +28,7 @@ _HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*
 _CAPABILITIES: Final = re.compile(r"/admin/participants/([^/]+)/capabilities")
 
 
-class Incoming(NamedTuple):
+class GatewayRequest(NamedTuple):
     """A request as it came. Names of headers are in lower case; each has all its values."""
 
     verb: str
@@ -41,7 +41,7 @@ class Incoming(NamedTuple):
         return ", ".join(self.headers[name]) if name in self.headers else None
 
 
-class Answer(NamedTuple):
+class GatewayResponse(NamedTuple):
     status: HTTPStatus
     body: bytes
     media_type: str = JSON
@@ -60,11 +60,11 @@ class Answer(NamedTuple):
         return "\r\n".join([*lines, "", ""]).encode() + self.body
 
 
-def problem(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Answer:
-    return Answer(status, encode({"error": text}), headers=headers)
+def problem(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> GatewayResponse:
+    return GatewayResponse(status, encode({"error": text}), headers=headers)
 
 
-def read_request(data: bytes) -> Incoming | Answer | None:
+def read_request(data: bytes) -> GatewayRequest | GatewayResponse | None:
     """The request in these bytes, an answer to one that cannot be read, or None: more has to come."""
     head, end, body = data.partition(b"\r\n\r\n")
     if len(head) > HEAD_BYTES:
@@ -85,10 +85,10 @@ def read_request(data: bytes) -> Incoming | Answer | None:
         return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {BODY_BYTES} bytes")
     if len(body) < int(length[0]):
         return None
-    return Incoming(line[1].decode(), line[2].decode(), headers, body[: int(length[0])])
+    return GatewayRequest(line[1].decode(), line[2].decode(), headers, body[: int(length[0])])
 
 
-async def answer(gateway: Gateway, admins: TokenVerifier | None, request: Incoming) -> Answer:
+async def answer(gateway: Gateway, admins: TokenVerifier | None, request: GatewayRequest) -> GatewayResponse:
     """What a request that is for no topic gets."""
     path = urlsplit(request.target).path
     if path in _PAGES:
@@ -101,20 +101,22 @@ async def answer(gateway: Gateway, admins: TokenVerifier | None, request: Incomi
     return await _promote(gateway, admins, unquote(found[1]), request)
 
 
-def _health(gateway: Gateway) -> Answer:
-    return Answer(HTTPStatus.OK, b'{"status":"ok"}')
+def _health(gateway: Gateway) -> GatewayResponse:
+    return GatewayResponse(HTTPStatus.OK, b'{"status":"ok"}')
 
 
-def _metrics(gateway: Gateway) -> Answer:
-    return Answer(HTTPStatus.OK, gateway.metrics_text().encode(), MEDIA_TYPE)
+def _metrics(gateway: Gateway) -> GatewayResponse:
+    return GatewayResponse(HTTPStatus.OK, gateway.metrics_text().encode(), MEDIA_TYPE)
 
 
 _PAGES: Final = {"/healthz": _health, "/metrics": _metrics}
 
 
-async def _promote(gateway: Gateway, admins: TokenVerifier, participant: str, request: Incoming) -> Answer:
+async def _promote(
+    gateway: Gateway, admins: TokenVerifier, participant: str, request: GatewayRequest
+) -> GatewayResponse:
     token = bearer(value.encode("latin-1") for value in request.headers.get("authorization", ()))
-    admin = None if token is None or isinstance(token, Malformed) else await admins.verify(token)
+    admin = None if token is None or isinstance(token, MalformedToken) else await admins.verify(token)
     if admin is None:
         why = challenge(None if token is None else "invalid_token")
         return problem(HTTPStatus.UNAUTHORIZED, "an administrator's token is needed", ("WWW-Authenticate", why))
@@ -132,7 +134,7 @@ async def _promote(gateway: Gateway, admins: TokenVerifier, participant: str, re
         "modifiedAt": change.at,
         "topics": change.topics,
     }
-    return Answer(HTTPStatus.OK, encode(body))
+    return GatewayResponse(HTTPStatus.OK, encode(body))
 
 
 def _wanted(body: bytes) -> tuple[list[str], list[str]] | str:
@@ -154,5 +156,5 @@ def _wanted(body: bytes) -> tuple[list[str], list[str]] | str:
     return lists[0], lists[1]
 
 
-def _only(verb: str) -> Answer:
+def _only(verb: str) -> GatewayResponse:
     return problem(HTTPStatus.METHOD_NOT_ALLOWED, f"only {verb} is answered here", ("Allow", verb))

@@ -25,13 +25,13 @@ class Wire(Protocol):
         ...
 
 
-class Member:
+class TopicMember:
     """One connection of one participant: the state of §10.1."""
 
     __slots__ = ("topic", "id", "key", "capabilities", "routing", "wire", "connection", "connected_at", "malformed")
 
     def __init__(
-        self, topic: Topic, id: str, capabilities: Capabilities, routing: Routing, wire: Wire, connection: str
+        self, topic: GatewayTopic, id: str, capabilities: Capabilities, routing: Routing, wire: Wire, connection: str
     ) -> None:
         self.topic, self.id, self.capabilities, self.routing, self.wire = topic, id, capabilities, routing, wire
         self.connection, self.connected_at = connection, now()
@@ -45,28 +45,28 @@ class Member:
         return self.topic.members.get(self.id) is self
 
 
-class Topic:
+class GatewayTopic:
     """The members of one topic, by their ids."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.members: dict[str, Member] = {}
-        self._all: tuple[Member, ...] = ()
+        self.members: dict[str, TopicMember] = {}
+        self._all: tuple[TopicMember, ...] = ()
         self._directed = False
 
-    def add(self, member: Member) -> None:
+    def add(self, member: TopicMember) -> None:
         """Let it in, in the place of a member of the same id."""
         self.members[member.id] = member
         self._changed()
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: TopicMember) -> None:
         del self.members[member.id]
         self._changed()
 
-    def others(self, member: Member) -> list[Member]:
+    def others(self, member: TopicMember) -> list[TopicMember]:
         return [other for other in self._all if other is not member]
 
-    def hearing(self, to: Iterable[str] = ()) -> Sequence[Member]:
+    def hearing(self, to: Iterable[str] = ()) -> Sequence[TopicMember]:
         """Who receives a message to these, the sender too: everyone, but for those who want only what is for them."""
         if not to or not self._directed:
             return self._all

@@ -18,7 +18,7 @@ _GZIP: Final = zlib.MAX_WBITS | 16
 _RAW: Final = -zlib.MAX_WBITS
 
 
-class Bounded(httpx2.AsyncByteStream):
+class BoundedBody(httpx2.AsyncByteStream):
     """The decoded body of a response; `encoding` is its Content-Encoding."""
 
     def __init__(self, body: httpx2.AsyncByteStream, encoding: str, egress: Egress, deadline: float) -> None:

@@ -35,7 +35,7 @@ _CARRIED_ACROSS: Final = frozenset(
 )
 
 
-class Content(TypedDict, total=False):
+class RequestContent(TypedDict, total=False):
     """What a request says, as in httpx. The Host header is always the URL's."""
 
     params: Mapping[str, Any] | list[tuple[str, Any]]
@@ -46,7 +46,7 @@ class Content(TypedDict, total=False):
     json: Any
 
 
-class Sending(Content, total=False):
+class SendOptions(RequestContent, total=False):
     """What may go with a request."""
 
     auth: tuple[str, str]
@@ -72,38 +72,40 @@ class GuardedClient:
         self._egress = egress or Egress()
         self._http = _client(self._egress, resolver, tls)
 
-    async def get(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+    async def get(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
         """`request` with GET."""
         return await self.request("GET", url, **sending)
 
-    async def head(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+    async def head(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
         """`request` with HEAD."""
         return await self.request("HEAD", url, **sending)
 
-    async def post(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+    async def post(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
         """`request` with POST."""
         return await self.request("POST", url, **sending)
 
-    async def put(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+    async def put(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
         """`request` with PUT."""
         return await self.request("PUT", url, **sending)
 
-    async def patch(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+    async def patch(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
         """`request` with PATCH."""
         return await self.request("PATCH", url, **sending)
 
-    async def delete(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+    async def delete(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
         """`request` with DELETE."""
         return await self.request("DELETE", url, **sending)
 
-    async def request(self, method: str, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+    async def request(self, method: str, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
         """The response, its body read."""
         async with self.stream(method, url, **sending) as response:
             await response.aread()
         return response
 
     @asynccontextmanager
-    async def stream(self, method: str, url: str, **sending: Unpack[Sending]) -> AsyncGenerator[httpx2.Response, None]:
+    async def stream(
+        self, method: str, url: str, **sending: Unpack[SendOptions]
+    ) -> AsyncGenerator[httpx2.Response, None]:
         """The response, its body still to come; read it with `aiter_bytes`, `aiter_lines` or `aread`."""
         auth = sending.pop("auth", None)
         response = await self._follow(self._request(method, url, **sending), auth)
@@ -112,7 +114,7 @@ class GuardedClient:
         finally:
             await response.aclose()
 
-    def _request(self, method: str, url: str, **content: Unpack[Content]) -> httpx2.Request:
+    def _request(self, method: str, url: str, **content: Unpack[RequestContent]) -> httpx2.Request:
         verdict = self._egress.judge(url)
         if not verdict or verdict.url is None:
             raise refusal(verdict)

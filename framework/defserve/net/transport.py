@@ -11,7 +11,7 @@ from typing import Any, cast
 import httpcore2
 import httpx2
 
-from defserve.net.bodies import Bounded, too_late, too_long
+from defserve.net.bodies import BoundedBody, too_late, too_long
 from defserve.net.egress import DEADLINE, Egress, refusal
 from defserve.net.resolve import Resolver, pinned
 
@@ -57,7 +57,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(
             response.status_code,
             headers=[(name, value) for name, value in response.headers.raw if name.lower() not in stale],
-            stream=Bounded(response.stream, encoding, self._egress, deadline),
+            stream=BoundedBody(response.stream, encoding, self._egress, deadline),
             extensions=response.extensions,
         )
 

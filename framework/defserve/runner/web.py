@@ -141,7 +141,7 @@ class WebDesk:
             principal=principal.id,
             is_local=principal.kind == "local",
             identity=principal,
-            is_crowd=principal.is_crowd,
+            is_shared_identity=principal.is_shared_identity,
             counted=counted,
         )
 

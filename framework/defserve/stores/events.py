@@ -13,19 +13,19 @@ from typing import Literal, Protocol
 
 from defserve.errors import Refused
 
-Kind = Literal["result", "request", "message", "progress"]
+StoredEventKind = Literal["result", "request", "message", "progress"]
 """`result` and `request` are kept, since somebody waits for them; `message` and `progress`
 go when room is needed, and so do requests that were released."""
 
-Event = tuple[str, bytes]
+StoredEvent = tuple[str, bytes]
 """An event's id and its data."""
 
-KEPT: frozenset[Kind] = frozenset(("result", "request"))
+KEPT: frozenset[StoredEventKind] = frozenset(("result", "request"))
 
 _ID = re.compile(r"([0-9a-f]+)-([0-9]{1,18})-([0-9]{1,18})")
 
 
-class Gap(Refused):
+class EventGap(Refused):
     """Events after the one asked for had to go. `left` are those that are still there, in order.
 
     `stream` is None when nothing of the stream is left, not even its name.
@@ -33,7 +33,7 @@ class Gap(Refused):
 
     error_type = "gap"
 
-    def __init__(self, stream: str | None, left: list[Event]) -> None:
+    def __init__(self, stream: str | None, left: list[StoredEvent]) -> None:
         self.stream, self.left = stream, left
         super().__init__("some of the events after this one are no longer kept")
 
@@ -42,7 +42,7 @@ class EventStore(Protocol):
     """What one session has sent, by stream. Ids are unique in the session, name their stream, and mean nothing to
     another session's store."""
 
-    def append(self, stream: str, data: bytes, *, kind: Kind = "message", key: Hashable = None) -> str:
+    def append(self, stream: str, data: bytes, *, kind: StoredEventKind = "message", key: Hashable = None) -> str:
         """Keep an event and return its id. A `progress` takes the place of an earlier one with its `key`."""
         ...
 
@@ -54,10 +54,10 @@ class EventStore(Protocol):
         """The id of the place after everything appended so far, for an event that has no data of its own."""
         ...
 
-    def after(self, event_id: str) -> tuple[str, list[Event]] | None:
+    def after(self, event_id: str) -> tuple[str, list[StoredEvent]] | None:
         """The stream of this id and the events that follow in it; None for an id this store never gave.
 
-        Raises Gap if events that should follow are no longer kept.
+        Raises EventGap if events that should follow are no longer kept.
         """
         ...
 
@@ -92,7 +92,7 @@ class MemoryEvents:
         self._made = 0
         self._bytes = 0
 
-    def append(self, stream: str, data: bytes, *, kind: Kind = "message", key: Hashable = None) -> str:
+    def append(self, stream: str, data: bytes, *, kind: StoredEventKind = "message", key: Hashable = None) -> str:
         at = self._open(stream)
         held = at.bytes
         at.append(data, kind, key if kind == "progress" else None)
@@ -114,7 +114,7 @@ class MemoryEvents:
         at = self._open(stream)
         return self._id(at.number, at.last)
 
-    def after(self, event_id: str) -> tuple[str, list[Event]] | None:
+    def after(self, event_id: str) -> tuple[str, list[StoredEvent]] | None:
         found = _ID.fullmatch(event_id)
         if found is None or found[1] != self._tag:
             return None
@@ -123,12 +123,12 @@ class MemoryEvents:
             return None
         stream = self._streams.get(number)
         if stream is None:
-            raise Gap(None, [])
+            raise EventGap(None, [])
         if place > stream.last:
             return None
         left = [(self._id(number, at), data) for at, data in stream.kept.items() if at > place]
         if place < stream.lost:
-            raise Gap(stream.name, left)
+            raise EventGap(stream.name, left)
         return stream.name, left
 
     def finish(self, stream: str) -> None:
@@ -184,7 +184,7 @@ class _Stream:
         self._droppable_bytes = 0
         self._latest: dict[Hashable, int] = {}
 
-    def append(self, data: bytes, kind: Kind, key: Hashable) -> None:
+    def append(self, data: bytes, kind: StoredEventKind, key: Hashable) -> None:
         self.last += 1
         self.kept[self.last] = data
         self.bytes += len(data)

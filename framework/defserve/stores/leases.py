@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from defserve.errors import Refused
-from defserve.stores.store import Change, Store, StoreBusy
+from defserve.stores.store import Store, StoreBusy, StoreChange
 
 TTL: Final = 3.0
 RENEWED_EVERY: Final = TTL / 4
@@ -59,7 +59,7 @@ class Lease:
         if self._renewing is not None:
             self._renewing.cancel()
         with suppress(Refused):
-            await self._store.change(Change(self._space, drop=[_HOLDER], expect={_HOLDER: self._token}, ttl=TTL))
+            await self._store.change(StoreChange(self._space, drop=[_HOLDER], expect={_HOLDER: self._token}, ttl=TTL))
 
     async def _wait(self) -> None:
         pause = FIRST_PAUSE
@@ -80,5 +80,5 @@ class Lease:
                 if not await self._store.change(self._hold(self._token)):
                     return
 
-    def _hold(self, before: bytes | None) -> Change:
-        return Change(self._space, put={_HOLDER: self._token}, expect={_HOLDER: before}, ttl=TTL)
+    def _hold(self, before: bytes | None) -> StoreChange:
+        return StoreChange(self._space, put={_HOLDER: self._token}, expect={_HOLDER: before}, ttl=TTL)

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from threading import Lock
 from typing import Final
 
-from defserve.stores.store import Change, StoreFull
+from defserve.stores.store import StoreChange, StoreFull
 
 MAX_BYTES: Final = 256 * 1024 * 1024
 
@@ -32,7 +32,7 @@ class MemoryStore:
             held = self._spaces.get(space, {})
             return {name: held[name] for name in names if name in held}
 
-    async def change(self, change: Change) -> bool:
+    async def change(self, change: StoreChange) -> bool:
         with self._lock:
             self._expire()
             held = self._spaces.get(change.space, {})

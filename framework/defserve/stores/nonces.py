@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Final, Protocol
 
 from defserve.errors import LimitExceeded
-from defserve.stores.store import Change, Store
+from defserve.stores.store import Store, StoreChange
 
 _SPACE: Final = "nonce:"
 _SPENT: Final = "spent"
@@ -79,7 +79,7 @@ class StoreNonces:
         if not ttl > 0:
             return False
         space, mine = _SPACE + nonce, os.urandom(8)
-        if await self._store.change(Change(space, put={_SPENT: mine}, expect={_SPENT: None}, ttl=ttl)):
+        if await self._store.change(StoreChange(space, put={_SPENT: mine}, expect={_SPENT: None}, ttl=ttl)):
             return True
         # A store that lost its connection may have asked twice, and been told of its own first change.
         return (await self._store.get(space, [_SPENT])).get(_SPENT) == mine

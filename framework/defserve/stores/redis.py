@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from defserve.errors import UsageError
-from defserve.stores.store import Change, StoreFull, StoreReadOnly, StoreUnavailable
+from defserve.stores.store import StoreChange, StoreFull, StoreReadOnly, StoreUnavailable
 
 PREFIX: Final = "defserve:"
 TIMEOUT: Final = 5.0
@@ -98,7 +98,7 @@ class RedisStore:
             values = await self._redis().hmget(self._key(space), names)
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
-    async def change(self, change: Change) -> bool:
+    async def change(self, change: StoreChange) -> bool:
         ttl = "" if change.ttl is None else max(1, round(change.ttl * 1000))
         args: list[str | bytes | int] = [ttl, len(change.expect)]
         for name, value in change.expect.items():

@@ -23,7 +23,7 @@ from defserve.errors import LimitExceeded, Refused
 _NONE: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 
-class Change(NamedTuple):
+class StoreChange(NamedTuple):
     """What happens to one space, if every name in `expect` has that value now (None: is not there).
 
     With a `ttl`, the whole space is forgotten after that many seconds; give one with every change of a space, or
@@ -52,7 +52,7 @@ class Store(Protocol):
         """The values of those names that are there."""
         ...
 
-    async def change(self, change: Change) -> bool:
+    async def change(self, change: StoreChange) -> bool:
         """Change a space and return when that is kept. False, with nothing changed, if it is not as expected."""
         ...
 

@@ -36,7 +36,7 @@ ALTERED: Final = "it was altered, or written with another key"
 UNREADABLE: Final = "the file cannot be read"
 
 
-class Record(NamedTuple):
+class AuditRecord(NamedTuple):
     """What one genuine line says: an event, or a remark of the log (`is_event` false)."""
 
     seq: int
@@ -46,7 +46,7 @@ class Record(NamedTuple):
     is_event: bool
 
 
-class Head(NamedTuple):
+class AuditHead(NamedTuple):
     """A record that was the last one when the head was signed. `seq` 0 is the empty log."""
 
     seq: int = 0
@@ -54,7 +54,7 @@ class Head(NamedTuple):
     time: str = ""
 
 
-class Report(NamedTuple):
+class AuditReport(NamedTuple):
     """What `verify` found. `events` are those before the first bad line, `lost` those the log says it could not write.
 
     `truncated` means that records are missing at the end. `unsigned` events are newer than the head: whether more of
@@ -70,11 +70,11 @@ class Report(NamedTuple):
     unsigned: int = 0
 
 
-class Bad(Exception):
+class AuditLogBroken(Exception):
     """A line or a head that is not what it should be; the text says why."""
 
 
-class Keys:
+class AuditKeys:
     """The two keys of a log, made from the one that was given. Raises UsageError when that is too short."""
 
     __slots__ = ("_chain", "_head")
@@ -95,27 +95,27 @@ class Keys:
         mac = hmac.digest(self._chain, f"{text}}}".encode(), "sha256").hex()
         return f'{text},"mac":"{mac}"}}\n'.encode(), mac
 
-    def record(self, line: bytes) -> Record:
+    def record(self, line: bytes) -> AuditRecord:
         """The record of a whole line. Raises Bad unless it is genuine."""
         found = _LINE.fullmatch(line)
         if found is None:
-            raise Bad(NO_RECORD)
+            raise AuditLogBroken(NO_RECORD)
         mac = found[4].decode()
         if not hmac.compare_digest(hmac.digest(self._chain, found[1] + b"}", "sha256").hex(), mac):
-            raise Bad(ALTERED)
+            raise AuditLogBroken(ALTERED)
         whole = parsed(line) or {}
         is_event = "event" in whole
         body = whole.get("event" if is_event else "log")
         if not is_object(body):
-            raise Bad(NO_RECORD)
-        return Record(int(found[3]), found[2].decode(), mac, body, is_event)
+            raise AuditLogBroken(NO_RECORD)
+        return AuditRecord(int(found[3]), found[2].decode(), mac, body, is_event)
 
-    def signed(self, head: Head) -> bytes:
+    def signed(self, head: AuditHead) -> bytes:
         """The content of a head file."""
         content = canonical(head._asdict())
         return canonical({**head._asdict(), "sig": self._signature(content)}).encode() + b"\n"
 
-    def head(self, path: Path) -> Head | None:
+    def head(self, path: Path) -> AuditHead | None:
         """The head in a file; None if there is no such file. Raises Bad unless it is genuine."""
         try:
             with path.open("rb") as file:
@@ -123,14 +123,14 @@ class Keys:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise Bad(f"its head cannot be read: {reason_of(error)}") from None
+            raise AuditLogBroken(f"its head cannot be read: {reason_of(error)}") from None
         said = parsed(raw) or {}
         try:
-            head = Head(int(said["seq"]), str(said["mac"]), str(said["time"]))
+            head = AuditHead(int(said["seq"]), str(said["mac"]), str(said["time"]))
         except (KeyError, ValueError, TypeError, OverflowError):
-            raise Bad("its head is not one") from None
+            raise AuditLogBroken("its head is not one") from None
         if not hmac.compare_digest(self.signed(head), raw):
-            raise Bad("its head was altered, or signed with another key")
+            raise AuditLogBroken("its head was altered, or signed with another key")
         return head
 
     def _signature(self, content: str) -> str:
@@ -142,19 +142,21 @@ def head_path(path: str | os.PathLike[str]) -> Path:
     return Path(f"{os.fspath(path)}.head")
 
 
-def verify(path: str | os.PathLike[str], key: bytes | str, *, head: str | os.PathLike[str] | None = None) -> Report:
+def verify(
+    path: str | os.PathLike[str], key: bytes | str, *, head: str | os.PathLike[str] | None = None
+) -> AuditReport:
     """Check every line of a log, and that it goes as far as its head (or a copy of one kept elsewhere) says.
 
     Whatever the files hold or lack is said in the report. Raises UsageError for a key that is too short.
     """
-    keys = Keys(key)
+    keys = AuditKeys(key)
     check = _Check(keys)
     try:
         # The head first: a log that is being written may only have grown since.
         signed = keys.head(Path(head) if head is not None else head_path(path))
         with open(path, "rb") as file:
             check.read(file, signed)
-    except Bad as bad:
+    except AuditLogBroken as bad:
         return check.report(reason=str(bad))
     except (OSError, ValueError) as error:
         return check.report(reason=f"{UNREADABLE}: {reason_of(error)}")
@@ -185,14 +187,14 @@ def reason_of(error: Exception) -> str:
 class _Check:
     """One pass over a log."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: AuditKeys) -> None:
         self._keys = keys
         self._seq = 0
         self._mac: str = GENESIS
         self._events = self._lost = self._unsigned = 0
         self._line: int | None = None
 
-    def read(self, file: BinaryIO, head: Head | None) -> None:
+    def read(self, file: BinaryIO, head: AuditHead | None) -> None:
         """Follow the chain to its end. Raises Bad, with the line remembered, where it breaks."""
         for self._line, raw in entries(file):
             if not raw.endswith(b"\n") and len(raw) < MAX_LINE:
@@ -200,15 +202,15 @@ class _Check:
             self._follow(self._keys.record(raw), head)
         self._line = None
 
-    def _follow(self, record: Record, head: Head | None) -> None:
+    def _follow(self, record: AuditRecord, head: AuditHead | None) -> None:
         if record.seq > self._seq + 1:
-            raise Bad(f"{record.seq - self._seq - 1} records before it are missing")
+            raise AuditLogBroken(f"{record.seq - self._seq - 1} records before it are missing")
         if record.seq <= self._seq:
-            raise Bad("it is repeated or out of order")
+            raise AuditLogBroken("it is repeated or out of order")
         if record.prev != self._mac:
-            raise Bad("it does not follow the record before it")
+            raise AuditLogBroken("it does not follow the record before it")
         if head is not None and record.seq == head.seq and record.mac != head.mac:
-            raise Bad("the signed head names another record here")
+            raise AuditLogBroken("the signed head names another record here")
         self._seq, self._mac = record.seq, record.mac
         if record.is_event:
             self._events += 1
@@ -216,7 +218,7 @@ class _Check:
         elif record.body.get("type") == "lost":
             self._lost += int(record.body.get("events", 0))
 
-    def against(self, head: Head | None) -> Report:
+    def against(self, head: AuditHead | None) -> AuditReport:
         if head is None:
             return self.report(reason="its head is missing, so its end may be cut off", truncated=True)
         if self._seq < head.seq:
@@ -224,5 +226,5 @@ class _Check:
             return self.report(reason=f"{missing} records are missing at its end", truncated=True)
         return self.report(ok=True)
 
-    def report(self, *, ok: bool = False, reason: str = "", truncated: bool = False) -> Report:
-        return Report(ok, self._events, self._line, reason, truncated, self._lost, self._unsigned)
+    def report(self, *, ok: bool = False, reason: str = "", truncated: bool = False) -> AuditReport:
+        return AuditReport(ok, self._events, self._line, reason, truncated, self._lost, self._unsigned)

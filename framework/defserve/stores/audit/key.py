@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from defserve.errors import UsageError
-from defserve.stores.secret_files import config_file, make_secret, read_secret
+from defserve.stores.files import config_file, make_secret, read_secret
 
 VARIABLE: Final = "DEFSERVE_AUDIT_KEY"
 NAME: Final = "the audit key"

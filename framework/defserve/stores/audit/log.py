@@ -20,11 +20,21 @@ from typing import Any, Final, NoReturn
 
 from defserve.errors import Refused, UsageError
 from defserve.redaction import redact
-from defserve.stores.audit.chain import GENESIS, MAX_LINE, Bad, Head, Keys, Report, canonical, head_path, verify
+from defserve.stores.audit.chain import (
+    GENESIS,
+    MAX_LINE,
+    AuditHead,
+    AuditKeys,
+    AuditLogBroken,
+    AuditReport,
+    canonical,
+    head_path,
+    verify,
+)
 from defserve.stores.audit.key import audit_key
-from defserve.stores.private_files import open_locked, replace, write
+from defserve.stores.files import open_locked, replace, write
 
-__all__ = ["AuditLog", "AuditUnavailable", "Report", "verify"]
+__all__ = ["AuditLog", "AuditUnavailable", "AuditReport", "verify"]
 
 LINGER: Final = 0.05
 """How long the writer waits for company, in seconds; with the write itself events are on disk within 0.1."""
@@ -63,7 +73,7 @@ class AuditLog:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = Path(path)
-        self._keys = Keys(audit_key(make=True) if key is None else key)
+        self._keys = AuditKeys(audit_key(make=True) if key is None else key)
         self._head_events, self._head_seconds, self._linger, self._clock = head_events, head_seconds, linger, clock
         self._lock, self._file_lock = Lock(), Lock()
         self._pending: list[str] = []
@@ -232,7 +242,7 @@ class AuditLog:
         return max(due, self._sign_again) - self._clock()
 
     def _sign(self) -> None:
-        head = Head(self._seq, self._mac, _now())
+        head = AuditHead(self._seq, self._mac, _now())
         if head.seq == self._head.seq:
             return
         replace(head_path(self.path), self._keys.signed(head))
@@ -274,7 +284,7 @@ class AuditLog:
             head = self._keys.head(head_path(self.path))
             self._seq, self._mac, self._size, torn = _end(self._file, self._keys)
             _fits(head, self._seq, self._mac)
-        except Bad as bad:
+        except AuditLogBroken as bad:
             raise UsageError(
                 f"the audit log {self.path} cannot be continued: {bad}",
                 fix=f"see `defserve audit verify {self.path}`; to start anew, move it and its .head away and keep them",
@@ -283,7 +293,7 @@ class AuditLog:
             if torn:
                 self._take_back()
                 self._commit([_remark("recovered", bytes=torn)])
-            self._head = head or Head(-1)
+            self._head = head or AuditHead(-1)
             self._sign()
         except OSError as error:
             raise UsageError(f"the audit log {self.path} cannot be written: {error.strerror}") from None
@@ -312,7 +322,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _end(file: int, keys: Keys) -> tuple[int, str, int, int]:
+def _end(file: int, keys: AuditKeys) -> tuple[int, str, int, int]:
     """The last whole record's seq and mac, where it ends, and how many bytes of a torn line follow. Raises Bad."""
     size = os.fstat(file).st_size
     start = max(0, size - 2 * MAX_LINE)
@@ -324,18 +334,18 @@ def _end(file: int, keys: Keys) -> tuple[int, str, int, int]:
     torn = len(lines[2])
     if not lines[1]:
         if start:
-            raise Bad("its last line is too long for a record")
+            raise AuditLogBroken("its last line is too long for a record")
         return 0, GENESIS, 0, torn
     last = keys.record(lines[0].rpartition(b"\n")[2] + b"\n")
     return last.seq, last.mac, size - torn, torn
 
 
-def _fits(head: Head | None, seq: int, mac: str) -> None:
+def _fits(head: AuditHead | None, seq: int, mac: str) -> None:
     """Raises Bad unless a chain that ends here can be the head's."""
     if head is None:
         if seq:
-            raise Bad("its head is missing, so its end may be cut off")
+            raise AuditLogBroken("its head is missing, so its end may be cut off")
     elif seq < head.seq:
-        raise Bad(f"{head.seq - seq} records are missing at its end")
+        raise AuditLogBroken(f"{head.seq - seq} records are missing at its end")
     elif seq == head.seq and mac != head.mac:
-        raise Bad("its head names another last record")
+        raise AuditLogBroken("its head names another last record")

@@ -23,11 +23,11 @@ _UNREAD: Final = object()
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 
 
-class TooDeep(ValueError):
+class ContentTooDeep(ValueError):
     """Arrays and objects in one another, more than there may be."""
 
 
-class Content:
+class CheckpointContent:
     """A JSON value, names in order, which nobody changes, in canonical text; read from it when it is asked for."""
 
     __slots__ = ("encoded", "_value", "_has_booleans", "__weakref__")
@@ -36,7 +36,7 @@ class Content:
         self.encoded, self._value, self._has_booleans = encoded, value, may_have_booleans
 
     @classmethod
-    def of(cls, value: Any) -> Content:
+    def of(cls, value: Any) -> CheckpointContent:
         """Raises ValueError for what is no JSON value."""
         return cls(canonical(value))
 
@@ -56,12 +56,14 @@ class Content:
         return from_json(self.encoded)
 
 
-class Draft:
+class CheckpointDraft:
     """What was made of a content, or of nothing; then there is no patch from the one to the other."""
 
     __slots__ = ("content", "_before", "_ops")
 
-    def __init__(self, content: Content, before: Content | None, ops: list[Op] | None = None) -> None:
+    def __init__(
+        self, content: CheckpointContent, before: CheckpointContent | None, ops: list[Op] | None = None
+    ) -> None:
         self.content, self._before, self._ops = content, before, ops
 
     @property
@@ -78,10 +80,10 @@ class Draft:
         return self._ops
 
 
-def draft(made: Any, before: Content | None, depth: int) -> Draft:
+def draft(made: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
     """`made` is a JSON value or, in bytes, the text of one; it stays its maker's.
 
-    Raises ValueError for what is no JSON value, and TooDeep for more than `depth` containers in one another.
+    Raises ValueError for what is no JSON value, and ContentTooDeep for more than `depth` containers in one another.
     """
     if isinstance(made, bytes):
         if before is None or len(before.encoded) <= SHORT:
@@ -92,17 +94,17 @@ def draft(made: Any, before: Content | None, depth: int) -> Draft:
     return _merged(made, may_have_booleans(to_json(made)), before, depth)
 
 
-def _written_anew(value: Any, before: Content | None, depth: int) -> Draft:
+def _written_anew(value: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
     """What is short, or was nothing, is written quicker than compared."""
     encoded = canonical(value)
     if encoded.count(b"{") + encoded.count(b"[") > depth:
         _bounded(value, depth)
     if before is not None and encoded == before.encoded:
-        return Draft(before, before, [])
-    return Draft(Content(encoded), before)
+        return CheckpointDraft(before, before, [])
+    return CheckpointDraft(CheckpointContent(encoded), before)
 
 
-def _merged(value: Any, has_booleans: bool, before: Content, depth: int) -> Draft:
+def _merged(value: Any, has_booleans: bool, before: CheckpointContent, depth: int) -> CheckpointDraft:
     """What is long shares with what it was made of all that is the same."""
     try:
         value, ops = merge(
@@ -113,7 +115,11 @@ def _merged(value: Any, has_booleans: bool, before: Content, depth: int) -> Draf
         )
     except (TypeError, AttributeError) as error:  # a name that is no text
         raise ValueError(f"not a JSON value: {error}") from None
-    return Draft(Content(_text(value), value, has_booleans), before, ops) if ops else Draft(before, before, ops)
+    return (
+        CheckpointDraft(CheckpointContent(_text(value), value, has_booleans), before, ops)
+        if ops
+        else CheckpointDraft(before, before, ops)
+    )
 
 
 def _fresh(value: Any, depth: int) -> Any:
@@ -132,7 +138,7 @@ def _bounded(value: Any, depth: int) -> Any:
             return value
         level = [item for held in level for item in _items(held) if _holds(item)]
     if level:
-        raise TooDeep
+        raise ContentTooDeep
     return value
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from defserve.stores.checkpoints.json_equality import common_ends, differing
+from defserve.stores.checkpoints.json_equality import common_ends, comparison
 from defserve.wire.jsonvalue import is_object
 
 Op = dict[str, Any]
@@ -43,7 +43,7 @@ class _Walk:
 
     def __init__(self, fresh: Fresh, has_booleans: bool) -> None:
         self.ops: list[Op] = []
-        self._fresh, self._differ = fresh, differing(has_booleans=has_booleans)
+        self._fresh, self._differ = fresh, comparison(has_booleans=has_booleans)
 
     def value(self, path: str, before: Any, after: Any, level: int) -> Any:
         return self._changed(path, before, after, level) if self._differ(before, after) else before

@@ -13,31 +13,31 @@ from typing import Any
 
 from defserve.wire.jsonvalue import is_object
 
-Differ = Callable[[Any, Any], bool]
+Comparison = Callable[[Any, Any], bool]
 
 
-def differ(one: Any, other: Any) -> bool:
+def are_different(one: Any, other: Any) -> bool:
     """Whether two values are not the same."""
     return one is not other and (one != other or not _alike(one, other))
 
 
-def differing(*, has_booleans: bool) -> Differ:
+def comparison(*, has_booleans: bool) -> Comparison:
     """How to ask of values that have booleans, or surely have none."""
-    return differ if has_booleans else ne
+    return are_different if has_booleans else ne
 
 
 def may_have_booleans(text: bytes) -> bool:
     return b"true" in text or b"false" in text
 
 
-def common_ends(before: Sequence[Any], after: Sequence[Any], differ: Differ) -> tuple[int, int]:
+def common_ends(before: Sequence[Any], after: Sequence[Any], differ: Comparison) -> tuple[int, int]:
     """How many items are the same at the beginning of two arrays, and how many of the others at their end."""
     both = min(len(before), len(after))
     start = _common(before, after, both, differ)
     return start, _common(reversed(before), reversed(after), both - start, differ)
 
 
-def _common(one: Any, other: Any, most: int, differ: Differ) -> int:
+def _common(one: Any, other: Any, most: int, differ: Comparison) -> int:
     return next(compress(count(), islice(map(differ, one, other), most)), most)
 
 

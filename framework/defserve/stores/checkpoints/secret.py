@@ -6,7 +6,7 @@ import hmac
 import secrets
 from typing import Final
 
-from defserve.stores.store import Change, Store
+from defserve.stores.store import Store, StoreChange
 
 KEYS: Final = "keys"
 KEY: Final = "checkpoints"
@@ -27,5 +27,5 @@ async def checkpoint_secret(store: Store, known: bytes | None) -> bytes:
     """The one to use with a store; without a server's own, one is made there at its first use."""
     if known is not None:
         return derived(known)
-    await store.change(Change(KEYS, put={KEY: secrets.token_bytes(32)}, expect={KEY: None}))
+    await store.change(StoreChange(KEYS, put={KEY: secrets.token_bytes(32)}, expect={KEY: None}))
     return (await store.get(KEYS, [KEY]))[KEY]

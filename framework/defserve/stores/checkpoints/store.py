@@ -17,18 +17,18 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from defserve.errors import LimitExceeded, Refused
-from defserve.stores.checkpoints.cache import Known
-from defserve.stores.checkpoints.contents import Content, Draft, TooDeep, draft
+from defserve.stores.checkpoints.cache import CheckpointCache
+from defserve.stores.checkpoints.contents import CheckpointContent, CheckpointDraft, ContentTooDeep, draft
 from defserve.stores.checkpoints.diffs import Op, diff
 from defserve.stores.checkpoints.ids import RANDOM, identify, is_id, verify
 from defserve.stores.checkpoints.patches import MAX_BYTES, MAX_DEPTH, smaller
 from defserve.stores.checkpoints.tree import (
     SPACES,
     Checkpoint,
-    Gone,
-    Record,
+    CheckpointGone,
+    CheckpointRecord,
+    CheckpointTree,
     Retention,
-    Tree,
     TreeKey,
     branches,
     content,
@@ -37,7 +37,7 @@ from defserve.stores.checkpoints.tree import (
     prune,
     successor,
 )
-from defserve.stores.store import Change, Store, StoreBusy, StoreCorrupt
+from defserve.stores.store import Store, StoreBusy, StoreChange, StoreCorrupt
 
 TREE: Final = "tree"
 """The name of the tree itself in its space; no checkpoint's id."""
@@ -54,7 +54,7 @@ class HeadMoved(Refused):
         super().__init__("The state was changed meanwhile; try again", data={"checkpoint": head})
 
 
-class Tampered(Refused):
+class StateTampered(Refused):
     """A content that is not the one its checkpoint was made for."""
 
     error_type = "state_tampered"
@@ -72,18 +72,18 @@ OPAQUE: Final = _Opaque()
 """Commits a checkpoint without a content: a name for something kept elsewhere."""
 
 
-class Held(NamedTuple):
+class HeldCheckpoint(NamedTuple):
     """A checkpoint as a call starts from it; nothing, in a tree that has none yet.
 
     `verified` is false for a content whose origin nobody vouches for.
     """
 
     key: TreeKey
-    tree: Tree
+    tree: CheckpointTree
     parent: str | None = None
     verified: bool = True
-    before: Content | None = None
-    record: Record | None = None
+    before: CheckpointContent | None = None
+    record: CheckpointRecord | None = None
     seen: bytes | None = None
 
     def __repr__(self) -> str:
@@ -103,7 +103,7 @@ class Commit(NamedTuple):
     """A checkpoint that was made, and what it was made of."""
 
     checkpoint: Checkpoint
-    made: Draft | None = None
+    made: CheckpointDraft | None = None
 
     def __repr__(self) -> str:
         return f"Commit({self.checkpoint!r})"
@@ -135,46 +135,46 @@ class CheckpointStore:
         self._store, self._secret, self._clock = store, secret, clock
         self.retention = retention or Retention()
         self._max_bytes, self._max_depth = max_bytes, max_depth
-        self._known = Known(CACHED)
+        self._known = CheckpointCache(CACHED)
 
-    async def load(self, key: TreeKey) -> Tree:
+    async def load(self, key: TreeKey) -> CheckpointTree:
         """The tree as it is now; an empty one if nothing was ever committed."""
         return (await self._load(key))[1]
 
-    async def hold(self, key: TreeKey, at: str | None = None) -> Held:
-        """The head, or the checkpoint `at`, to start from. Raises Gone."""
+    async def hold(self, key: TreeKey, at: str | None = None) -> HeldCheckpoint:
+        """The head, or the checkpoint `at`, to start from. Raises CheckpointGone."""
         seen, tree = await self._load(key)
         id = tree.head if at is None else at
         if id is None:
-            return Held(key, tree, seen=seen)
+            return HeldCheckpoint(key, tree, seen=seen)
         found = self._known.find(key, tree, id) if at is None else None
         record, before = found or await self._find(key, tree, id)
-        return Held(key, tree, id, before=before, record=record, seen=seen)
+        return HeldCheckpoint(key, tree, id, before=before, record=record, seen=seen)
 
-    async def adopt(self, key: TreeKey, content: Any, *, checkpoint: str | None = None) -> Held:
+    async def adopt(self, key: TreeKey, content: Any, *, checkpoint: str | None = None) -> HeldCheckpoint:
         """A content that comes from elsewhere, to start from, and the checkpoint it is said to be.
 
-        It need not be kept here any longer. Raises Tampered if the two do not belong together for this owner, and
+        It need not be kept here any longer. Raises StateTampered if the two do not belong together for this owner, and
         LimitExceeded. Without a checkpoint nobody vouches for it: it is not `verified` and has no parent.
         """
         seen, tree = await self._load(key)
         known = self._known.find(key, tree, checkpoint) if checkpoint is not None else None
         before = self._draft(content, known[1] if known is not None else None).content
         if checkpoint is None:
-            return Held(key, tree, verified=False, before=before, seen=seen)
+            return HeldCheckpoint(key, tree, verified=False, before=before, seen=seen)
         if not verify(self._secret, checkpoint, key.owner, key.feature_set, before.encoded):
-            raise Tampered(checkpoint)
+            raise StateTampered(checkpoint)
         record = await self._record(key, checkpoint)
-        return Held(key, tree, checkpoint, before=before, record=record, seen=seen)
+        return HeldCheckpoint(key, tree, checkpoint, before=before, record=record, seen=seen)
 
-    def draft(self, held: Held, content: Any) -> Draft:
+    def draft(self, held: HeldCheckpoint, content: Any) -> CheckpointDraft:
         """What a commit would keep of a JSON value or, in bytes, the text of one: without any I/O.
 
         Raises LimitExceeded or ValueError for a content that cannot be kept.
         """
         return self._draft(content, held.before)
 
-    async def commit(self, held: Held, content: Any = OPAQUE, *, branch: bool = False) -> Commit:
+    async def commit(self, held: HeldCheckpoint, content: Any = OPAQUE, *, branch: bool = False) -> Commit:
         """Make a new checkpoint of `content` below the one that is held, and make it the head.
 
         The content is a draft, or what can be made one, and stays the caller's. Returns when it is kept. Raises
@@ -182,14 +182,20 @@ class CheckpointStore:
         content that cannot be kept. Nothing is left of a commit that raises, save when the store was lost while it was
         asked: then it may turn up as the head.
         """
-        made = content if isinstance(content, Draft) else None if content is OPAQUE else self.draft(held, content)
+        made = (
+            content
+            if isinstance(content, CheckpointDraft)
+            else None
+            if content is OPAQUE
+            else self.draft(held, content)
+        )
         key, encoded = held.key, made.content.encoded if made is not None else b""
         id = identify(self._secret, key.owner, key.feature_set, encoded, os.urandom(RANDOM))
         for _ in range(ATTEMPTS):
             if not branch and held.parent != held.tree.head:
                 raise HeadMoved(held.tree.head)
             record, tree = self._next(held, id, made)
-            change = Change(key.space, put={TREE: tree.encode(), id: record.encode()}, expect={TREE: held.seen})
+            change = StoreChange(key.space, put={TREE: tree.encode(), id: record.encode()}, expect={TREE: held.seen})
             # A store that lost its connection may have asked twice, and been told of its own first change.
             if await self._store.change(change) or await self._record(key, id) is not None:
                 self._known.move(key, tree, record, made.content if made is not None else None)
@@ -199,28 +205,28 @@ class CheckpointStore:
         raise _contended()
 
     async def rollback(self, key: TreeKey, to: str) -> Checkpoint:
-        """Make a checkpoint the head. Raises Gone."""
+        """Make a checkpoint the head. Raises CheckpointGone."""
         for _ in range(ATTEMPTS):
             seen, tree = await self._load(key)
             record, _ = await self._find(key, tree, to)
             if tree.head == to:
                 return record.checkpoint
             moved = tree._replace(head=to).encode()
-            if await self._store.change(Change(key.space, put={TREE: moved}, expect={TREE: seen})):
+            if await self._store.change(StoreChange(key.space, put={TREE: moved}, expect={TREE: seen})):
                 return record.checkpoint
         raise _contended()
 
     async def get(self, key: TreeKey, id: str) -> Checkpoint:
-        """Raises Gone."""
+        """Raises CheckpointGone."""
         record, _ = await self._find(key, await self.load(key), id)
         return record.checkpoint
 
     async def content(self, key: TreeKey, id: str) -> Any:
-        """A copy of a checkpoint's content; None if it has none. Raises Gone."""
+        """A copy of a checkpoint's content; None if it has none. Raises CheckpointGone."""
         return (await self.hold(key, id)).content()
 
     async def diff(self, key: TreeKey, a: str, b: str) -> list[Op]:
-        """The patch from one checkpoint's content to another's, anywhere in the tree. Raises Gone."""
+        """The patch from one checkpoint's content to another's, anywhere in the tree. Raises CheckpointGone."""
         return diff(await self.content(key, a), await self.content(key, b))
 
     async def checkpoints(self, key: TreeKey) -> list[Checkpoint]:
@@ -235,7 +241,7 @@ class CheckpointStore:
         return branches(await self.checkpoints(key))
 
     async def history(self, key: TreeKey, id: str | None = None) -> list[Checkpoint]:
-        """The way from a checkpoint, or the head, back to the root. Reads the whole tree. Raises Gone."""
+        """The way from a checkpoint, or the head, back to the root. Reads the whole tree. Raises CheckpointGone."""
         start = await self.get(key, id) if id is not None else None
         end = start.id if start is not None else (await self.load(key)).head
         return history(await self.checkpoints(key), end) if end is not None else []
@@ -250,7 +256,7 @@ class CheckpointStore:
                 return 0
             after = tree._replace(kept=tree.kept - len(todo.drop), epoch=tree.epoch + 1)
             put = {TREE: after.encode(), **{record.id: record.encode() for record in todo.rewrite}}
-            if await self._store.change(Change(key.space, put=put, drop=todo.drop, expect={TREE: seen})):
+            if await self._store.change(StoreChange(key.space, put=put, drop=todo.drop, expect={TREE: seen})):
                 return len(todo.drop)
         raise _contended()
 
@@ -259,7 +265,7 @@ class CheckpointStore:
         for _ in range(ATTEMPTS):
             seen, _ = await self._load(key)
             names = [name async for name, _ in self._store.scan(key.space)]
-            if await self._store.change(Change(key.space, drop=[*names, TREE], expect={TREE: seen})):
+            if await self._store.change(StoreChange(key.space, drop=[*names, TREE], expect={TREE: seen})):
                 return
         raise _contended()
 
@@ -284,24 +290,26 @@ class CheckpointStore:
             if not verify(self._secret, id, key.owner, key.feature_set, _encoded_of(record, records))
         ]
 
-    def _draft(self, content: Any, before: Content | None) -> Draft:
+    def _draft(self, content: Any, before: CheckpointContent | None) -> CheckpointDraft:
         try:
             made = draft(content, before, self._max_depth)
-        except TooDeep:
+        except ContentTooDeep:
             raise _too_much("levels", self._max_depth) from None
         if len(made.content.encoded) > self._max_bytes:
             raise _too_much("bytes", self._max_bytes)
         return made
 
-    def _next(self, held: Held, id: str, made: Draft | None) -> tuple[Record, Tree]:
+    def _next(
+        self, held: HeldCheckpoint, id: str, made: CheckpointDraft | None
+    ) -> tuple[CheckpointRecord, CheckpointTree]:
         tree, parent = held.tree, held.checkpoint
         depth = parent.depth + 1 if parent is not None else 0
         at = Checkpoint(id, held.parent, depth, tree.last + 1, self._clock(), made is None)
         epoch = tree.epoch if held.seen is not None else int.from_bytes(os.urandom(4))
         record = successor(at, made, held.record)
-        return record, Tree(id, tree.last + 1, tree.kept + 1, epoch)
+        return record, CheckpointTree(id, tree.last + 1, tree.kept + 1, epoch)
 
-    async def _again(self, held: Held) -> Held:
+    async def _again(self, held: HeldCheckpoint) -> HeldCheckpoint:
         """The same checkpoint in the tree as it is by now."""
         seen, tree = await self._load(held.key)
         record = held.record
@@ -309,31 +317,33 @@ class CheckpointStore:
             record = await self._record(held.key, record.id)
         return held._replace(tree=tree, seen=seen, record=record)
 
-    async def _prune_if_due(self, key: TreeKey, tree: Tree) -> None:
+    async def _prune_if_due(self, key: TreeKey, tree: CheckpointTree) -> None:
         if self.retention.is_due(tree):
             # The commit is kept and must be told; pruning is due again with the next one.
             with suppress(Refused):
                 await self.prune(key)
 
-    async def _load(self, key: TreeKey) -> tuple[bytes | None, Tree]:
+    async def _load(self, key: TreeKey) -> tuple[bytes | None, CheckpointTree]:
         seen = (await self._store.get(key.space, [TREE])).get(TREE)
-        return seen, Tree.decode(seen) if seen is not None else Tree()
+        return seen, CheckpointTree.decode(seen) if seen is not None else CheckpointTree()
 
-    async def _record(self, key: TreeKey, id: str) -> Record | None:
+    async def _record(self, key: TreeKey, id: str) -> CheckpointRecord | None:
         found = (await self._store.get(key.space, [id])).get(id) if is_id(id) else None
-        return Record.decode(id, found) if found is not None else None
+        return CheckpointRecord.decode(id, found) if found is not None else None
 
-    async def _find(self, key: TreeKey, tree: Tree, id: str) -> tuple[Record, Content | None]:
-        """A checkpoint that can be asked for, and its content. Raises Gone."""
+    async def _find(
+        self, key: TreeKey, tree: CheckpointTree, id: str
+    ) -> tuple[CheckpointRecord, CheckpointContent | None]:
+        """A checkpoint that can be asked for, and its content. Raises CheckpointGone."""
         known = self._known.find(key, tree, id)
         found = known or await self._read(key, id)
         if found is None or not self.retention.holds(found[0].checkpoint, tree, self._clock()):
-            raise Gone(id)
+            raise CheckpointGone(id)
         if known is None:
             self._known.keep(key, tree, *found)
         return found
 
-    async def _read(self, key: TreeKey, id: str) -> tuple[Record, Content | None] | None:
+    async def _read(self, key: TreeKey, id: str) -> tuple[CheckpointRecord, CheckpointContent | None] | None:
         missing: list[str] = []
         for _ in range(ATTEMPTS):
             record = await self._record(key, id)
@@ -342,27 +352,29 @@ class CheckpointStore:
             chain = await self._store.get(key.space, record.chain) if record.chain else {}
             lost = [name for name in record.chain if name not in chain]
             if not lost:
-                return record, _content_of(record, {name: Record.decode(name, it) for name, it in chain.items()})
+                return record, _content_of(
+                    record, {name: CheckpointRecord.decode(name, it) for name, it in chain.items()}
+                )
             if lost == missing:
                 break
             # Pruned between the two looks: then the record itself was rewritten as well.
             missing = lost
         raise StoreCorrupt(f"the content of the checkpoint {id} cannot be found")
 
-    async def _scan(self, key: TreeKey) -> tuple[Tree, dict[str, Record]]:
+    async def _scan(self, key: TreeKey) -> tuple[CheckpointTree, dict[str, CheckpointRecord]]:
         _, tree = await self._load(key)
         entries = {name: data async for name, data in self._store.scan(key.space) if name != TREE}
-        return tree, {name: Record.decode(name, data) for name, data in entries.items()}
+        return tree, {name: CheckpointRecord.decode(name, data) for name, data in entries.items()}
 
 
-def _content_of(record: Record, records: dict[str, Record]) -> Content | None:
+def _content_of(record: CheckpointRecord, records: dict[str, CheckpointRecord]) -> CheckpointContent | None:
     if record.form == "opaque":
         return None
     value = content(record, records)
-    return Content(record.body, value) if record.form == "snapshot" else Content.of(value)
+    return CheckpointContent(record.body, value) if record.form == "snapshot" else CheckpointContent.of(value)
 
 
-def _encoded_of(record: Record, records: dict[str, Record]) -> bytes:
+def _encoded_of(record: CheckpointRecord, records: dict[str, CheckpointRecord]) -> bytes:
     found = _content_of(record, records)
     return found.encoded if found is not None else b""
 

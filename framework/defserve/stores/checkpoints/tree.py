@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple
 from pydantic_core import from_json, to_json
 
 from defserve.errors import Refused, UsageError
-from defserve.stores.checkpoints.contents import Draft
+from defserve.stores.checkpoints.contents import CheckpointDraft
 from defserve.stores.checkpoints.ids import canonical
 from defserve.stores.checkpoints.patches import MAX_OPS, BadPatch, replay
 from defserve.stores.store import StoreCorrupt
@@ -32,7 +32,7 @@ Form = Literal["snapshot", "patch", "opaque"]
 _SPACE: Final = "state:"
 
 
-class Gone(Refused):
+class CheckpointGone(Refused):
     """A checkpoint that is not there: pruned, never made, or another's."""
 
     error_type = "checkpoint_not_found"
@@ -80,7 +80,7 @@ class Checkpoint(NamedTuple):
     opaque: bool = False
 
 
-class Tree(NamedTuple):
+class CheckpointTree(NamedTuple):
     """What changes of a tree: where its head is, the number of the last checkpoint, how many are kept.
 
     `epoch` changes whenever records were rewritten, so what was known of them before is no longer good.
@@ -95,7 +95,7 @@ class Tree(NamedTuple):
         return to_json({"head": self.head, "last": self.last, "count": self.kept, "epoch": self.epoch})
 
     @classmethod
-    def decode(cls, data: bytes) -> Tree:
+    def decode(cls, data: bytes) -> CheckpointTree:
         """Raises StoreCorrupt."""
         try:
             said = from_json(data)
@@ -104,7 +104,7 @@ class Tree(NamedTuple):
             raise StoreCorrupt("a tree in the store cannot be read") from None
 
 
-class Record(NamedTuple):
+class CheckpointRecord(NamedTuple):
     """A checkpoint as it is kept: one line of JSON about it, and one of its content or patch."""
 
     checkpoint: Checkpoint
@@ -122,7 +122,7 @@ class Record(NamedTuple):
         return b"%b\n%b" % (to_json({**head, "chain": self.chain} if self.chain else head), self.body)
 
     @classmethod
-    def decode(cls, id: str, data: bytes) -> Record:
+    def decode(cls, id: str, data: bytes) -> CheckpointRecord:
         """Raises StoreCorrupt."""
         head, _, body = data.partition(b"\n")
         try:
@@ -136,19 +136,19 @@ class Record(NamedTuple):
             raise StoreCorrupt(f"the checkpoint {id} in the store cannot be read") from None
 
 
-def successor(at: Checkpoint, made: Draft | None, parent: Record | None) -> Record:
+def successor(at: Checkpoint, made: CheckpointDraft | None, parent: CheckpointRecord | None) -> CheckpointRecord:
     """How to keep a new checkpoint with what was `made` of its parent's content. The parent need not be kept itself."""
     if made is None:
-        return Record(at, "opaque")
+        return CheckpointRecord(at, "opaque")
     text = made.content.encoded
     if len(text) > WHOLE and parent is not None and len(parent.chain) < SNAPSHOT_EVERY:
         ops = made.ops
         if ops is not None and len(ops) <= MAX_OPS and len(body := to_json(ops)) < len(text):
-            return Record(at, "patch", (*parent.chain, parent.id), body)
-    return Record(at, "snapshot", (), text)
+            return CheckpointRecord(at, "patch", (*parent.chain, parent.id), body)
+    return CheckpointRecord(at, "snapshot", (), text)
 
 
-def content(record: Record, records: Mapping[str, Record]) -> Any:
+def content(record: CheckpointRecord, records: Mapping[str, CheckpointRecord]) -> Any:
     """The content of a checkpoint, from the records of its chain; None for one that has none. Raises StoreCorrupt."""
     if record.form == "opaque":
         return None
@@ -173,32 +173,34 @@ class Retention:
         if (self.keep is not None and self.keep < 1) or (self.ttl is not None and not self.ttl > 0):
             raise UsageError(f"keep={self.keep}, ttl={self.ttl}: both must be positive", fix="leave them out for ever")
 
-    def holds(self, at: Checkpoint, tree: Tree, now: float) -> bool:
+    def holds(self, at: Checkpoint, tree: CheckpointTree, now: float) -> bool:
         """Whether it can still be asked for, kept in the store or not."""
         return at.id == tree.head or (
             (self.keep is None or at.number > tree.last - self.keep) and (self.ttl is None or at.time >= now - self.ttl)
         )
 
-    def is_due(self, tree: Tree) -> bool:
+    def is_due(self, tree: CheckpointTree) -> bool:
         """Whether it is time to prune: seldom enough that it costs each commit next to nothing."""
         if self.keep is not None and tree.kept > self.keep + max(64, self.keep // 4):
             return True
         return self.ttl is not None and tree.last % 256 == 0
 
 
-class Pruning(NamedTuple):
+class PruningPlan(NamedTuple):
     """Ids to drop, and records to rewrite because what they stood on goes."""
 
     drop: tuple[str, ...]
-    rewrite: tuple[Record, ...]
+    rewrite: tuple[CheckpointRecord, ...]
 
 
-def prune(records: Mapping[str, Record], tree: Tree, retention: Retention, now: float) -> Pruning:
+def prune(
+    records: Mapping[str, CheckpointRecord], tree: CheckpointTree, retention: Retention, now: float
+) -> PruningPlan:
     """What to do so that only what the retention holds is kept. Raises StoreCorrupt."""
     kept = {id: record for id, record in records.items() if retention.holds(record.checkpoint, tree, now)}
-    rewritten: dict[str, Record] = {}
+    rewritten: dict[str, CheckpointRecord] = {}
     if len(kept) == len(records):
-        return Pruning((), ())
+        return PruningPlan((), ())
     # A parent is always older than its children, so its own chain is settled before theirs.
     for record in sorted(kept.values(), key=lambda record: record.checkpoint.number):
         if record.form != "patch":
@@ -210,7 +212,7 @@ def prune(records: Mapping[str, Record], tree: Tree, retention: Retention, now: 
         chain = (*rewritten.get(parent_id, kept[parent_id]).chain, parent_id)
         if chain != record.chain:
             rewritten[record.id] = record._replace(chain=chain)
-    return Pruning(tuple(records.keys() - kept.keys()), tuple(rewritten.values()))
+    return PruningPlan(tuple(records.keys() - kept.keys()), tuple(rewritten.values()))
 
 
 def history(checkpoints: Iterable[Checkpoint], id: str) -> list[Checkpoint]:
@@ -231,7 +233,7 @@ def branches(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     return sorted((at for at in all_of_them if at.id not in parents), key=lambda at: at.number)
 
 
-def problems(records: Mapping[str, Record], tree: Tree) -> list[str]:
+def problems(records: Mapping[str, CheckpointRecord], tree: CheckpointTree) -> list[str]:
     """What is wrong with a tree, a line each."""
     found = [line for record in records.values() for line in _problems_of(record, records)]
     if tree.head is not None and tree.head not in records:
@@ -243,7 +245,7 @@ def problems(records: Mapping[str, Record], tree: Tree) -> list[str]:
     return found
 
 
-def _problems_of(record: Record, records: Mapping[str, Record]) -> Sequence[str]:
+def _problems_of(record: CheckpointRecord, records: Mapping[str, CheckpointRecord]) -> Sequence[str]:
     at = record.checkpoint
     parent = records.get(at.parent) if at.parent is not None else None
     if parent is not None and parent.checkpoint.depth + 1 != at.depth:

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from defserve.stores.sqlite.seen import Place
-from defserve.stores.store import Change
+from defserve.stores.store import StoreChange
 
 LIVE: Final = "(expires IS NULL OR expires > ?)"
 
@@ -47,7 +47,7 @@ Row = tuple[str, str, bytes, float | None]
 """A place, its value, and when it expires."""
 
 
-class Wanted(NamedTuple):
+class Lookup(NamedTuple):
     """Names that somebody asks for."""
 
     space: str
@@ -82,16 +82,16 @@ def lasting(rows: Iterable[Row]) -> dict[Place, bytes]:
     return {(space, name): value for space, name, value, expires in rows if expires is None}
 
 
-class Made(NamedTuple):
+class ChangeResults(NamedTuple):
     """Which changes were made, and what came of each place: its value, or None if that is not there for good."""
 
     is_made: list[bool]
     outcome: dict[Place, bytes | None]
 
 
-def make(
-    connection: sqlite3.Connection, changes: Sequence[Change], now: float, known: Mapping[Place, bytes] = NOTHING
-) -> Made:
+def apply_changes(
+    connection: sqlite3.Connection, changes: Sequence[StoreChange], now: float, known: Mapping[Place, bytes] = NOTHING
+) -> ChangeResults:
     """Make those changes that find what they expect, each after the ones before it.
 
     What is `known` to be there is not looked up.
@@ -111,7 +111,7 @@ def make(
     outcome = _Outcome(held)
     is_made = [outcome.add(change, now) for change in changes]
     outcome.write(connection, now)
-    return Made(is_made, outcome.lasting)
+    return ChangeResults(is_made, outcome.lasting)
 
 
 class _Outcome:
@@ -124,7 +124,7 @@ class _Outcome:
         self._renew: dict[str, float] = {}
         self.lasting: dict[Place, bytes | None] = {}
 
-    def add(self, change: Change, now: float) -> bool:
+    def add(self, change: StoreChange, now: float) -> bool:
         space, put, drop, expect, ttl = change
         held = self._held
         for name, value in expect.items():

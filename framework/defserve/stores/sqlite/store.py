@@ -21,10 +21,10 @@ from threading import RLock
 from typing import Any, Final
 
 from defserve.errors import Refused, UsageError
-from defserve.stores.sqlite.entries import LIVE, Wanted, find, lasting, make, values
+from defserve.stores.sqlite.entries import LIVE, Lookup, apply_changes, find, lasting, values
 from defserve.stores.sqlite.seen import BESIDE, Place, Seen
-from defserve.stores.sqlite.writer import Lane, Outcome
-from defserve.stores.store import Change, StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
+from defserve.stores.sqlite.worker import Outcome, WorkerThread
+from defserve.stores.store import StoreBusy, StoreChange, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
 
 APPLICATION: Final = 0x64656673
 """The file's application id, which tells it from anybody else's SQLite file."""
@@ -87,7 +87,7 @@ _CODES: Final[dict[int | None, int]] = {
     errno.EDQUOT: sqlite3.SQLITE_FULL,
 }
 
-Read = Wanted | Callable[[sqlite3.Connection], Any]
+Read = Lookup | Callable[[sqlite3.Connection], Any]
 
 
 class SqliteStore:
@@ -101,8 +101,8 @@ class SqliteStore:
         self._seen = seen = Seen(self.path)
         writer, reader = _Connection(self.path, busy, seen), _Connection(self.path, busy, seen)
         writing = _Writing(writer, reader, clock)
-        self._writer: Lane[Change, bool] = Lane("defserve-writer", writing, writing.leave)
-        self._reader: Lane[Read, Any] = Lane("defserve-reader", _Reading(reader, clock), reader.drop)
+        self._writer: WorkerThread[StoreChange, bool] = WorkerThread("defserve-writer", writing, writing.leave)
+        self._reader: WorkerThread[Read, Any] = WorkerThread("defserve-reader", _Reading(reader, clock), reader.drop)
 
     async def open(self) -> None:
         self._claim()
@@ -111,9 +111,9 @@ class SqliteStore:
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
         self._claim()
         seen = self._seen.find(space, names)
-        return seen if seen is not None else await self._reader.do(Wanted(space, names))
+        return seen if seen is not None else await self._reader.do(Lookup(space, names))
 
-    async def change(self, change: Change) -> bool:
+    async def change(self, change: StoreChange) -> bool:
         self._claim()
         return await self._writer.do(change)
 
@@ -167,7 +167,7 @@ class _Writing:
         self._seen, self._version = connection.seen, -1
         self._swept = clock()
 
-    def __call__(self, changes: Sequence[Change]) -> Sequence[Outcome]:
+    def __call__(self, changes: Sequence[StoreChange]) -> Sequence[Outcome]:
         try:
             return self._commit(changes)
         except Exception as error:
@@ -183,7 +183,7 @@ class _Writing:
             self._drop()
             return self._failed(changes, error)
 
-    def _commit(self, changes: Sequence[Change]) -> Sequence[Outcome]:
+    def _commit(self, changes: Sequence[StoreChange]) -> Sequence[Outcome]:
         connection = self._connection.get()
         connection.execute("BEGIN IMMEDIATE")
         now = self._clock()  # it may have waited for its turn
@@ -191,7 +191,7 @@ class _Writing:
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]
         known = self._seen.known(is_alone=version == self._version)
         self._version = version
-        made = make(connection, changes, now, known)
+        made = apply_changes(connection, changes, now, known)
         if made.outcome:
             self._seen.open()
             self._sweep(connection, now)
@@ -211,7 +211,7 @@ class _Writing:
         self._reader.drop()
         self._seen.fail()
 
-    def _failed(self, changes: Sequence[Change], error: Exception) -> Sequence[Outcome]:
+    def _failed(self, changes: Sequence[StoreChange], error: Exception) -> Sequence[Outcome]:
         problem = self._connection.problem(error)
         # Each caller raises one of its own.
         return [(False, copy(problem)) for _ in changes]
@@ -229,13 +229,13 @@ class _Reading:
         self._connection, self._clock, self._seen = connection, clock, connection.seen
 
     def __call__(self, reads: Sequence[Read]) -> Sequence[Outcome]:
-        wanted = {place for read in reads if isinstance(read, Wanted) for place in read.places}
+        wanted = {place for read in reads if isinstance(read, Lookup) for place in read.places}
         is_good, found = True, dict[Place, bytes]()
         if wanted:
             is_good, found = self._one(lambda connection: self._find(connection, wanted))
             if not is_good and _is_of_one(found, reads):
                 return [outcome for read in reads for outcome in self([read])]
-        return [_share(read, is_good, found) if isinstance(read, Wanted) else self._one(read) for read in reads]
+        return [_share(read, is_good, found) if isinstance(read, Lookup) else self._one(read) for read in reads]
 
     def _find(self, connection: sqlite3.Connection, wanted: set[Place]) -> dict[Place, bytes]:
         with suppress(OSError):  # who may only read has to look each time
@@ -259,7 +259,7 @@ def _is_of_one(error: Exception, jobs: Sequence[object]) -> bool:
     return len(jobs) > 1 and not isinstance(error, sqlite3.Error | OSError | Refused)
 
 
-def _share(wanted: Wanted, is_good: bool, found: Any) -> Outcome:
+def _share(wanted: Lookup, is_good: bool, found: Any) -> Outcome:
     # Each caller raises an exception of its own.
     return is_good, wanted.among(found) if is_good else copy(found)
 

@@ -19,7 +19,7 @@ Outcome = tuple[bool, object]
 """Whether it went well, and the result or the exception."""
 
 
-class Lane(Generic[J, R]):
+class WorkerThread(Generic[J, R]):
     """Hands jobs to `work`, in its own thread, in the order they came. `work` returns an outcome for each.
 
     The thread starts with the first job, and once more in a process that was forked meanwhile. `leave` is called in
