@@ -16,10 +16,9 @@ from defserve.errors import UsageError
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.open import open_store
 from defserve.stores.store import Store, StoreChange, StoreFull, StoreReadOnly, StoreUnavailable
-from tests.stores.committing import KEY, SECRET
+from tests.stores.committing import KEY, SECRET, assert_one_line, committing_to
 from tests.stores.conftest import Run
 from tests.stores.redis_server import RedisServer
-from tests.stores.test_sqlite import assert_one_line, committing_to
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from defserve.auth.permissions import KeyHolder, scopes_of
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.errors import DefserveError, UsageError
 from defserve.stores.files import config_file, make_secret, read_secret
-from defserve.stores.store import StoreChange
+from defserve.stores.store import StoreChange, StoreCorrupt
 
 log = logging.getLogger("defserve.auth")
 
@@ -28,7 +28,8 @@ PEPPER: Final = "the pepper of API keys"
 # How exactly `last_used` is kept: a busy key must not write at every call.
 TOUCH: Final = 60.0
 
-_TOKEN: Final = re.compile(r"([0-9a-f]{16})\.[A-Za-z0-9_-]{43}")
+_ID: Final = re.compile(r"[0-9a-f]{16}")
+_TOKEN: Final = re.compile(rf"({_ID.pattern})\.[A-Za-z0-9_-]{{43}}")
 _STORE: Final = re.compile(r"(?:memory|sqlite|rediss?|redis\+unix):")
 
 
@@ -142,7 +143,8 @@ class ApiKeys:
 
     async def keys(self) -> list[ApiKey]:
         """All keys, the oldest first."""
-        found = [_unpacked(value) async for _, value in self._store.scan(SPACE)]
+        # In a server's store the secret of its checkpoints lies in the same space.
+        found = [_unpacked(value) async for id, value in self._store.scan(SPACE) if _ID.fullmatch(id)]
         return sorted(found, key=lambda key: key.created_at)
 
     async def revoke(self, id: str) -> bool:
@@ -158,7 +160,7 @@ class ApiKeys:
             await close()
 
     async def _find(self, id: str) -> ApiKey | None:
-        found = (await self._store.get(SPACE, (id,))).get(id)
+        found = (await self._store.get(SPACE, (id,))).get(id) if _ID.fullmatch(id) else None
         return None if found is None else _unpacked(found)
 
     async def _touch(self, key: ApiKey) -> None:
@@ -212,6 +214,10 @@ def _packed(key: ApiKey) -> bytes:
 
 
 def _unpacked(value: bytes) -> ApiKey:
-    kept: dict[str, Any] = json.loads(value)
-    lists: dict[str, Any] = {name: tuple(kept[name]) for name in ("permissions", "scopes")}
-    return ApiKey(**{**kept, **lists})
+    """Raises StoreCorrupt."""
+    try:
+        kept: dict[str, Any] = json.loads(value)
+        lists: dict[str, Any] = {name: tuple(kept[name]) for name in ("permissions", "scopes")}
+        return ApiKey(**{**kept, **lists})
+    except (ValueError, TypeError, KeyError):
+        raise StoreCorrupt("an API key in the store cannot be read") from None

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from defserve.errors import UsageError
+from defserve.stores.formats import newer_format
 
 # On Windows a file is text unless it is opened as binary. Elsewhere a symbolic link must not redirect the file.
 _FLAGS: Final[int] = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+LATER_SECRET: Final = b"defserve-secret-format:"
+"""A secret of format 1 is the text of its file, whatever it is. A later format begins with this and its number."""
 
 
 def open_locked(path: Path, name: str) -> int:
@@ -90,6 +94,9 @@ def read_secret(path: Path, name: str) -> bytes:
     secret = read_private(path, name, 4096).strip()
     if not secret:
         raise UsageError(f"{name} {path} is empty", fix="remove it, and a new one is made")
+    if secret.startswith(LATER_SECRET):
+        found = secret.removeprefix(LATER_SECRET).split()[0].decode(errors="replace")
+        raise UsageError(newer_format(f"{name} {path}", found, 1), fix="use the defserve that made it, or a later one")
     return secret
 
 

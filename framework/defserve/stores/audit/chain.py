@@ -20,8 +20,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from defserve.errors import UsageError
+from defserve.stores.formats import newer_format
 from defserve.wire.jsonvalue import is_object
 
+FORMAT: Final = 1
+"""Of the log and its head. Lines name none: the head names it for all of them."""
 MIN_KEY: Final = 16
 MAX_LINE: Final = 1024 * 1024
 GENESIS: Final = "0" * 64
@@ -47,11 +50,15 @@ class AuditRecord(NamedTuple):
 
 
 class AuditHead(NamedTuple):
-    """A record that was the last one when the head was signed. `seq` 0 is the empty log."""
+    """The record that was the last one when the head was signed. `seq` 0 is the empty log.
+
+    `format` is that of the log and its head; 0 is a head of 0.1.0, which names none, and otherwise the same as 1.
+    """
 
     seq: int = 0
     mac: str = GENESIS
     time: str = ""
+    format: int = FORMAT
 
 
 class AuditReport(NamedTuple):
@@ -112,8 +119,9 @@ class AuditKeys:
 
     def signed(self, head: AuditHead) -> bytes:
         """The content of a head file."""
-        content = canonical(head._asdict())
-        return canonical({**head._asdict(), "sig": self._signature(content)}).encode() + b"\n"
+        said = {name: value for name, value in head._asdict().items() if name != "format" or value}
+        signature = hmac.digest(self._head, canonical(said).encode(), "sha256").hex()
+        return canonical({**said, "sig": signature}).encode() + b"\n"
 
     def head(self, path: Path) -> AuditHead | None:
         """The head in a file; None if there is no such file. Raises Bad unless it is genuine."""
@@ -126,15 +134,14 @@ class AuditKeys:
             raise AuditLogBroken(f"its head cannot be read: {reason_of(error)}") from None
         said = parsed(raw) or {}
         try:
-            head = AuditHead(int(said["seq"]), str(said["mac"]), str(said["time"]))
+            head = AuditHead(int(said["seq"]), str(said["mac"]), str(said["time"]), int(said.get("format", 0)))
         except (KeyError, ValueError, TypeError, OverflowError):
-            raise AuditLogBroken("its head is not one") from None
+            raise AuditLogBroken("its head cannot be read") from None
+        if head.format > FORMAT:
+            raise AuditLogBroken(newer_format("it", head.format, FORMAT))
         if not hmac.compare_digest(self.signed(head), raw):
             raise AuditLogBroken("its head was altered, or signed with another key")
         return head
-
-    def _signature(self, content: str) -> str:
-        return hmac.digest(self._head, content.encode(), "sha256").hex()
 
 
 def head_path(path: str | os.PathLike[str]) -> Path:

@@ -243,7 +243,7 @@ class AuditLog:
 
     def _sign(self) -> None:
         head = AuditHead(self._seq, self._mac, _now())
-        if head.seq == self._head.seq:
+        if (head.seq, head.format) == (self._head.seq, self._head.format):
             return
         replace(head_path(self.path), self._keys.signed(head))
         self._head, self._signed_at = head, self._clock()

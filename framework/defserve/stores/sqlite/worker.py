@@ -1,50 +1,49 @@
-"""One thread that does one kind of work for the event loop, taking all that has come together at a time."""
+"""A thread that works for event loops: it takes all jobs that are waiting at once."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Generator, Sequence
-from contextvars import Context
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 J = TypeVar("J")
 R = TypeVar("R")
 
 MOST: Final = 512
-
-Outcome = tuple[bool, object]
-"""Whether it went well, and the result or the exception."""
+"""Jobs in one group."""
 
 
 class WorkerThread(Generic[J, R]):
-    """Hands jobs to `work`, in its own thread, in the order they came. `work` returns an outcome for each.
+    """Hands jobs to `work`, in a thread of its own, in the order they came.
 
-    The thread starts with the first job, and once more in a process that was forked meanwhile. `leave` is called in
-    the thread when it ends.
+    `work` returns for each job its result, or the exception that its caller is to raise. The thread starts with the
+    first job, and again in a process that was forked meanwhile. `leave` is called in the thread when it ends.
     """
 
-    def __init__(self, name: str, work: Callable[[Sequence[J]], Sequence[Outcome]], leave: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, work: Callable[[Sequence[J]], Sequence[R | Exception]], leave: Callable[[], None]
+    ) -> None:
         self._name, self._work, self._leave = name, work, leave
         self._lock = Lock()
         self._thread: Thread | None = None
         self._last: Thread | None = None
         self._pid = 0
-        self._queue: SimpleQueue[_Waiting[J, R] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[J, asyncio.Future[R]] | None] = SimpleQueue()
 
     async def do(self, job: J) -> R:
-        """Its result, or its exception. A caller that goes away does not take its job back."""
-        waiting: _Waiting[J, R] = _Waiting(job, asyncio.get_running_loop())
+        """The result of a job; raises its exception. If the caller is cancelled, the job is still done."""
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         with self._lock:
             if self._thread is None or self._pid != os.getpid():
                 self._start()
-            self._queue.put(waiting)
-        return await waiting
+            self._queue.put((job, future))
+        return await future
 
     async def close(self) -> None:
-        """Wait until everything that was asked for is done. The next job starts anew."""
+        """Wait until every job is done. The next job starts a new thread."""
         with self._lock:
             if self._pid != os.getpid():
                 return
@@ -56,108 +55,64 @@ class WorkerThread(Generic[J, R]):
             await asyncio.get_running_loop().run_in_executor(None, last.join)
 
     def _start(self) -> None:
-        queue: SimpleQueue[_Waiting[J, R] | None] = SimpleQueue()
+        queue: SimpleQueue[tuple[J, asyncio.Future[R]] | None] = SimpleQueue()
         last = self._last if self._pid == os.getpid() else None
         # A daemon: what was not acknowledged when the process ends was never promised.
         thread = Thread(target=self._run, args=(queue, last), name=self._name, daemon=True)
         thread.start()
         self._thread, self._queue, self._pid, self._last = thread, queue, os.getpid(), None
 
-    def _run(self, queue: SimpleQueue[_Waiting[J, R] | None], last: Thread | None) -> None:
+    def _run(self, queue: SimpleQueue[tuple[J, asyncio.Future[R]] | None], last: Thread | None) -> None:
         if last is not None:
-            last.join()  # it has been closed, but may not have come to its end
+            last.join()  # it was closed, but may still be at work
         try:
             while True:
-                group, is_last = _together(queue)
-                if group:
-                    _settle(group, self._work([waiting.job for waiting in group]))
+                jobs, futures, is_last = _waiting(queue)
+                if jobs:
+                    _settle(futures, self._work(jobs))
                 if is_last:
                     return
         finally:
             self._leave()
 
 
-class _Waiting(Generic[J, R]):
-    """A job, and the task that waits for it, which goes on the moment it is told.
-
-    What a task asks of a future, and no more: asyncio's own would have it wait for one more turn of the loop.
-    """
-
-    __slots__ = ("job", "loop", "_asyncio_future_blocking", "_outcome", "_wake", "_context")
-
-    def __init__(self, job: J, loop: asyncio.AbstractEventLoop) -> None:
-        self.job, self.loop = job, loop
-        self._asyncio_future_blocking = False
-        self._outcome: Outcome | None = None
-        self._wake: Callable[[Any], object] | None = None
-        self._context: Context | None = None
-
-    def __await__(self) -> Generator[Any, None, R]:
-        self._asyncio_future_blocking = True
-        yield self
-        return self.result()
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self.loop
-
-    def add_done_callback(self, wake: Callable[[Any], object], *, context: Context | None = None) -> None:
-        self._wake, self._context = wake, context
-
-    def result(self) -> R:
-        assert self._outcome is not None
-        is_good, result = self._outcome
-        if not is_good:
-            raise result  # pyright: ignore[reportGeneralTypeIssues]
-        return result  # pyright: ignore[reportReturnType]
-
-    def cancel(self, msg: object = None) -> bool:
-        if self._outcome is not None or self._wake is None:
-            return False
-        self._outcome = False, asyncio.CancelledError(*(() if msg is None else (msg,)))
-        self.loop.call_soon(self._wake, self, context=self._context)
-        return True
-
-    def tell(self, outcome: Outcome) -> None:
-        """Let the task go on, unless it was cancelled meanwhile."""
-        if self._outcome is None and self._wake is not None and self._context is not None:
-            self._outcome = outcome
-            self._context.run(self._wake, self)
-
-
-def _together(queue: SimpleQueue[_Waiting[J, R] | None]) -> tuple[list[_Waiting[J, R]], bool]:
-    """What is waiting, at least one, and whether it is the last."""
-    group: list[_Waiting[J, R]] = []
+def _waiting(
+    queue: SimpleQueue[tuple[J, asyncio.Future[R]] | None],
+) -> tuple[list[J], list[asyncio.Future[R]], bool]:
+    """The jobs that wait, at least one, who waits for them, and whether the thread is to end after them."""
+    jobs: list[J] = []
+    futures: list[asyncio.Future[R]] = []
     item = queue.get()
     while item is not None:
-        group.append(item)
-        if len(group) == MOST:
-            return group, False
+        jobs.append(item[0])
+        futures.append(item[1])
+        if len(jobs) == MOST:
+            return jobs, futures, False
         try:
             item = queue.get_nowait()
         except Empty:
-            return group, False
-    return group, True
+            return jobs, futures, False
+    return jobs, futures, True
 
 
-def _settle(group: list[_Waiting[J, R]], outcomes: Sequence[Outcome]) -> None:
-    """Tell each caller in its own loop, waking each loop once."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Waiting[J, R], Outcome]]] = {}
-    for waiting, outcome in zip(group, outcomes, strict=True):
-        by_loop.setdefault(waiting.loop, []).append((waiting, outcome))
+def _settle(futures: list[asyncio.Future[R]], outcomes: Sequence[R | Exception]) -> None:
+    """Tell each caller in its own loop. Each loop is woken once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[R], R | Exception]]] = {}
+    for future, outcome in zip(futures, outcomes, strict=True):
+        by_loop.setdefault(future.get_loop(), []).append((future, outcome))
     for loop, settled in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_tell, loop, settled)
+            loop.call_soon_threadsafe(_tell, settled)
         except RuntimeError:
             # The loop is closed, so nobody waits any more.
             continue
 
 
-def _tell(loop: asyncio.AbstractEventLoop, settled: list[tuple[_Waiting[J, R], Outcome]]) -> None:
-    settled.reverse()
-    while settled:
-        waiting, outcome = settled.pop()
-        try:
-            waiting.tell(outcome)
-        except BaseException:  # the end of the program is called for; the others are still told
-            loop.call_soon(_tell, loop, settled[::-1])
-            raise
+def _tell(settled: list[tuple[asyncio.Future[R], R | Exception]]) -> None:
+    for future, outcome in settled:
+        if future.done():  # its caller was cancelled
+            continue
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from defserve.stores.sqlite.seen import MOST, SMALL, Seen
+from defserve.stores.sqlite.cache import MOST, SMALL, SqliteCache
 from defserve.stores.sqlite.store import SqliteStore
 from defserve.stores.store import StoreChange
 from tests.stores.conftest import Run
@@ -20,14 +20,14 @@ PLACE = ("s", "a")
 FIND = ("s", ["a"])
 
 
-def opened(folder: Path) -> Seen:
+def opened(folder: Path) -> SqliteCache:
     (folder / "store.db").touch()
-    seen = Seen(folder / "store.db")
+    seen = SqliteCache(folder / "store.db")
     seen.open()
     return seen
 
 
-def commit(seen: Seen, *values: bytes | None) -> None:
+def commit(seen: SqliteCache, *values: bytes | None) -> None:
     seen.known(is_alone=True)
     seen.begin([PLACE])
     seen.end({(PLACE[0], name): value for name, value in zip("abc", values, strict=False)})
@@ -35,7 +35,7 @@ def commit(seen: Seen, *values: bytes | None) -> None:
 
 def test_nothing_is_known_at_first_nor_after_the_end(tmp_path: Path):
     (tmp_path / "store.db").touch()
-    seen = Seen(tmp_path / "store.db")
+    seen = SqliteCache(tmp_path / "store.db")
     assert seen.find("s", ["a"]) is None
     seen.open()
     assert seen.find("s", ["a"]) is None

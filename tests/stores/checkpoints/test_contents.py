@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from defserve.stores.checkpoints.contents import CheckpointContent, ContentTooDeep, draft
 from defserve.stores.checkpoints.ids import canonical
 from defserve.stores.checkpoints.patches import apply
-from tests.stores.json_values import text, values
+from tests.stores.checkpoints.json_values import text, values
 
 DEPTH = 64
 

@@ -28,7 +28,7 @@ from defserve.stores.audit.chain import AuditReport, head_path
 from defserve.stores.audit.log import AuditLog, AuditUnavailable, verify
 
 KEY = "0123456789abcdef0123456789abcdef"
-FRAMEWORK = Path(__file__).parents[2] / "framework"
+FRAMEWORK = Path(__file__).parents[3] / "framework"
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX files and signals")
 
 
