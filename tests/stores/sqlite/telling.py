@@ -49,7 +49,7 @@ async def read(store: SqliteStore, told: Told) -> int:
 async def watch(store: SqliteStore, told: Told, goal: int) -> None:
     while told.most() < goal:
         await read(store, told)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.0005)  # without a pause, four processes leave each other no processor time
 
 
 async def count(store: SqliteStore, told: Told, goal: int) -> None:
@@ -63,7 +63,7 @@ async def count(store: SqliteStore, told: Told, goal: int) -> None:
 
 
 async def main(folder: Path, place: int, numbers: int) -> None:
-    store, told = SqliteStore(folder / "store.db", busy=60), Told(folder / "told", place)
+    store, told = SqliteStore(folder / "store.db", busy=300), Told(folder / "told", place)
     goal = told.most() + numbers
     await asyncio.gather(*(each(store, told, goal) for each in (watch, count, watch)))
     await store.close()
