@@ -132,7 +132,7 @@ def test_opening_warns_of_a_redis_that_may_forget(
 ):
     async def story() -> None:
         store: Any = open_store(own_redis.address)
-        await store._redis().config_set(setting, value)
+        await (await store._redis()).config_set(setting, value)
         with caplog.at_level(logging.WARNING, "defserve"):
             await store.open()
         await store.close()

@@ -1,1 +1,7 @@
-"""Topics over WebSocket: who is in, who may say what, and who hears it. What is said is nobody's business here."""
+"""A gateway for MCPX: topics over WebSocket, who is in them, what each may send, and who receives it.
+
+It never looks into payloads. Senders cannot forge their identity or send more than their capabilities allow. A slow
+reader is dropped; it never holds up a topic.
+
+May import: `auth`, `protocols.mcpx`, `transports.http.gate`, `wire.codec`.
+"""

@@ -1,4 +1,4 @@
-"""A store in this process's memory: quick, bounded, and gone with the process."""
+"""A store in the memory of this process: fast, bounded, and gone when the process ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_BYTES: Final = 256 * 1024 * 1024
 
 
 class MemoryStore:
-    """A Store for one process, from any thread. Holds at most `limit` bytes."""
+    """A Store for one process, for any thread. It holds at most `limit` bytes."""
 
     def __init__(self, *, limit: int = MAX_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit, self._clock, self._lock = limit, clock, Lock()

@@ -1,4 +1,4 @@
-"""The checkpoints asked for last, so that a call on the head reads nothing but where the head is."""
+"""The checkpoints used last, in memory: a call on the head then reads nothing but the position of the head."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from defserve.stores.checkpoints.tree import CheckpointRecord, CheckpointTree, T
 
 
 class CheckpointCache:
-    """Records and contents by their ids, up to `limit` bytes, each good until its tree is rewritten."""
+    """Records and contents by their ids, up to `limit` bytes. An entry is valid until its tree is rewritten."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._bytes = limit, 0
@@ -30,7 +30,7 @@ class CheckpointCache:
         self, key: TreeKey, tree: CheckpointTree, record: CheckpointRecord, content: CheckpointContent | None
     ) -> None:
         self._drop(key, record.id)
-        # A value, and what others make of it, take several times the room of its text.
+        # A decoded value takes several times the room of its text.
         weight = 1024 + len(record.body) + (8 * len(content.encoded) if content is not None else 0)
         self._held[key, record.id] = tree.epoch, record, content, weight
         self._bytes += weight
@@ -40,7 +40,7 @@ class CheckpointCache:
     def move(
         self, key: TreeKey, tree: CheckpointTree, record: CheckpointRecord, content: CheckpointContent | None
     ) -> None:
-        """Keep what was made of a checkpoint in its place, since it is there that most go on."""
+        """Keep a new checkpoint in place of its parent: most calls continue from there."""
         if record.checkpoint.parent is not None:
             self._drop(key, record.checkpoint.parent)
         self.keep(key, tree, record, content)

@@ -1,6 +1,6 @@
-"""The content of a checkpoint, in canonical form. A long one that was made of another shares what is the same with it.
+"""The content of a checkpoint, in canonical form. A long content shares the unchanged parts of the one before it.
 
-So a small change of a large content costs little more than writing it down.
+So a small change to a large content costs little more than writing it down.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from defserve.stores.checkpoints.json_equality import may_have_booleans
 from defserve.wire.jsonvalue import is_object
 
 SHORT: Final = 4_096
-"""Bytes of a text that is quicker written anew than compared with another."""
+"""A text of up to this many bytes is written anew faster than it is compared with another."""
 
 _UNREAD: Final = object()
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 
 
 class ContentTooDeep(ValueError):
-    """Arrays and objects in one another, more than there may be."""
+    """Arrays and objects are nested more deeply than allowed."""
 
 
 class CheckpointContent:
-    """A JSON value, names in order, which nobody changes, in canonical text; read from it when it is asked for."""
+    """A JSON value as canonical text. The value is decoded when it is first asked for, and must not be changed."""
 
     __slots__ = ("encoded", "_value", "_has_booleans", "__weakref__")
 
@@ -37,7 +37,7 @@ class CheckpointContent:
 
     @classmethod
     def of(cls, value: Any) -> CheckpointContent:
-        """Raises ValueError for what is no JSON value."""
+        """Raises ValueError if it is not a JSON value."""
         return cls(canonical(value))
 
     @property
@@ -57,7 +57,7 @@ class CheckpointContent:
 
 
 class CheckpointDraft:
-    """What was made of a content, or of nothing; then there is no patch from the one to the other."""
+    """A new content, and the one before it. If there was none before, there is no patch."""
 
     __slots__ = ("content", "_before", "_ops")
 
@@ -81,9 +81,9 @@ class CheckpointDraft:
 
 
 def draft(made: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
-    """`made` is a JSON value or, in bytes, the text of one; it stays its maker's.
+    """`made` is a JSON value or, in bytes, the text of one. It is not changed and not kept.
 
-    Raises ValueError for what is no JSON value, and ContentTooDeep for more than `depth` containers in one another.
+    Raises ValueError if it is not a JSON value, and ContentTooDeep if more than `depth` containers are nested.
     """
     if isinstance(made, bytes):
         if before is None or len(before.encoded) <= SHORT:
@@ -95,7 +95,7 @@ def draft(made: Any, before: CheckpointContent | None, depth: int) -> Checkpoint
 
 
 def _written_anew(value: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
-    """What is short, or was nothing, is written quicker than compared."""
+    """For a short content, or the first one."""
     encoded = canonical(value)
     if encoded.count(b"{") + encoded.count(b"[") > depth:
         _bounded(value, depth)
@@ -105,7 +105,7 @@ def _written_anew(value: Any, before: CheckpointContent | None, depth: int) -> C
 
 
 def _merged(value: Any, has_booleans: bool, before: CheckpointContent, depth: int) -> CheckpointDraft:
-    """What is long shares with what it was made of all that is the same."""
+    """For a long content: it shares all unchanged parts with the one before it."""
     try:
         value, ops = merge(
             before.value,
@@ -113,7 +113,7 @@ def _merged(value: Any, has_booleans: bool, before: CheckpointContent, depth: in
             lambda new, level: _fresh(new, depth - level),
             has_booleans=before.may_have_booleans or has_booleans,
         )
-    except (TypeError, AttributeError) as error:  # a name that is no text
+    except (TypeError, AttributeError) as error:  # a name that is not text
         raise ValueError(f"not a JSON value: {error}") from None
     return (
         CheckpointDraft(CheckpointContent(_text(value), value, has_booleans), before, ops)
@@ -123,7 +123,7 @@ def _merged(value: Any, has_booleans: bool, before: CheckpointContent, depth: in
 
 
 def _fresh(value: Any, depth: int) -> Any:
-    """A value in canonical form that nobody else has."""
+    """A copy of a value, in canonical form."""
     if type(value) in _PLAIN:
         return value
     if type(value) is float and isfinite(value):
@@ -143,7 +143,7 @@ def _bounded(value: Any, depth: int) -> Any:
 
 
 def _holds(value: Any) -> bool:
-    """Whether it is written as an object or an array."""
+    """Whether it is encoded as an object or an array."""
     return isinstance(value, dict | list | tuple)
 
 
@@ -154,6 +154,6 @@ def _items(held: Any) -> Iterable[Any]:
 def _text(value: Any) -> bytes:
     """The canonical text of a value in canonical form."""
     text = to_json(value)
-    # Libraries write tiny numbers in different ways. To look for a single sign is the quickest.
+    # Libraries write tiny numbers in different ways. Searching for one character is fastest, so it comes first.
     has_tiny = (b"-" in text and b"e-" in text) or (b"." in text and b"0.0000" in text)
     return canonical(value) if has_tiny else text

@@ -1,6 +1,6 @@
-"""Checkpoint trees in a store: every change is one atomic step from the tree as it was seen, so none forks or is lost.
+"""Checkpoint trees in a store. Every change is one atomic step, made only if the tree is as it was read.
 
-A call holds a checkpoint, works on a content of its own, and commits what it made of it:
+So no tree forks and no commit is lost. A call holds a checkpoint, works on a copy of its content, and commits it:
 
     held = await trees.hold(key)
     content = held.content()
@@ -46,7 +46,7 @@ CACHED: Final = 64 * 1024 * 1024
 
 
 class HeadMoved(Refused):
-    """Another call committed or rolled back meanwhile, so this one's work has no place."""
+    """Another call committed or rolled back meanwhile, so this one cannot commit."""
 
     error_type = "state_conflict"
 
@@ -55,7 +55,7 @@ class HeadMoved(Refused):
 
 
 class StateTampered(Refused):
-    """A content that is not the one its checkpoint was made for."""
+    """A content that does not belong to its checkpoint."""
 
     error_type = "state_tampered"
 
@@ -69,13 +69,13 @@ class _Opaque:
 
 
 OPAQUE: Final = _Opaque()
-"""Commits a checkpoint without a content: a name for something kept elsewhere."""
+"""Commits a checkpoint without a content: a name for a state that is kept elsewhere."""
 
 
 class HeldCheckpoint(NamedTuple):
-    """A checkpoint as a call starts from it; nothing, in a tree that has none yet.
+    """The checkpoint that a call starts from; empty in a tree that has none yet.
 
-    `verified` is false for a content whose origin nobody vouches for.
+    `verified` is false for a content whose origin was not proved.
     """
 
     key: TreeKey
@@ -91,16 +91,16 @@ class HeldCheckpoint(NamedTuple):
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """Where it is in the tree; None if it is not kept there."""
+        """The checkpoint in the tree; None if it is not kept there."""
         return self.record.checkpoint if self.record is not None else None
 
     def content(self) -> Any:
-        """A copy of the content that is the caller's own; None if there is none."""
+        """A copy of the content; None if there is none."""
         return self.before.copy() if self.before is not None else None
 
 
 class Commit(NamedTuple):
-    """A checkpoint that was made, and what it was made of."""
+    """A checkpoint that was made, and its content."""
 
     checkpoint: Checkpoint
     made: CheckpointDraft | None = None
@@ -110,17 +110,17 @@ class Commit(NamedTuple):
 
     @property
     def content(self) -> Any:
-        """Its content, to be left as it is; None if it has none."""
+        """Its content, which must not be changed; None if it has none."""
         return self.made.content.value if self.made is not None else None
 
     def patch(self) -> list[Op] | None:
-        """From the parent's content to this one; None if there is none, or the content itself is not longer."""
+        """The patch from the parent's content; None if there is none, or if it is no shorter than the content."""
         ops = self.made.ops if self.made is not None else None
         return ops if self.made is not None and ops is not None and smaller(ops, self.made.content.encoded) else None
 
 
 class CheckpointStore:
-    """The trees in a store, whose ids are made with `secret`: give the same one to all who share the store."""
+    """The trees in a store. Ids are made with `secret`: give the same secret to all who share the store."""
 
     def __init__(
         self,
@@ -152,10 +152,10 @@ class CheckpointStore:
         return HeldCheckpoint(key, tree, id, before=before, record=record, seen=seen)
 
     async def adopt(self, key: TreeKey, content: Any, *, checkpoint: str | None = None) -> HeldCheckpoint:
-        """A content that comes from elsewhere, to start from, and the checkpoint it is said to be.
+        """Start from a content that comes from elsewhere, and the checkpoint that it claims to be.
 
-        It need not be kept here any longer. Raises StateTampered if the two do not belong together for this owner, and
-        LimitExceeded. Without a checkpoint nobody vouches for it: it is not `verified` and has no parent.
+        The checkpoint may have been pruned. Raises StateTampered if the two do not belong together for this owner, and
+        LimitExceeded. Without a checkpoint its origin is not proved: it is not `verified` and has no parent.
         """
         seen, tree = await self._load(key)
         known = self._known.find(key, tree, checkpoint) if checkpoint is not None else None
@@ -168,7 +168,7 @@ class CheckpointStore:
         return HeldCheckpoint(key, tree, checkpoint, before=before, record=record, seen=seen)
 
     def draft(self, held: HeldCheckpoint, content: Any) -> CheckpointDraft:
-        """What a commit would keep of a JSON value or, in bytes, the text of one: without any I/O.
+        """What a commit would store of a JSON value or, in bytes, the text of one. No I/O.
 
         Raises LimitExceeded or ValueError for a content that cannot be kept.
         """
@@ -177,10 +177,10 @@ class CheckpointStore:
     async def commit(self, held: HeldCheckpoint, content: Any = OPAQUE, *, branch: bool = False) -> Commit:
         """Make a new checkpoint of `content` below the one that is held, and make it the head.
 
-        The content is a draft, or what can be made one, and stays the caller's. Returns when it is kept. Raises
-        HeadMoved if what is held is not the head, unless this may `branch` off, and LimitExceeded or ValueError for a
-        content that cannot be kept. Nothing is left of a commit that raises, save when the store was lost while it was
-        asked: then it may turn up as the head.
+        The content is a draft, or what a draft can be made of; it is not changed. Returns when it is stored. Raises
+        HeadMoved if what is held is not the head, unless it may `branch` off, and LimitExceeded or ValueError for a
+        content that cannot be stored. A commit that raises leaves nothing behind. The only exception is a store that
+        was lost during the commit: then the checkpoint may appear as the head.
         """
         made = (
             content
@@ -196,7 +196,7 @@ class CheckpointStore:
                 raise HeadMoved(held.tree.head)
             record, tree = self._next(held, id, made)
             change = StoreChange(key.space, put={TREE: tree.encode(), id: record.encode()}, expect={TREE: held.seen})
-            # A store that lost its connection may have asked twice, and been told of its own first change.
+            # A store that lost its connection may have asked twice, and then sees its own first change.
             if await self._store.change(change) or await self._record(key, id) is not None:
                 self._known.move(key, tree, record, made.content if made is not None else None)
                 await self._prune_if_due(key, tree)
@@ -230,24 +230,24 @@ class CheckpointStore:
         return diff(await self.content(key, a), await self.content(key, b))
 
     async def checkpoints(self, key: TreeKey) -> list[Checkpoint]:
-        """All that can be asked for, in the order of their making. Reads the whole tree."""
+        """All checkpoints that can be asked for, the oldest first. Reads the whole tree."""
         tree, records = await self._scan(key)
         now = self._clock()
         found = (record.checkpoint for record in records.values())
         return sorted((at for at in found if self.retention.holds(at, tree, now)), key=lambda at: at.number)
 
     async def branches(self, key: TreeKey) -> list[Checkpoint]:
-        """The ends of the tree. Reads the whole tree."""
+        """The checkpoints without children. Reads the whole tree."""
         return branches(await self.checkpoints(key))
 
     async def history(self, key: TreeKey, id: str | None = None) -> list[Checkpoint]:
-        """The way from a checkpoint, or the head, back to the root. Reads the whole tree. Raises CheckpointGone."""
+        """A checkpoint, or the head, and its ancestors up to the root. Reads the whole tree. Raises CheckpointGone."""
         start = await self.get(key, id) if id is not None else None
         end = start.id if start is not None else (await self.load(key)).head
         return history(await self.checkpoints(key), end) if end is not None else []
 
     async def prune(self, key: TreeKey, retention: Retention | None = None) -> int:
-        """Let go of what is not retained, and say how many that were. Nothing else changes for anyone."""
+        """Drop what is not retained, and return how many that were. Nothing else changes for callers."""
         for _ in range(ATTEMPTS):
             seen, tree = await self._load(key)
             _, records = await self._scan(key)
@@ -261,7 +261,7 @@ class CheckpointStore:
         raise _contended()
 
     async def forget(self, key: TreeKey) -> None:
-        """Let go of a whole tree."""
+        """Drop a whole tree."""
         for _ in range(ATTEMPTS):
             seen, _ = await self._load(key)
             names = [name async for name, _ in self._store.scan(key.space)]
@@ -273,13 +273,13 @@ class CheckpointStore:
         return sorted([TreeKey.of(space) async for space in self._store.spaces(SPACES)])
 
     async def export(self, key: TreeKey) -> AsyncIterator[dict[str, Any]]:
-        """Every checkpoint with its content, as JSON, in the order of their making."""
+        """Every checkpoint with its content, as JSON, the oldest first."""
         tree = await self.load(key)
         for at in await self.checkpoints(key):
             yield {**at._asdict(), "head": at.id == tree.head, "content": await self.content(key, at.id)}
 
     async def verify(self, key: TreeKey) -> list[str]:
-        """What is wrong with a tree, a line each: lost or unreadable checkpoints, contents that are not their ids'."""
+        """The problems of a tree, a line each: lost or unreadable checkpoints, contents that do not match their ids."""
         try:
             tree, records = await self._scan(key)
         except StoreCorrupt as corrupt:
@@ -310,7 +310,7 @@ class CheckpointStore:
         return record, CheckpointTree(id, tree.last + 1, tree.kept + 1, epoch)
 
     async def _again(self, held: HeldCheckpoint) -> HeldCheckpoint:
-        """The same checkpoint in the tree as it is by now."""
+        """The same checkpoint in the tree as it is now."""
         seen, tree = await self._load(held.key)
         record = held.record
         if record is not None and tree.epoch != held.tree.epoch:
@@ -319,7 +319,7 @@ class CheckpointStore:
 
     async def _prune_if_due(self, key: TreeKey, tree: CheckpointTree) -> None:
         if self.retention.is_due(tree):
-            # The commit is kept and must be told; pruning is due again with the next one.
+            # The commit is stored and must be acknowledged. Pruning is due again with the next one.
             with suppress(Refused):
                 await self.prune(key)
 
@@ -334,7 +334,7 @@ class CheckpointStore:
     async def _find(
         self, key: TreeKey, tree: CheckpointTree, id: str
     ) -> tuple[CheckpointRecord, CheckpointContent | None]:
-        """A checkpoint that can be asked for, and its content. Raises CheckpointGone."""
+        """A checkpoint that is retained, and its content. Raises CheckpointGone."""
         known = self._known.find(key, tree, id)
         found = known or await self._read(key, id)
         if found is None or not self.retention.holds(found[0].checkpoint, tree, self._clock()):
@@ -357,7 +357,7 @@ class CheckpointStore:
                 )
             if lost == missing:
                 break
-            # Pruned between the two looks: then the record itself was rewritten as well.
+            # Pruned between the two reads: then the record itself was rewritten as well.
             missing = lost
         raise StoreCorrupt(f"the content of the checkpoint {id} cannot be found")
 

@@ -1,8 +1,8 @@
-"""A tree of checkpoints: what is kept of each, how its content is found again, what may go. No I/O, no clock.
+"""A tree of checkpoints: how each is kept, how its content is rebuilt, which may be pruned. No I/O, no clock.
 
-A checkpoint is kept as its whole content (a snapshot), if that is large as a patch on its parent, or as nothing but a
-name (opaque). A patch names the chain it stands on, from a snapshot to its parent, never more than SNAPSHOT_EVERY of
-them: so finding a content costs the same at any depth.
+A checkpoint is kept as its whole content (a snapshot), or as a patch on its parent if the content is large, or as a
+name only (opaque). A patch names the chain it is based on, from a snapshot to its parent. A chain has at most
+SNAPSHOT_EVERY checkpoints, so rebuilding a content costs the same at any depth.
 
     a ── b ── c ── d          a: snapshot   b: patch on (a)   c: patch on (a, b)   d: patch on (a, b, c)
          └─── e               e: patch on (a, b); made after a rollback to b, and the head since
@@ -25,15 +25,16 @@ from defserve.stores.store import StoreCorrupt
 
 SNAPSHOT_EVERY: Final = 16
 WHOLE: Final = 4_096
-"""Up to so many bytes, a page of most databases, a content is kept whole: to find it again is one step."""
+"""A content of up to this many bytes, a page of most databases, is kept whole, so that reading it is one step."""
 
 Form = Literal["snapshot", "patch", "opaque"]
 
-_SPACE: Final = "state:"
+SPACES: Final = "state:"
+"""What the name of every tree's space begins with."""
 
 
 class CheckpointGone(Refused):
-    """A checkpoint that is not there: pruned, never made, or another's."""
+    """There is no such checkpoint: it was pruned, never made, or belongs to another owner."""
 
     error_type = "checkpoint_not_found"
 
@@ -42,7 +43,7 @@ class CheckpointGone(Refused):
 
 
 class TreeKey(NamedTuple):
-    """One tree: a feature set's state, of one owner."""
+    """The name of a tree: the state of a feature set, for one owner."""
 
     feature_set: str
     owner: str
@@ -53,23 +54,19 @@ class TreeKey(NamedTuple):
 
     @classmethod
     def of(cls, space: str) -> TreeKey:
-        feature_set, owner = from_json(space.removeprefix(_SPACE))
+        feature_set, owner = from_json(space.removeprefix(SPACES))
         return cls(feature_set, owner)
 
 
 @lru_cache(maxsize=4096)
 def _space(key: TreeKey) -> str:
-    return _SPACE + to_json([key.feature_set, key.owner]).decode()
-
-
-SPACES: Final = _SPACE
-"""What the name of every tree's space begins with."""
+    return SPACES + to_json([key.feature_set, key.owner]).decode()
 
 
 class Checkpoint(NamedTuple):
-    """A state as it once was. `number` is its place in the order of making, `depth` its distance from the root.
+    """A state at some time. `number` counts the checkpoints of a tree, `depth` is the distance from the root.
 
-    `parent` may be gone by now.
+    `parent` may have been pruned.
     """
 
     id: str
@@ -81,9 +78,9 @@ class Checkpoint(NamedTuple):
 
 
 class CheckpointTree(NamedTuple):
-    """What changes of a tree: where its head is, the number of the last checkpoint, how many are kept.
+    """The changing part of a tree: its head, the number of the last checkpoint, how many are kept.
 
-    `epoch` changes whenever records were rewritten, so what was known of them before is no longer good.
+    `epoch` changes whenever records are rewritten. Records that were cached before are then no longer valid.
     """
 
     head: str | None = None
@@ -105,7 +102,7 @@ class CheckpointTree(NamedTuple):
 
 
 class CheckpointRecord(NamedTuple):
-    """A checkpoint as it is kept: one line of JSON about it, and one of its content or patch."""
+    """A checkpoint as it is stored: a line of JSON about it, then its content or patch."""
 
     checkpoint: Checkpoint
     form: Form
@@ -137,7 +134,7 @@ class CheckpointRecord(NamedTuple):
 
 
 def successor(at: Checkpoint, made: CheckpointDraft | None, parent: CheckpointRecord | None) -> CheckpointRecord:
-    """How to keep a new checkpoint with what was `made` of its parent's content. The parent need not be kept itself."""
+    """How to store a new checkpoint whose content is `made`. Its parent need not be stored itself."""
     if made is None:
         return CheckpointRecord(at, "opaque")
     text = made.content.encoded
@@ -149,7 +146,7 @@ def successor(at: Checkpoint, made: CheckpointDraft | None, parent: CheckpointRe
 
 
 def content(record: CheckpointRecord, records: Mapping[str, CheckpointRecord]) -> Any:
-    """The content of a checkpoint, from the records of its chain; None for one that has none. Raises StoreCorrupt."""
+    """The content of a checkpoint, from the records of its chain; None if it has none. Raises StoreCorrupt."""
     if record.form == "opaque":
         return None
     try:
@@ -164,30 +161,30 @@ def content(record: CheckpointRecord, records: Mapping[str, CheckpointRecord]) -
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What is kept of a tree: its head, and the last `keep` checkpoints unless they are older than `ttl` seconds."""
+    """Which checkpoints of a tree are kept: the head, and the last `keep` unless they are older than `ttl` seconds."""
 
     keep: int | None = None
     ttl: float | None = None
 
     def __post_init__(self) -> None:
         if (self.keep is not None and self.keep < 1) or (self.ttl is not None and not self.ttl > 0):
-            raise UsageError(f"keep={self.keep}, ttl={self.ttl}: both must be positive", fix="leave them out for ever")
+            raise UsageError(f"keep={self.keep}, ttl={self.ttl}: both must be positive", fix="leave out to keep all")
 
     def holds(self, at: Checkpoint, tree: CheckpointTree, now: float) -> bool:
-        """Whether it can still be asked for, kept in the store or not."""
+        """Whether it can still be asked for, even if it is still in the store."""
         return at.id == tree.head or (
             (self.keep is None or at.number > tree.last - self.keep) and (self.ttl is None or at.time >= now - self.ttl)
         )
 
     def is_due(self, tree: CheckpointTree) -> bool:
-        """Whether it is time to prune: seldom enough that it costs each commit next to nothing."""
+        """Whether it is time to prune. That is rare, so it costs each commit next to nothing."""
         if self.keep is not None and tree.kept > self.keep + max(64, self.keep // 4):
             return True
         return self.ttl is not None and tree.last % 256 == 0
 
 
 class PruningPlan(NamedTuple):
-    """Ids to drop, and records to rewrite because what they stood on goes."""
+    """Ids to drop, and records to rewrite because their chain is dropped."""
 
     drop: tuple[str, ...]
     rewrite: tuple[CheckpointRecord, ...]
@@ -196,7 +193,7 @@ class PruningPlan(NamedTuple):
 def prune(
     records: Mapping[str, CheckpointRecord], tree: CheckpointTree, retention: Retention, now: float
 ) -> PruningPlan:
-    """What to do so that only what the retention holds is kept. Raises StoreCorrupt."""
+    """What to do so that only what the retention allows is kept. Raises StoreCorrupt."""
     kept = {id: record for id, record in records.items() if retention.holds(record.checkpoint, tree, now)}
     rewritten: dict[str, CheckpointRecord] = {}
     if len(kept) == len(records):
@@ -216,7 +213,7 @@ def prune(
 
 
 def history(checkpoints: Iterable[Checkpoint], id: str) -> list[Checkpoint]:
-    """The way to a checkpoint: itself first, then its ancestors as far as they are kept."""
+    """A checkpoint, then its ancestors as far as they are kept."""
     by_id = {at.id: at for at in checkpoints}
     way: list[Checkpoint] = []
     at = by_id.get(id)
@@ -227,14 +224,14 @@ def history(checkpoints: Iterable[Checkpoint], id: str) -> list[Checkpoint]:
 
 
 def branches(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """The ends of the tree, that nothing was built on, in the order of their making."""
+    """The checkpoints without children, the oldest first."""
     all_of_them = list(checkpoints)
     parents = {at.parent for at in all_of_them}
     return sorted((at for at in all_of_them if at.id not in parents), key=lambda at: at.number)
 
 
 def problems(records: Mapping[str, CheckpointRecord], tree: CheckpointTree) -> list[str]:
-    """What is wrong with a tree, a line each."""
+    """The problems of a tree, a line each."""
     found = [line for record in records.values() for line in _problems_of(record, records)]
     if tree.head is not None and tree.head not in records:
         found.append(f"the head {tree.head} is missing")
