@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from defserve.auth.permissions import KeyHolder, scopes_of
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.errors import DefserveError, UsageError
-from defserve.stores.files import config_file, make_secret, read_secret
+from defserve.stores.files import config_file, stored_secret
 from defserve.stores.store import StoreChange, StoreCorrupt
 
 log = logging.getLogger("defserve.auth")
@@ -176,7 +176,8 @@ class ApiKeys:
 
     def _hash(self, token: str, *, make: bool = False) -> str:
         if self._pepper is None:
-            self._pepper = _pepper(make)
+            text = os.environ.get(VARIABLE, "").strip().encode()
+            self._pepper = text or stored_secret(config_file("keys.pepper"), PEPPER, make=make, fix=f"set {VARIABLE}")
         return hmac.new(self._pepper, token.encode(), hashlib.sha256).hexdigest()
 
 
@@ -190,23 +191,6 @@ def _opened(store: str | os.PathLike[str] | KeyStore) -> KeyStore:
 
         return KeyFile(store)
     return store
-
-
-def _pepper(make: bool) -> bytes:
-    if text := os.environ.get(VARIABLE):
-        return text.strip().encode()
-    path = config_file("keys.pepper")
-    try:
-        return read_secret(path, PEPPER)
-    except FileNotFoundError:
-        if not make:
-            raise UsageError(f"there is no pepper for API keys: {path} does not exist", fix=f"set {VARIABLE}") from None
-    except OSError as error:
-        raise UsageError(f"{PEPPER} {path} cannot be read: {error.strerror}") from None
-    try:
-        return make_secret(path, PEPPER)
-    except OSError as error:
-        raise UsageError(f"{PEPPER} {path} cannot be made: {error.strerror}", fix=f"set {VARIABLE}") from None
 
 
 def _packed(key: ApiKey) -> bytes:

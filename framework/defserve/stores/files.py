@@ -120,6 +120,21 @@ def make_secret(path: Path, name: str) -> bytes:
     return secret
 
 
+def stored_secret(path: Path, name: str, *, make: bool, fix: str) -> bytes:
+    """The secret in a file. With `make`, a missing one is made. Raises UsageError with this `fix`."""
+    try:
+        return read_secret(path, name)
+    except FileNotFoundError:
+        if not make:
+            raise UsageError(f"{name} {path} does not exist", fix=fix) from None
+    except OSError as error:
+        raise UsageError(f"{name} {path} cannot be read: {error.strerror}", fix=fix) from None
+    try:
+        return make_secret(path, name)
+    except OSError as error:
+        raise UsageError(f"{name} {path} cannot be made: {error.strerror}", fix=fix) from None
+
+
 if sys.platform == "win32":
     import msvcrt
 

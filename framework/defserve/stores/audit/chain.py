@@ -1,12 +1,13 @@
 """The form of an audit log: records chained by HMAC-SHA-256, and a signed head that says how far the chain goes.
 
 A line is `{"event":{…},"prev":"<mac before>","seq":7,"mac":"<mac>"}`. The mac is over the canonical JSON (sorted names,
-no spaces, ASCII) of the record without it, so nothing in a line can change unseen, and `prev` and `seq` let no line
-go, come or move. In place of `event` the log's own remarks stand under `log`: `recovered`, `lost`.
+no spaces, ASCII) of the record without it, so any change to a line shows. `prev` and `seq` show lines that were
+removed, added or moved. The log's own remarks have `log` in place of `event`: `recovered`, `lost`.
 
 The chain cannot show that its end was cut off. The head can: `<path>.head` is one signed line with the `seq` and `mac`
-of a record that must be there. Records after the head could go unseen until it is signed again, and whoever can put
-back an older log together with its older head can go back in time: keep copies of the head elsewhere if that matters.
+of a record that must exist, and the format of the log. Two things remain possible. Records after the head can be
+removed until it is signed again. And whoever can restore an older log together with its older head can undo what came
+since: keep copies of the head elsewhere if that matters.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ UNREADABLE: Final = "the file cannot be read"
 
 
 class AuditRecord(NamedTuple):
-    """What one genuine line says: an event, or a remark of the log (`is_event` false)."""
+    """The content of a genuine line: an event, or a remark of the log (`is_event` false)."""
 
     seq: int
     prev: str
@@ -62,10 +63,10 @@ class AuditHead(NamedTuple):
 
 
 class AuditReport(NamedTuple):
-    """What `verify` found. `events` are those before the first bad line, `lost` those the log says it could not write.
+    """The result of `verify`. `events` counts those before the first bad line, `lost` those that could not be written.
 
-    `truncated` means that records are missing at the end. `unsigned` events are newer than the head: whether more of
-    them followed cannot be known. A last line without an end, as a killed process leaves, is no break of the chain.
+    `truncated` means that records are missing at the end. `unsigned` events are newer than the head; whether more
+    events followed cannot be known. An incomplete last line, as a killed process leaves it, does not break the chain.
     """
 
     ok: bool
@@ -78,11 +79,11 @@ class AuditReport(NamedTuple):
 
 
 class AuditLogBroken(Exception):
-    """A line or a head that is not what it should be; the text says why."""
+    """A line or a head is not what it should be; the text says why."""
 
 
 class AuditKeys:
-    """The two keys of a log, made from the one that was given. Raises UsageError when that is too short."""
+    """The two keys of a log, derived from the given key. Raises UsageError if that is too short."""
 
     __slots__ = ("_chain", "_head")
 
@@ -103,7 +104,7 @@ class AuditKeys:
         return f'{text},"mac":"{mac}"}}\n'.encode(), mac
 
     def record(self, line: bytes) -> AuditRecord:
-        """The record of a whole line. Raises Bad unless it is genuine."""
+        """The record of a complete line. Raises AuditLogBroken unless it is genuine."""
         found = _LINE.fullmatch(line)
         if found is None:
             raise AuditLogBroken(NO_RECORD)
@@ -124,7 +125,7 @@ class AuditKeys:
         return canonical({**said, "sig": signature}).encode() + b"\n"
 
     def head(self, path: Path) -> AuditHead | None:
-        """The head in a file; None if there is no such file. Raises Bad unless it is genuine."""
+        """The head in a file; None if there is no such file. Raises AuditLogBroken unless it is genuine."""
         try:
             with path.open("rb") as file:
                 raw = file.read(MAX_LINE)
@@ -145,21 +146,22 @@ class AuditKeys:
 
 
 def head_path(path: str | os.PathLike[str]) -> Path:
-    """Where the head of a log is kept."""
+    """The path of the head of a log."""
     return Path(f"{os.fspath(path)}.head")
 
 
 def verify(
     path: str | os.PathLike[str], key: bytes | str, *, head: str | os.PathLike[str] | None = None
 ) -> AuditReport:
-    """Check every line of a log, and that it goes as far as its head (or a copy of one kept elsewhere) says.
+    """Check every line of a log, and that it reaches the record that its head names.
 
-    Whatever the files hold or lack is said in the report. Raises UsageError for a key that is too short.
+    `head` is a copy of the head that was kept elsewhere. Every problem of the files is in the report. Raises
+    UsageError for a key that is too short.
     """
     keys = AuditKeys(key)
     check = _Check(keys)
     try:
-        # The head first: a log that is being written may only have grown since.
+        # The head first: if the log is being written, it can only have grown since.
         signed = keys.head(Path(head) if head is not None else head_path(path))
         with open(path, "rb") as file:
             check.read(file, signed)
@@ -171,7 +173,7 @@ def verify(
 
 
 def entries(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines of a log by their number. One that is too long comes in pieces, none of which is a record."""
+    """The lines of a log with their numbers. A line that is too long comes in pieces, none of which is a record."""
     number = 0
     while line := file.readline(MAX_LINE):
         number += 1
@@ -179,7 +181,7 @@ def entries(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
-    """The object a line holds, genuine or not; None if there is none."""
+    """The object in a line, genuine or not; None if there is none."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -202,7 +204,7 @@ class _Check:
         self._line: int | None = None
 
     def read(self, file: BinaryIO, head: AuditHead | None) -> None:
-        """Follow the chain to its end. Raises Bad, with the line remembered, where it breaks."""
+        """Follow the chain to its end. Raises AuditLogBroken where it breaks, and remembers the line."""
         for self._line, raw in entries(file):
             if not raw.endswith(b"\n") and len(raw) < MAX_LINE:
                 break
