@@ -1,4 +1,4 @@
-"""API keys: random, shown once, kept as a keyed hash, with what their holder may do, how often and for how long."""
+"""API keys: random, shown once and stored as a keyed hash, with the permissions, rates and expiry of their holder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger("defserve.auth")
 SPACE: Final = "keys"
 VARIABLE: Final = "DEFSERVE_KEYS_PEPPER"
 PEPPER: Final = "the pepper of API keys"
-# How exactly `last_used` is kept: a busy key must not write at every call.
+# How exact `last_used` is, in seconds: a busy key must not write at every call.
 TOUCH: Final = 60.0
 
 _ID: Final = re.compile(r"[0-9a-f]{16}")
@@ -34,7 +34,7 @@ _STORE: Final = re.compile(r"(?:memory|sqlite|rediss?|redis\+unix):")
 
 
 class KeyStore(Protocol):
-    """What keys need of a store; every `Store` has it."""
+    """The part of a store that keys need. Every `Store` has it."""
 
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]: ...
     async def change(self, change: StoreChange) -> bool: ...
@@ -43,7 +43,7 @@ class KeyStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is kept of a key. Times are seconds since 1970; `hash` is HMAC-SHA-256 of the whole key, in hex."""
+    """The stored form of a key. Times are seconds since 1970; `hash` is the HMAC-SHA-256 of the whole key, in hex."""
 
     id: str
     principal: str
@@ -61,7 +61,7 @@ class ApiKey:
 
 
 class NewKey(NamedTuple):
-    """A key that was just made. `token` is shown now and never again."""
+    """A new key. `token` is shown now and never again."""
 
     token: str
     key: ApiKey
@@ -70,9 +70,9 @@ class NewKey(NamedTuple):
 class ApiKeys:
     """Verifies keys, and makes, lists and revokes them.
 
-    `store` is the path of a file (made with 0600), the address of a store (`sqlite:///keys.db`), or a store. The
+    `store` is the path of a file (created with 0600), the address of a store (`sqlite:///keys.db`), or a store. The
     pepper is `pepper`, else the variable DEFSERVE_KEYS_PEPPER, else `defserve/keys.pepper` in the user's settings,
-    which the first key makes. Whoever has the store but not the pepper can neither use nor guess a key.
+    which is created with the first key. Whoever has the store but not the pepper can neither use nor guess a key.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ApiKeys:
             raise UsageError("the pepper of API keys is too short", fix="give 16 bytes or more of random text")
 
     async def verify(self, token: str) -> Principal | None:
-        """The holder of a key; None for one that is unknown, revoked or expired."""
+        """The holder of a key; None if it is unknown, revoked or expired."""
         form = _TOKEN.fullmatch(token)
         if form is None:
             return None
@@ -99,7 +99,7 @@ class ApiKeys:
                 return None
             await self._touch(key)
         except DefserveError as error:
-            # Nobody gets in while nobody can be checked.
+            # Nobody gets in while keys cannot be checked.
             log.error("API keys cannot be checked: %s", error)
             return None
         scopes = scopes_of(key.permissions) | frozenset(key.scopes)
@@ -117,7 +117,7 @@ class ApiKeys:
         per_minute: int | None = None,
         per_hour: int | None = None,
     ) -> NewKey:
-        """A new key for somebody; several keys may be of the same. Raises UsageError for what cannot be kept."""
+        """A new key for a principal, which may have several. Raises UsageError for settings that are not valid."""
         given = tuple(permissions)
         scopes_of(given)
         Principal(principal)
@@ -148,13 +148,13 @@ class ApiKeys:
         return sorted(found, key=lambda key: key.created_at)
 
     async def revoke(self, id: str) -> bool:
-        """Forget a key, so that it is good for nothing from now on; whether there was one."""
+        """Delete a key, so that it is no longer accepted. Returns whether there was one."""
         if await self._find(id) is None:
             return False
         return await self._store.change(StoreChange(SPACE, drop=(id,)))
 
     async def close(self) -> None:
-        """Let go of a store that was opened here."""
+        """Close a store that was opened here."""
         close = getattr(self._store, "close", None)
         if self._owns and close is not None:
             await close()
@@ -169,7 +169,7 @@ class ApiKeys:
             return
         try:
             before, after = _packed(key), _packed(replace(key, last_used=now))
-            # Expected as it was: a key that is revoked at this moment must not come back.
+            # Only if it is unchanged: a key that is revoked at this moment must not come back.
             await self._store.change(StoreChange(SPACE, {key.id: after}, expect={key.id: before}))
         except DefserveError as error:
             log.warning("the use of API key %s could not be noted: %s", key.id, error)

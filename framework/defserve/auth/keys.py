@@ -1,4 +1,4 @@
-"""Keys that check signatures, each bound to the algorithms it fits, so that no token can choose how its key is read."""
+"""Keys that verify signatures. Each is bound to its algorithms, so that no token can choose how its key is read."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class VerificationKey(NamedTuple):
 
 
 class KeySource(Protocol):
-    """Where the key of a token is found: given by the author, or published by the issuer."""
+    """Finds the key for a token: given by the author, or published by the issuer."""
 
     async def find(self, kid: str | None, algorithm: str) -> VerificationKey | None:
-        """The key a token with this header may be checked with, if there is one."""
+        """The key to verify a token with this header, if there is one."""
         ...
 
 
 class FixedKey(NamedTuple):
-    """The only key there is, whatever id a token gives it."""
+    """The only key, whatever id a token names."""
 
     key: VerificationKey
 
@@ -59,7 +59,7 @@ class FixedKey(NamedTuple):
 
 
 def checked_algorithms(algorithms: str | Iterable[str]) -> frozenset[str]:
-    """An allow-list of one kind: signatures, or shared secrets. Raises UsageError for any other."""
+    """An allow-list of one kind: signatures, or shared secrets. Raises UsageError if it is not."""
     allowed = frozenset([algorithms] if isinstance(algorithms, str) else algorithms)
     if unknown := sorted(allowed - ASYMMETRIC.keys() - SYMMETRIC.keys()):
         raise UsageError(
@@ -77,9 +77,9 @@ def checked_algorithms(algorithms: str | Iterable[str]) -> frozenset[str]:
 
 
 def fixed_key(key: str | bytes, algorithms: frozenset[str]) -> VerificationKey:
-    """The key an author gave: a PEM public key or certificate, or a shared secret. Raises UsageError if it is unfit."""
+    """The author's key: a PEM public key or certificate, or a shared secret. Raises UsageError if it is unfit."""
     raw = key.encode() if isinstance(key, str) else key
-    # A secret never looks like this; a public key used as a secret does, and everybody knows it.
+    # A secret never looks like this. A public key used as a secret does, and everybody knows it.
     public = b"-----BEGIN" in raw or raw.startswith(b"ssh-")
     if algorithms & SYMMETRIC.keys():
         return _secret(raw, algorithms, public)
@@ -123,7 +123,7 @@ def _loaded(raw: bytes) -> PublicKeyTypes:
 
 
 def fitting(material: PublicKeyTypes) -> frozenset[str]:
-    """The algorithms a public key may be used with; none for a weak, foreign or private one."""
+    """The algorithms of a public key; none for a key that is weak, of another type, or private."""
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -141,16 +141,16 @@ def fitting(material: PublicKeyTypes) -> frozenset[str]:
 
 
 def key_of_jwk(jwk: Mapping[str, Any], algorithms: frozenset[str]) -> VerificationKey | None:
-    """A member of a key set, or None for one that is not for checking signatures with these algorithms."""
+    """A member of a key set; None if it is not for verifying signatures with these algorithms."""
     from jwt import PyJWK
 
-    # A key set is public: a secret in it is somebody's mistake, and never ours to use.
+    # A key set is public: a secret in it is a mistake, and must not be used.
     if jwk.get("kty") not in ("RSA", "EC", "OKP"):
         return None
     if jwk.get("use", "sig") != "sig" or "verify" not in as_list(jwk.get("key_ops", "verify")):
         return None
     try:
-        # The type alone says how to read the key; what it may be used for is judged below.
+        # The type says how to read the key. What it may be used for is checked below.
         material = PyJWK({name: value for name, value in jwk.items() if name != "alg"}).key
     except Exception:
         return None

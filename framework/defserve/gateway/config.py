@@ -1,4 +1,4 @@
-"""A gateway's TOML file: who is who, what they may send, the limits. Every mistake in it is named before it serves."""
+"""The TOML file of a gateway: participants, capabilities, limits. Every mistake in it is reported before it serves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CLAIMS: Final = {"capabilities_claim": "capabilities", "profile_claim": "profil
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """What a gateway's file says. Without `admins` there is no administration."""
+    """The content of a gateway's file. Without `admins` there is no administration."""
 
     policy: AdmissionPolicy
     limits: GatewayLimits = GatewayLimits()
@@ -50,7 +50,7 @@ class GatewayConfig:
 
 
 def load(path: str | Path) -> GatewayConfig:
-    """Read the file. Relative paths in it are from its folder. Raises UsageError that says what is wrong with it."""
+    """Read the file. Relative paths in it start from its folder. Raises UsageError for a mistake in it."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def load(path: str | Path) -> GatewayConfig:
 
 
 def read(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
-    """What a decoded file says."""
+    """The configuration in a decoded file."""
     _known(table, _TOP | _TABLES, "the file")
     profiles = {
         **PROFILES,

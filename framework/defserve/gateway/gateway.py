@@ -1,4 +1,4 @@
-"""The rules of a gateway: who comes in, which frames pass, who is told what. No event loop, no payload is looked at."""
+"""The rules of a gateway: who is admitted, which frames pass, who is told what. No event loop, no payloads."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TRY_LATER: Final = 1013
 
 
 class TurnedAway(NamedTuple):
-    """Not let in: the code and the reason the connection is closed with."""
+    """A connection is refused: the code and the reason for closing it."""
 
     code: int
     reason: str
 
 
 class CapabilityChange(NamedTuple):
-    """What an administrator made of a participant's capabilities."""
+    """A change that an administrator made to the capabilities of a participant."""
 
     old: tuple[str, ...]
     new: tuple[str, ...]
@@ -44,11 +44,11 @@ class CapabilityChange(NamedTuple):
 
 
 class Gateway:
-    """All topics of one process. `framed` makes an encoded envelope ready for the wire, once for all its receivers.
+    """All topics of one process. `framed` makes a frame of an encoded envelope, once for all its receivers.
 
-    `strict` compares kinds with capabilities as the reference gateway does. Nothing of a topic is kept: it is gone
-    with its last participant. What an administrator changed holds for as long as the gateway runs, so that nobody
-    gets back what was taken away by connecting again.
+    `strict` compares kinds with capabilities as the reference gateway does. A topic ends with its last participant,
+    and nothing of it is kept. What an administrator changed holds for as long as the gateway runs, so that nobody gets
+    a capability back by connecting again.
     """
 
     def __init__(
@@ -71,22 +71,22 @@ class Gateway:
     # -- coming and going --------------------------------------------------------------------------------
 
     async def admit(self, token: str | None, topic: str, routing: str | None = None) -> Admission | TurnedAway:
-        """Whom a connection is let in as. `routing` is what it asks for; None takes the policy's."""
+        """The admission of a connection. `routing` is what it asks for; None uses that of the policy."""
         if not is_topic(topic):
             return self._turned_away("topic", POLICY, "no such topic")
         if routing is not None and routing not in ROUTINGS:
             return self._turned_away("routing", POLICY, f"routing is one of {', '.join(ROUTINGS)}")
         admission = await self.policy.admit(token, topic)
         if admission is None:
-            # One answer for a bad token and a topic it is not good for: nobody learns which topics there are.
+            # The same answer for a bad token and a wrong topic: nobody learns which topics exist.
             return self._turned_away("token", POLICY, "invalid token or topic")
         chosen = next((mode for mode in ROUTINGS if mode == routing), None)
         return admission if chosen is None else replace(admission, routing=chosen)
 
     def join(self, name: str, admission: Admission, wire: Wire) -> TopicMember | TurnedAway:
-        """Let a participant in: everyone hears of it, itself included, and then it is welcomed.
+        """Add a participant. Everyone is told, the participant included; then it is welcomed.
 
-        An earlier connection of the same participant is closed; to the others it never left.
+        An earlier connection of the same participant is closed; for the others it never left.
         """
         topic = self.topics.get(name) or GatewayTopic(name)
         earlier = topic.members.get(admission.participant)
@@ -110,7 +110,7 @@ class Gateway:
         return member
 
     def leave(self, member: TopicMember, reason: str = "closed") -> None:
-        """Its connection is gone. May be told twice."""
+        """The connection of a member has ended. May be called twice."""
         if member.is_in:
             self._leave(member, reason)
             self._drop_slow()
@@ -118,7 +118,7 @@ class Gateway:
     # -- messages ----------------------------------------------------------------------------------------
 
     def receive(self, member: TopicMember, data: bytes) -> None:
-        """A frame of a member: passed on as it came, or refused. Never raises for what is in it."""
+        """Pass on a frame of a member unchanged, or refuse it. Never raises for its content."""
         if not member.is_in:
             return
         self.metrics.received += 1
@@ -179,9 +179,9 @@ class Gateway:
     # -- administration ----------------------------------------------------------------------------------
 
     def promote(self, participant: str, add: Sequence[str], remove: Sequence[str], by: str) -> CapabilityChange | None:
-        """Change what a participant may send, in every topic it is in; None if it is in none.
+        """Change what a participant may send, in all its topics; None if it is in none.
 
-        It is welcomed again, and the others hear of it.
+        It is welcomed again, and the others are told.
         """
         members = [member for member in self._everyone() if member.id == participant]
         if not members:
@@ -213,14 +213,14 @@ class Gateway:
     # -- sending -----------------------------------------------------------------------------------------
 
     def _send(self, members: Iterable[TopicMember], data: bytes) -> None:
-        """Write to all who keep up; the others are noted, to be dropped when this is done."""
+        """Write to all members that keep up. The others are remembered, and dropped afterwards."""
         frame, limit = self._framed(data), self.limits.waiting
         for member in members:
             if not member.wire.offer(frame, limit):
                 self._slow.append(member)
 
     def _drop_slow(self) -> None:
-        # Telling the others may find more of them, so this is a list and no recursion.
+        # Telling the others may find more slow members, so this is a loop and not a recursion.
         while self._slow:
             member = self._slow.pop()
             if member.is_in:
@@ -248,7 +248,7 @@ class Gateway:
 
 
 def _note_workflow(member: TopicMember, envelope: Envelope) -> None:
-    # §7.1: proposals and what is made of them are written down; what is in them is not.
+    # §7.1: proposals and what becomes of them are logged; their content is not.
     event = "proposal" if envelope.kind.startswith(PROPOSAL) else "reply"
     if envelope.kind.startswith(REQUEST):
         event = "fulfilment"

@@ -1,4 +1,4 @@
-"""What a gateway says itself: `system/welcome`, `system/presence`, `system/error`, and the bare error of bad frames."""
+"""The messages of the gateway itself: `system/welcome`, `system/presence`, `system/error`, and errors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from defserve.wire.codec import encode
 
 
 def welcome(member: TopicMember, others: Iterable[TopicMember]) -> bytes:
-    """§3.5.1: who they are, what they may send, and who else is here."""
+    """§3.5.1: who the member is, what it may send, and who else is in the topic."""
     payload = {"you": _shown(member), "participants": [_shown(other) for other in others]}
     return Envelope(WELCOME, GATEWAY, payload, to=[member.id]).encode()
 
 
 def presence(event: Literal["join", "leave"], member: TopicMember) -> bytes:
-    """§3.4: for everyone. `join` for who is known already tells of new capabilities: there is no kind for that."""
+    """§3.4: for everyone. A second `join` of a member announces new capabilities: there is no kind for that."""
     participant = _shown(member) if event == "join" else {"id": member.id}
     return Envelope(PRESENCE, GATEWAY, {"event": event, "participant": participant}).encode()
 
@@ -26,13 +26,13 @@ def presence(event: Literal["join", "leave"], member: TopicMember) -> bytes:
 def error(
     member: TopicMember, name: str, message: str, correlation: str | None = None, more: Mapping[str, Any] | None = None
 ) -> bytes:
-    """§3.5.2 and its like; `correlation` is the id of the envelope that caused it."""
+    """§3.5.2 and similar errors; `correlation` is the id of the envelope that caused it."""
     payload = {"error": name, "message": message, **(more or {})}
     return Envelope(ERROR, GATEWAY, payload, to=[member.id], correlation_id=correlation).encode()
 
 
 def bare_error(broken: Broken) -> bytes:
-    """For a frame that is no envelope; `correlation_id` only if its id could be read."""
+    """For a frame that is not an envelope. It has a `correlation_id` only if the id could be read."""
     known = {"correlation_id": broken.id} if broken.id is not None else {}
     return encode({"error": broken.reason, "details": broken.message, **known})
 

@@ -1,4 +1,4 @@
-"""The plain HTTP requests of a gateway: health, metrics, administration. Bytes in, an answer out."""
+"""The plain HTTP requests to a gateway: health, metrics, administration. Bytes in, a response out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CAPABILITIES: Final = re.compile(r"/admin/participants/([^/]+)/capabilities")
 
 
 class GatewayRequest(NamedTuple):
-    """A request as it came. Names of headers are in lower case; each has all its values."""
+    """A request. Names of headers are in lower case; each has all its values."""
 
     verb: str
     target: str
@@ -37,7 +37,7 @@ class GatewayRequest(NamedTuple):
     body: bytes = b""
 
     def joined(self, name: str) -> str | None:
-        """All values of a header in one, as the gate wants them."""
+        """All values of a header in one, as the gate needs them."""
         return ", ".join(self.headers[name]) if name in self.headers else None
 
 
@@ -48,7 +48,7 @@ class GatewayResponse(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
     def encode(self) -> bytes:
-        """The whole response; the connection ends with it."""
+        """The bytes of the response. The connection is closed after it."""
         lines = [
             f"HTTP/1.1 {self.status.value} {self.status.phrase}",
             f"Content-Type: {self.media_type}",
@@ -65,7 +65,7 @@ def problem(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Gateway
 
 
 def read_request(data: bytes) -> GatewayRequest | GatewayResponse | None:
-    """The request in these bytes, an answer to one that cannot be read, or None: more has to come."""
+    """The request in these bytes, a response to one that cannot be read, or None if more bytes have to come."""
     head, end, body = data.partition(b"\r\n\r\n")
     if len(head) > HEAD_BYTES:
         return problem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of the request is too long")
@@ -89,7 +89,7 @@ def read_request(data: bytes) -> GatewayRequest | GatewayResponse | None:
 
 
 async def answer(gateway: Gateway, admins: TokenVerifier | None, request: GatewayRequest) -> GatewayResponse:
-    """What a request that is for no topic gets."""
+    """The response to a request that is not for a topic."""
     path = urlsplit(request.target).path
     if path in _PAGES:
         return _PAGES[path](gateway) if request.verb == "GET" else _only("GET")
@@ -138,7 +138,7 @@ async def _promote(
 
 
 def _wanted(body: bytes) -> tuple[list[str], list[str]] | str:
-    """What to add and what to remove, or what is wrong with the request."""
+    """The capabilities to add and to remove, or what is wrong with the request."""
     try:
         asked = from_json(body)
     except ValueError as error:

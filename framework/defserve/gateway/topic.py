@@ -1,4 +1,4 @@
-"""Who is in a topic and who hears what. No event loop: a `Wire` is all that is known of a connection."""
+"""The members of a topic, and who receives what. No event loop: a connection is only known as a `Wire`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from defserve.protocols.mcpx.envelope import now
 
 
 class Wire(Protocol):
-    """The way to one participant. Nothing here waits."""
+    """The connection to one participant. Its methods do not wait."""
 
     def offer(self, frame: bytes, limit: float) -> bool:
-        """Send a frame that is ready for the wire, unless more than `limit` bytes wait already: whether it was taken.
+        """Send an encoded frame, unless more than `limit` bytes wait already. Returns whether it was accepted.
 
         On a connection that is closing nothing happens.
         """
         ...
 
     def end(self, code: int, reason: str) -> None:
-        """Close the connection, after what was written."""
+        """Close the connection after everything that was written."""
         ...
 
 
@@ -37,11 +37,11 @@ class TopicMember:
         self.connection, self.connected_at = connection, now()
         self.key = topic.name, id
         self.malformed = 0
-        """Frames in a row that were none."""
+        """How many malformed frames came in a row."""
 
     @property
     def is_in(self) -> bool:
-        """False once it left, was sent away, or was replaced by a newer connection."""
+        """False after it left, was removed, or was replaced by a newer connection."""
         return self.topic.members.get(self.id) is self
 
 
@@ -55,7 +55,7 @@ class GatewayTopic:
         self._directed = False
 
     def add(self, member: TopicMember) -> None:
-        """Let it in, in the place of a member of the same id."""
+        """Add a member. It replaces one with the same id."""
         self.members[member.id] = member
         self._changed()
 
@@ -67,13 +67,13 @@ class GatewayTopic:
         return [other for other in self._all if other is not member]
 
     def hearing(self, to: Iterable[str] = ()) -> Sequence[TopicMember]:
-        """Who receives a message to these, the sender too: everyone, but for those who want only what is for them."""
+        """Who receives a message to these ids, the sender too: everyone, except members that want only their own."""
         if not to or not self._directed:
             return self._all
         named = frozenset(to)
         return [member for member in self._all if member.routing == "all" or member.id in named]
 
     def _changed(self) -> None:
-        # Made anew when someone comes or goes, so that a message finds its list ready.
+        # Rebuilt when a member joins or leaves, so that a message finds its list ready.
         self._all = tuple(self.members.values())
         self._directed = any(member.routing == "directed" for member in self._all)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from defserve.net.resolve import Resolver
 
-# What one origin was told and another may hear: nothing that could be a credential, under whatever name.
+# Headers that are kept when a redirect leads to another origin: nothing that could be a credential, whatever its name.
 _CARRIED_ACROSS: Final = frozenset(
     (
         "accept",
@@ -36,7 +36,7 @@ _CARRIED_ACROSS: Final = frozenset(
 
 
 class RequestContent(TypedDict, total=False):
-    """What a request says, as in httpx. The Host header is always the URL's."""
+    """The content of a request, as in httpx. The Host header is always that of the URL."""
 
     params: Mapping[str, Any] | list[tuple[str, Any]]
     headers: Mapping[str, str]
@@ -47,20 +47,20 @@ class RequestContent(TypedDict, total=False):
 
 
 class SendOptions(RequestContent, total=False):
-    """What may go with a request."""
+    """The options of a request."""
 
     auth: tuple[str, str]
     """User name and password, for the first origin only."""
 
 
 class GuardedClient:
-    """An HTTP client for URLs that strangers give: it reaches public addresses, and what `egress` lets in besides.
+    """An HTTP client for URLs that strangers give: it reaches public addresses, and what `egress` allows besides.
 
-    A URL, or a redirect, that leads anywhere but to a public address raises Refused with the violations in `data`; a
-    response that is too long or too late raises LimitExceeded; a connection that fails raises what httpx2 raises.
-    Nothing is read from the environment but the certificates to trust, and no cookies are kept.
+    A URL or a redirect to any other address raises Refused with the violations in `data`. A response that is too long
+    or too late raises LimitExceeded. A connection that fails raises what httpx2 raises. From the environment it reads
+    only which certificates to trust, and it keeps no cookies.
 
-    resolver   asks for a host's addresses; the machine's own by default
+    resolver   finds the addresses of a host; the system's resolver by default
     tls        replaces the default trust in certificates
 
     Raises UsageError without httpx2.
@@ -97,7 +97,7 @@ class GuardedClient:
         return await self.request("DELETE", url, **sending)
 
     async def request(self, method: str, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
-        """The response, its body read."""
+        """The response with its body."""
         async with self.stream(method, url, **sending) as response:
             await response.aread()
         return response
@@ -106,7 +106,7 @@ class GuardedClient:
     async def stream(
         self, method: str, url: str, **sending: Unpack[SendOptions]
     ) -> AsyncGenerator[httpx2.Response, None]:
-        """The response, its body still to come; read it with `aiter_bytes`, `aiter_lines` or `aread`."""
+        """The response without its body; read that with `aiter_bytes`, `aiter_lines` or `aread`."""
         auth = sending.pop("auth", None)
         response = await self._follow(self._request(method, url, **sending), auth)
         try:
@@ -120,7 +120,7 @@ class GuardedClient:
             raise refusal(verdict)
         request = self._http.build_request(method, verdict.url, **content)
         request.headers["host"] = request.url.netloc.decode("ascii")
-        # Only what can be decompressed in bounded pieces.
+        # Only encodings that can be decompressed in bounded pieces.
         request.headers["accept-encoding"] = self._http.headers["accept-encoding"]
         request.extensions[DEADLINE] = asyncio.get_running_loop().time() + self._egress.timeout
         return request
@@ -144,7 +144,7 @@ class GuardedClient:
                 _forget_credentials(request)
 
     async def aclose(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -168,7 +168,7 @@ def _client(egress: Egress, resolver: Resolver | None, tls: ssl.SSLContext | Non
         import httpx2
     except ImportError:
         raise UsageError(
-            "the guarded HTTP client is made with httpx2, which is not installed", fix='pip install "defserve[client]"'
+            "the guarded HTTP client needs httpx2, which is not installed", fix='pip install "defserve[client]"'
         ) from None
     from defserve.net.bodies import ACCEPTED
     from defserve.net.transport import CONNECT_SECONDS, GuardedTransport
@@ -177,7 +177,7 @@ def _client(egress: Egress, resolver: Resolver | None, tls: ssl.SSLContext | Non
         transport=GuardedTransport(egress, resolver, tls),
         headers={"user-agent": f"defserve/{VERSION}", "accept-encoding": ACCEPTED},
         timeout=httpx2.Timeout(egress.timeout, connect=min(egress.timeout, CONNECT_SECONDS)),
-        # One client serves many callers: what a server wants remembered of one must not be told of another.
+        # One client serves many callers: a cookie that one caller was given must not be sent for another.
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         trust_env=False,
         follow_redirects=False,
