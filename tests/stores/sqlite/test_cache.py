@@ -286,7 +286,7 @@ class Processes(RuleBasedStateMachine):
 
 
 TestProcesses = Processes.TestCase
-TestProcesses.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestProcesses.settings = settings(stateful_step_count=40)
 
 
 def test_two_stores_on_one_file_see_at_once_what_the_other_was_told(tmp_path: Path, run: Run):
