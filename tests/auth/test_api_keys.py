@@ -22,7 +22,8 @@ from defserve.auth.permissions import KeyHolder, scope_of
 from defserve.auth.verifiers import TokenVerifier
 from defserve.protocols.mcp.numbered_errors.extension import NumberedErrors
 from defserve.stores.memory import MemoryStore
-from defserve.stores.store import Change, StoreBusy
+from defserve.stores.store import StoreBusy, StoreChange
+from tests.auth.web import client, post
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw
 
 pytestmark = pytest.mark.anyio
@@ -147,8 +148,8 @@ async def test_a_key_that_is_revoked_while_it_is_used_does_not_come_back(tmp_pat
     token, key = await keys.create("alice")
     change = file.change
 
-    async def revoked_first(wanted: Change) -> bool:
-        await change(Change("keys", drop=(key.id,)))
+    async def revoked_first(wanted: StoreChange) -> bool:
+        await change(StoreChange("keys", drop=(key.id,)))
         return await change(wanted)
 
     file.change = revoked_first
@@ -223,8 +224,8 @@ async def test_a_spoiled_file_lets_nobody_in_and_is_not_overwritten(
     token, _ = await keys.create("alice")
     path.write_text("{")
     assert await keys.verify(token) is None
-    assert "not JSON any more" in caplog.text
-    with pytest.raises(Exception, match="not JSON any more"):
+    assert "is damaged" in caplog.text
+    with pytest.raises(Exception, match="is damaged"):
         await keys.create("bob")
     assert path.read_text() == "{"
 
@@ -488,8 +489,6 @@ async def test_without_being_asked_for_it_local_callers_need_no_token(memory: Ap
 
 
 async def test_over_http_the_key_is_a_bearer_token(memory: ApiKeys) -> None:
-    from tests.test_auth import client, post
-
     token, _ = await memory.create("alice", permissions=["ToolInvoke(drop)"])
     async with client(served(memory)) as http:
         assert (await post(http, None, "tools/list")).status_code == 401

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.bearer import LONGEST_TOKEN, MALFORMED, STATUS, Malformed, bearer, challenge, quoted
+from defserve.auth.bearer import LONGEST_TOKEN, MALFORMED, STATUS, MalformedToken, bearer, challenge, quoted
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ from defserve.auth.bearer import LONGEST_TOKEN, MALFORMED, STATUS, Malformed, be
         ([b"Basic YTpi", b"Bearer a"], MALFORMED),
     ],
 )
-def test_a_token_is_read_from_the_authorization_header(values: list[bytes], found: str | Malformed | None) -> None:
+def test_a_token_is_read_from_the_authorization_header(values: list[bytes], found: str | MalformedToken | None) -> None:
     assert bearer(values) == found
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.metadata import Resource, well_known
+from defserve.auth.metadata import ProtectedResource, well_known
 from defserve.errors import UsageError
 
 URL = "https://tools.example/mcp"
@@ -26,7 +26,7 @@ def test_the_metadata_of_an_endpoint_is_at_its_well_known_paths(path: str, place
 
 
 def test_the_document_says_who_issues_tokens() -> None:
-    assert Resource(URL, SERVERS, ("read",)).document() == {
+    assert ProtectedResource(URL, SERVERS, ("read",)).document() == {
         "resource": URL,
         "authorization_servers": ["https://login.example"],
         "bearer_methods_supported": ["header"],
@@ -35,7 +35,7 @@ def test_the_document_says_who_issues_tokens() -> None:
 
 
 def test_the_document_does_not_mention_scopes_there_are_not() -> None:
-    assert "scopes_supported" not in Resource(URL, SERVERS).document()
+    assert "scopes_supported" not in ProtectedResource(URL, SERVERS).document()
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_document_does_not_mention_scopes_there_are_not() -> None:
     ],
 )
 def test_the_metadata_url_is_on_the_resource_s_host(url: str, metadata: str) -> None:
-    resource = Resource(url, SERVERS)
+    resource = ProtectedResource(url, SERVERS)
     assert resource.metadata_url == metadata
     assert metadata.endswith(resource.paths[0])
 
@@ -79,4 +79,4 @@ def test_the_metadata_url_is_on_the_resource_s_host(url: str, metadata: str) -> 
 )
 def test_a_resource_that_clients_cannot_use_is_refused(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        Resource(**{"url": URL, "authorization_servers": SERVERS, **fields})
+        ProtectedResource(**{"url": URL, "authorization_servers": SERVERS, **fields})

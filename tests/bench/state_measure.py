@@ -22,13 +22,13 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from defserve.stores.checkpoints.contents import Content, draft
+from defserve.stores.checkpoints.contents import CheckpointContent, draft
 from defserve.stores.checkpoints.ids import RANDOM, identify
 from defserve.stores.checkpoints.patches import MAX_DEPTH
 from defserve.stores.checkpoints.store import TREE, CheckpointStore
-from defserve.stores.checkpoints.tree import Checkpoint, Record, Tree, TreeKey, successor
+from defserve.stores.checkpoints.tree import Checkpoint, CheckpointRecord, CheckpointTree, TreeKey, successor
 from defserve.stores.sqlite.store import SqliteStore
-from defserve.stores.store import Change
+from defserve.stores.store import StoreChange
 
 from .measure import Run
 from .targets import SUBJECT
@@ -42,7 +42,7 @@ DEPTHS = (10, 1_000, 100_000)
 TRIES = 32
 GROWING = 2_000
 
-Batches = list[list[Change]]
+Batches = list[list[StoreChange]]
 Row = tuple[str, str, bytes]
 
 
@@ -140,7 +140,7 @@ async def _write(path: Path, size: int, callers: int, commits: int) -> tuple[flo
         content = _content(size)
         for number in range(times):
             _edit(content, number)
-            await store.change(Change(f"caller {caller}", put={str(number): to_json(content)}))
+            await store.change(StoreChange(f"caller {caller}", put={str(number): to_json(content)}))
 
     rate = await _rate(call, callers, commits)
     await store.close()
@@ -159,14 +159,14 @@ def _record(store: SqliteStore, batches: Batches) -> None:
     lane = store._writer  # pyright: ignore[reportPrivateUsage]
     work = lane._work  # pyright: ignore[reportPrivateUsage]
 
-    def recording(changes: Sequence[Change]) -> Any:
+    def recording(changes: Sequence[StoreChange]) -> Any:
         batches.append(list(changes))
         return work(changes)
 
     lane._work = recording  # pyright: ignore[reportPrivateUsage]
 
 
-def _rows(batch: list[Change]) -> list[Row]:
+def _rows(batch: list[StoreChange]) -> list[Row]:
     return [(change.space, name, value) for change in batch for name, value in change.put.items()]
 
 
@@ -232,8 +232,8 @@ async def _grown(store: SqliteStore, key: TreeKey, depth: int) -> list[str]:
 
 async def _grow(store: SqliteStore, key: TreeKey, depth: int) -> None:
     value = _content(1_000)
-    parent: Record | None = None
-    before: Content | None = None
+    parent: CheckpointRecord | None = None
+    before: CheckpointContent | None = None
     put: dict[str, bytes] = {}
     for number in range(1, depth + 1):
         value = {**value, "title": f"Notes {number}"}
@@ -243,7 +243,7 @@ async def _grow(store: SqliteStore, key: TreeKey, depth: int) -> None:
         parent, before = successor(at, made, parent), made.content
         put[id] = parent.encode()
         if len(put) == GROWING or number == depth:
-            await store.change(Change(key.space, put={**put, TREE: Tree(id, number, number).encode()}))
+            await store.change(StoreChange(key.space, put={**put, TREE: CheckpointTree(id, number, number).encode()}))
             put = {}
 
 
@@ -253,7 +253,7 @@ async def _last(store: SqliteStore, key: TreeKey, depth: int) -> AsyncIterator[s
         if id is None:
             return
         yield id
-        id = Record.decode(id, (await store.get(key.space, [id]))[id]).checkpoint.parent
+        id = CheckpointRecord.decode(id, (await store.get(key.space, [id]))[id]).checkpoint.parent
 
 
 async def _change_one(path: Path) -> tuple[int, int]:

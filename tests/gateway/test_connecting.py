@@ -168,3 +168,9 @@ async def test_a_gateway_that_ends_tells_everyone_to_come_back():
         admin = await peer.__aenter__()
     assert (await admin.closed())[0] == 1012
     await peer.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/ws?topic=demo"])
+async def test_a_page_of_another_site_is_refused(path: str):
+    async with gateway() as running:
+        assert (await running.http("GET", path, sec_fetch_site="cross-site"))[0] == 403

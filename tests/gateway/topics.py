@@ -13,7 +13,7 @@ from websockets import ConnectionClosed
 from websockets.asyncio.client import ClientConnection, connect
 
 from defserve.gateway.config import read
-from defserve.gateway.listener import Site, listening
+from defserve.gateway.listener import GatewayEndpoint, listening
 from defserve.protocols.mcpx.envelope import PROTOCOL, new_id, now
 from defserve.runner.address import Address
 from defserve.runner.sockets import bound
@@ -84,7 +84,7 @@ def tool_call(name: str = "add", id: int = 1, **arguments: Any) -> Json:
 
 @dataclass
 class Running:
-    site: Site
+    site: GatewayEndpoint
     port: int
 
     @property

@@ -6,6 +6,8 @@ python committing.py <address> <calls> [<name>]
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import sys
 
 from defserve.stores.checkpoints.store import CheckpointStore, HeadMoved
@@ -34,6 +36,26 @@ async def main(address: str, calls: int, name: str) -> None:
         if name == "killed" and call % 10 == 9 and held.parent is not None:
             await trees.rollback(KEY, held.parent)
     await store.close()
+
+
+def committing_to(address: str, calls: int, name: str) -> subprocess.Popen[str]:
+    """Start this program."""
+    return subprocess.Popen(
+        [sys.executable, __file__, address, str(calls), name],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+async def assert_one_line(trees: CheckpointStore, outputs: list[str]) -> None:
+    """Every acknowledged commit is on the one branch there is, and in the head's content."""
+    marks = {line.split()[1] for output in outputs for line in output.splitlines()}
+    (end,) = await trees.branches(KEY)
+    head = (await trees.hold(KEY)).content()
+    assert end.depth + 1 == len(head["marks"]) == len(marks) == 120
+    assert set(head["marks"]) == marks
+    assert await trees.verify(KEY) == []
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.stores.events import Event, EventStore, Gap, Kind, MemoryEvents
+from defserve.stores.events import EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
 
 
 def after(store: EventStore, event_id: str) -> list[bytes]:
@@ -120,7 +120,7 @@ def test_a_reader_that_missed_more_messages_than_are_kept_is_told_of_the_gap():
     first, second = store.append("call", b"1"), store.append("call", b"2")
     result = store.append("call", b"result", kind="result")
     third = store.append("call", b"3")
-    with pytest.raises(Gap) as gap:
+    with pytest.raises(EventGap) as gap:
         store.after(mark)
     assert gap.value.stream == "call"
     assert gap.value.left == [(second, b"2"), (result, b"result"), (third, b"3")]
@@ -135,18 +135,18 @@ def test_messages_go_when_they_are_too_big_together():
     store.append("call", b"6")
     assert after(store, first) == [b"12345", b"6"]
     store.append("call", b"1234567")
-    with pytest.raises(Gap):
+    with pytest.raises(EventGap):
         store.after(first)
 
 
 @pytest.mark.parametrize("kind", ["result", "request"])
-def test_results_and_requests_stay_however_many_messages_pass(kind: Kind):
+def test_results_and_requests_stay_however_many_messages_pass(kind: StoredEventKind):
     store = MemoryEvents(events=3, size=100)
     mark = store.mark("call")
     store.append("call", b"kept" * 100, kind=kind)
     for n in range(50):
         store.append("call", b"%d" % n)
-    with pytest.raises(Gap) as gap:
+    with pytest.raises(EventGap) as gap:
         store.after(mark)
     assert [data for _, data in gap.value.left] == [b"kept" * 100, b"47", b"48", b"49"]
 
@@ -160,7 +160,7 @@ def test_a_finished_stream_can_still_be_read_until_newer_ones_take_its_place():
     store.finish("call 1")
     assert after(store, marks[0]) == [b"result"]
     store.finish("call 2")
-    with pytest.raises(Gap) as gap:
+    with pytest.raises(EventGap) as gap:
         store.after(marks[0])
     assert (gap.value.stream, gap.value.left) == (None, [])
     assert after(store, marks[1]) == [b"result"]
@@ -184,11 +184,11 @@ def test_a_session_over_its_bytes_loses_finished_streams_first_and_then_the_olde
     store.finish("done")
     store.append("new", b"0123456789", kind="result")
     store.append("new", b"x")
-    with pytest.raises(Gap):
+    with pytest.raises(EventGap):
         store.after(marks["done"])
     assert after(store, marks["old"]) == [b"0123456789"]
     store.append("new", b"0123456789", kind="result")
-    with pytest.raises(Gap):
+    with pytest.raises(EventGap):
         store.after(marks["old"])
     assert after(store, marks["new"]) == [b"0123456789", b"x", b"0123456789"]
 
@@ -199,7 +199,7 @@ def test_the_stream_just_appended_to_stays_though_it_is_the_oldest():
     store.append("new", b"01234", kind="result")
     store.append("old", b"0123456789", kind="result")
     assert after(store, old) == [b"0123456789"]
-    with pytest.raises(Gap):
+    with pytest.raises(EventGap):
         store.after(new)
 
 
@@ -209,7 +209,7 @@ def test_one_result_larger_than_the_session_may_hold_is_kept_while_it_is_the_new
     store.append("call", b"x" * 100, kind="result")
     assert after(store, mark) == [b"x" * 100]
     store.append("next", b"1", kind="result")
-    with pytest.raises(Gap):
+    with pytest.raises(EventGap):
         store.after(mark)
 
 
@@ -229,7 +229,7 @@ def test_a_stream_whose_events_had_to_go_starts_anew_under_other_ids():
     old = store.append("session", b"1")
     store.finish("session")
     new = store.append("session", b"2")
-    with pytest.raises(Gap):
+    with pytest.raises(EventGap):
         store.after(old)
     assert store.after(new) == ("session", [])
 
@@ -243,7 +243,7 @@ def test_nothing_is_left_once_the_session_is_over():
     mark = store.mark("call")
     store.append("call", b"result", kind="result")
     store.forget()
-    with pytest.raises(Gap) as gap:
+    with pytest.raises(EventGap) as gap:
         store.after(mark)
     assert gap.value.left == []
 
@@ -254,9 +254,9 @@ class Reader:
 
     last: str
     seen: list[bytes] = field(default_factory=list[bytes])
-    on_the_way: list[Event] | None = field(default_factory=list[Event])
+    on_the_way: list[StoredEvent] | None = field(default_factory=list[StoredEvent])
 
-    def write(self, event: Event) -> None:
+    def write(self, event: StoredEvent) -> None:
         if self.on_the_way is not None:
             self.on_the_way.append(event)
 
@@ -274,14 +274,14 @@ class Reader:
             assert found[0] == stream
             self.on_the_way = found[1]
             return False
-        except Gap as gap:
+        except EventGap as gap:
             assert gap.stream == stream
             self.on_the_way = gap.left
             return True
 
 
 STREAMS = ["one", "two"]
-KINDS: list[Kind] = ["result", "request", "message", "progress"]
+KINDS: list[StoredEventKind] = ["result", "request", "message", "progress"]
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(STREAMS),
@@ -297,14 +297,13 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200)
 @given(STEPS, st.integers(1, 8))
 def test_whatever_breaks_nothing_is_lost_unsaid_nothing_comes_twice_and_all_is_in_order(
-    steps: list[tuple[str, tuple[str, Kind | int | None]]], events: int
+    steps: list[tuple[str, tuple[str, StoredEventKind | int | None]]], events: int
 ):
     store = MemoryEvents(events=events)
     readers = {stream: Reader(store.mark(stream)) for stream in STREAMS}
-    sent: dict[str, list[tuple[Kind, bytes]]] = {stream: [] for stream in STREAMS}
+    sent: dict[str, list[tuple[StoredEventKind, bytes]]] = {stream: [] for stream in STREAMS}
     gaps = dict.fromkeys(STREAMS, False)
     for stream, (step, value) in [*steps, *((stream, ("resume", None)) for stream in STREAMS)]:
         reader = readers[stream]
@@ -332,7 +331,9 @@ def test_whatever_breaks_nothing_is_lost_unsaid_nothing_comes_twice_and_all_is_i
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=40), st.integers(1, 5), st.data())
-def test_a_gap_is_told_only_to_a_reader_that_missed_something(kinds: list[Kind], events: int, data: st.DataObject):
+def test_a_gap_is_told_only_to_a_reader_that_missed_something(
+    kinds: list[StoredEventKind], events: int, data: st.DataObject
+):
     store = MemoryEvents(events=events)
     ids = [store.mark("call")]
     for number, kind in enumerate(kinds):
@@ -346,7 +347,7 @@ def test_a_gap_is_told_only_to_a_reader_that_missed_something(kinds: list[Kind],
         assert found is not None
         assert not [n for n in lost if n >= place]
         assert [event for _, event in found[1]] == expected
-    except Gap as gap:
+    except EventGap as gap:
         assert [n for n in lost if n >= place]
         assert [event for _, event in gap.left] == expected
 
@@ -358,7 +359,7 @@ def test_a_request_that_was_released_goes_like_any_message():
     assert after(store, first) == [b"1", b"2", b"3", b"4", b"5"]
     for id in (asked[3], asked[0], asked[1], asked[1], first):
         store.release(id)
-    with pytest.raises(Gap) as gap:
+    with pytest.raises(EventGap) as gap:
         store.after(first)
     assert [data for _, data in gap.value.left] == [b"2", b"3", b"5"]
     store.release("somebody else's")

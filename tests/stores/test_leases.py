@@ -8,8 +8,8 @@ from defserve.stores import leases
 from defserve.stores.leases import Lease
 from defserve.stores.memory import MemoryStore
 from defserve.stores.store import Store, StoreBusy
-
-from .conftest import Run
+from tests.raw import until
+from tests.stores.conftest import Run
 
 
 def test_one_at_a_time_has_a_lease(store: Store, run: Run):
@@ -35,7 +35,7 @@ def test_one_at_a_time_has_a_lease(store: Store, run: Run):
 def test_who_waits_too_long_is_told_so(store: Store, run: Run):
     async def wait() -> None:
         held = Lease(store, "tree")
-        await held.acquire(1)
+        await held.acquire(10)
         other = Lease(store, "tree")
         with pytest.raises(StoreBusy):
             await other.acquire(0.02)
@@ -43,7 +43,7 @@ def test_who_waits_too_long_is_told_so(store: Store, run: Run):
         with pytest.raises(StoreBusy):
             await other.acquire(0.02)
         await held.release()
-        await other.acquire(1)
+        await other.acquire(10)
         await other.release()
 
     run(wait())
@@ -54,19 +54,22 @@ def test_a_lease_ends_with_its_holder_and_not_before(run: Run, monkeypatch: pyte
     now = 0.0
     store = MemoryStore(clock=lambda: now)
 
+    def is_renewed() -> bool:
+        return store._expires["lease:tree"] == now + leases.TTL
+
     async def wait() -> None:
         nonlocal now
         held, other = Lease(store, "tree"), Lease(store, "tree")
-        await held.acquire(1)
+        await held.acquire(10)
         for _ in range(5):
             now += leases.TTL * 0.9
-            await asyncio.sleep(0.02)  # in which it is renewed
+            await until(is_renewed)
         with pytest.raises(StoreBusy):
             await other.acquire(0.02)
         held._renewing.cancel()  # pyright: ignore
         await asyncio.sleep(0)
         now += leases.TTL * 1.1
-        await other.acquire(0.5)
+        await other.acquire(10)
         await held.release()  # which no longer holds it
         with pytest.raises(StoreBusy):
             await Lease(store, "tree").acquire(0.02)
@@ -85,12 +88,12 @@ def test_who_stops_waiting_leaves_nothing_behind(run: Run):
     store = Slow()
 
     async def stop() -> None:
-        waiting = asyncio.ensure_future(Lease(store, "tree").acquire(1))
+        waiting = asyncio.ensure_future(Lease(store, "tree").acquire(10))
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait([waiting])
         assert waiting.cancelled()
-        await Lease(store, "tree").acquire(0.1)
+        await Lease(store, "tree").acquire(10)
 
     run(stop())
 
@@ -99,12 +102,12 @@ def test_a_holder_who_could_not_release_has_it_again_at_once(run: Run):
     store = MemoryStore()
 
     async def take_again() -> None:
-        await Lease(store, "tree", b"one").acquire(0.1)  # and is never released
+        await Lease(store, "tree", b"one").acquire(10)  # and is never released
         with pytest.raises(StoreBusy):
             await Lease(store, "tree", b"other").acquire(0.02)
         again = Lease(store, "tree", b"one")
-        await again.acquire(0.1)
+        await again.acquire(10)
         await again.release()
-        await Lease(store, "tree", b"other").acquire(0.1)
+        await Lease(store, "tree", b"other").acquire(10)
 
     run(take_again())

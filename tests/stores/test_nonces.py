@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from defserve.errors import LimitExceeded
 from defserve.stores.nonces import MemoryNonces, NonceStore, StoreNonces
-from defserve.stores.store import Change, Store
+from defserve.stores.store import Store, StoreChange
 from tests.stores.conftest import Run
 
 
@@ -114,7 +114,7 @@ def test_in_a_store_an_expired_nonce_cannot_be_spent(store: Store, run: Run, ttl
 def test_a_store_that_asked_twice_is_told_of_its_own_nonce(store: Store, run: Run, monkeypatch: pytest.MonkeyPatch):
     change = store.change
 
-    async def twice(asked: Change) -> bool:
+    async def twice(asked: StoreChange) -> bool:
         await change(asked)
         return await change(asked)
 

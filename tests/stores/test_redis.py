@@ -15,11 +15,10 @@ import pytest
 from defserve.errors import UsageError
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.open import open_store
-from defserve.stores.store import Change, Store, StoreFull, StoreReadOnly, StoreUnavailable
-from tests.stores.committing import KEY, SECRET
+from defserve.stores.store import Store, StoreChange, StoreFull, StoreReadOnly, StoreUnavailable
+from tests.stores.committing import KEY, SECRET, assert_one_line, committing_to
 from tests.stores.conftest import Run
 from tests.stores.redis_server import RedisServer
-from tests.stores.test_sqlite import assert_one_line, committing_to
 
 
 @pytest.fixture
@@ -72,15 +71,20 @@ def test_nothing_acknowledged_is_lost_when_redis_is_killed(own_redis: RedisServe
 def test_a_redis_that_is_away_is_told_and_found_again(own_redis: RedisServer, run: Run):
     async def story() -> None:
         store = open_store(own_redis.address)
-        assert await store.change(Change("s", put={"a": b"1"}))
+        assert await store.change(StoreChange("s", put={"a": b"1"}))
         own_redis.kill()
-        for asked in (store.get("s", ["a"]), store.change(Change("s", put={"a": b"2"})), store.open(), store.check()):
+        for asked in (
+            store.get("s", ["a"]),
+            store.change(StoreChange("s", put={"a": b"2"})),
+            store.open(),
+            store.check(),
+        ):
             with pytest.raises(StoreUnavailable) as caught:
                 await asked
             assert str(own_redis.folder) not in caught.value.message
         own_redis.start()
         assert await store.get("s", ["a"]) == {"a": b"1"}
-        assert await store.change(Change("s", put={"a": b"2"}, expect={"a": b"1"}))
+        assert await store.change(StoreChange("s", put={"a": b"2"}, expect={"a": b"1"}))
         await store.close()
 
     run(story())
@@ -95,13 +99,13 @@ def test_a_redis_that_takes_nothing_is_told_and_survived(
 ):
     async def story() -> None:
         store: Any = open_store(own_redis.address)
-        await store.change(Change("s", put={"a": b"1"}))
+        await store.change(StoreChange("s", put={"a": b"1"}))
         await store._client.config_set(setting, value)
         with pytest.raises(problem):
-            await store.change(Change("s", put={"a": b"2"}))
+            await store.change(StoreChange("s", put={"a": b"2"}))
         assert await store.get("s", ["a"]) == {"a": b"1"}
         await store._client.config_set(setting, usual)
-        assert await store.change(Change("s", put={"a": b"2"}))
+        assert await store.change(StoreChange("s", put={"a": b"2"}))
         await store.close()
 
     run(story())
@@ -113,7 +117,7 @@ def test_a_replica_is_read_only(own_redis: RedisServer, run: Run):
         await store.open()
         await store._client.execute_command("REPLICAOF", "127.0.0.1", "1")
         with pytest.raises(StoreReadOnly):
-            await store.change(Change("s", put={"a": b"2"}))
+            await store.change(StoreChange("s", put={"a": b"2"}))
         await store.close()
 
     run(story())
@@ -128,7 +132,7 @@ def test_opening_warns_of_a_redis_that_may_forget(
 ):
     async def story() -> None:
         store: Any = open_store(own_redis.address)
-        await store._redis().config_set(setting, value)
+        await (await store._redis()).config_set(setting, value)
         with caplog.at_level(logging.WARNING, "defserve"):
             await store.open()
         await store.close()
@@ -141,7 +145,7 @@ def test_opening_warns_of_a_redis_that_may_forget(
 def test_a_space_is_forgotten_by_redis_itself(own_redis: RedisServer, run: Run):
     async def story() -> None:
         store: Any = open_store(own_redis.address)
-        await store.change(Change("n", put={"a": b"1"}, ttl=60))
+        await store.change(StoreChange("n", put={"a": b"1"}, ttl=60))
         assert 59_000 < await store._client.pttl("defserve:n") <= 60_000
         await store.close()
 
@@ -154,7 +158,7 @@ def test_one_store_may_be_used_in_one_loop_after_the_other(own_redis: RedisServe
     store = open_store(own_redis.address)
 
     async def use(value: bytes) -> dict[str, bytes]:
-        await store.change(Change("s", put={"a": value}))
+        await store.change(StoreChange("s", put={"a": value}))
         found = await store.get("s", ["a"])
         await store.close()
         return found

@@ -11,19 +11,19 @@ from defserve.errors import UsageError
 from defserve.stores.memory import MemoryStore
 from defserve.stores.open import open_store
 from defserve.stores.sqlite.store import SqliteStore
-from defserve.stores.store import Change, Store, StoreFull
+from defserve.stores.store import Store, StoreChange, StoreFull
 from tests.stores.conftest import Run
 
 
 def test_a_change_happens_wholly_or_not_at_all(store: Store, run: Run):
     async def story() -> None:
         await store.open()
-        assert await store.change(Change("s", put={"a": b"1", "b": b"\x00\xff"}, expect={"a": None}))
-        assert not await store.change(Change("s", put={"c": b"3"}, drop=["b"], expect={"a": b"1", "b": b"other"}))
-        assert not await store.change(Change("s", put={"c": b"3"}, expect={"a": None}))
-        assert not await store.change(Change("s", put={"c": b"3"}, expect={"z": b""}))
+        assert await store.change(StoreChange("s", put={"a": b"1", "b": b"\x00\xff"}, expect={"a": None}))
+        assert not await store.change(StoreChange("s", put={"c": b"3"}, drop=["b"], expect={"a": b"1", "b": b"other"}))
+        assert not await store.change(StoreChange("s", put={"c": b"3"}, expect={"a": None}))
+        assert not await store.change(StoreChange("s", put={"c": b"3"}, expect={"z": b""}))
         assert await store.get("s", ["a", "b", "c"]) == {"a": b"1", "b": b"\x00\xff"}
-        assert await store.change(Change("s", put={"c": b""}, drop=["b", "z"], expect={"a": b"1", "z": None}))
+        assert await store.change(StoreChange("s", put={"c": b""}, drop=["b", "z"], expect={"a": b"1", "z": None}))
         assert {entry async for entry in store.scan("s")} == {("a", b"1"), ("c", b"")}
         assert await store.get("other", ["a"]) == await store.get("s", []) == {}
         assert await store.check() == []
@@ -34,8 +34,8 @@ def test_a_change_happens_wholly_or_not_at_all(store: Store, run: Run):
 def test_spaces_are_found_by_how_they_begin_while_they_hold_anything(store: Store, run: Run):
     async def story() -> None:
         for space in ("p:*", "p:[a]", "p:é", "q:1", "p"):
-            await store.change(Change(space, put={"a": b""}))
-        await store.change(Change("p:é", drop=["a"]))
+            await store.change(StoreChange(space, put={"a": b""}))
+        await store.change(StoreChange("p:é", drop=["a"]))
         assert {space async for space in store.spaces("p:")} == {"p:*", "p:[a]"}
         assert {space async for space in store.spaces("p:*")} == {"p:*"}
 
@@ -45,7 +45,7 @@ def test_spaces_are_found_by_how_they_begin_while_they_hold_anything(store: Stor
 def test_everything_is_scanned_however_much_it_is(store: Store, run: Run):
     async def story() -> None:
         entries = {f"n{n}": str(n).encode() for n in range(1_000)}
-        await store.change(Change("s", put=entries))
+        await store.change(StoreChange("s", put=entries))
         assert {name: value async for name, value in store.scan("s")} == entries
         assert await store.get("s", list(entries)) == entries
 
@@ -54,7 +54,7 @@ def test_everything_is_scanned_however_much_it_is(store: Store, run: Run):
 
 def test_of_many_who_expect_the_same_one_succeeds(store: Store, run: Run):
     async def story() -> None:
-        nonce = Change("nonce:1", put={"spent": b""}, expect={"spent": None}, ttl=60)
+        nonce = StoreChange("nonce:1", put={"spent": b""}, expect={"spent": None}, ttl=60)
         done = await asyncio.gather(*(store.change(nonce) for _ in range(100)))
         assert sorted(done) == [False] * 99 + [True]
 
@@ -69,17 +69,17 @@ def test_a_space_is_forgotten_when_its_time_is_over(kind: str, run: Run, tmp_pat
         made = {"memory": lambda: MemoryStore(clock=lambda: now[0])}
         made["sqlite"] = lambda: SqliteStore(tmp_path / "s.db", clock=lambda: now[0])  # type: ignore[assignment]
         store = made[kind]()
-        await store.change(Change("e", put={"1": b""}, ttl=10))
+        await store.change(StoreChange("e", put={"1": b""}, ttl=10))
         now[0] += 9
-        await store.change(Change("e", put={"2": b""}, ttl=10))
+        await store.change(StoreChange("e", put={"2": b""}, ttl=10))
         now[0] += 9
         assert {name async for name, _ in store.scan("e")} == {"1", "2"}
         now[0] += 1
         assert await store.get("e", ["1", "2"]) == {}
         assert [space async for space in store.spaces("")] == []
-        assert await store.change(Change("e", put={"1": b"new"}, expect={"1": None}, ttl=10))
+        assert await store.change(StoreChange("e", put={"1": b"new"}, expect={"1": None}, ttl=10))
         now[0] += 100
-        await store.change(Change("x", put={"1": b""}))
+        await store.change(StoreChange("x", put={"1": b""}))
         assert [space async for space in store.spaces("")] == ["x"]
         await store.close()
 
@@ -89,11 +89,11 @@ def test_a_space_is_forgotten_when_its_time_is_over(kind: str, run: Run, tmp_pat
 def test_a_full_memory_store_refuses_and_recovers(run: Run):
     async def story() -> None:
         store = MemoryStore(limit=1_000)
-        await store.change(Change("s", put={"a": b"x" * 900}))
+        await store.change(StoreChange("s", put={"a": b"x" * 900}))
         with pytest.raises(StoreFull):
-            await store.change(Change("t", put={"b": b"x" * 200}))
-        assert await store.change(Change("s", put={"a": b"x" * 10}))
-        assert await store.change(Change("t", put={"b": b"x" * 200}))
+            await store.change(StoreChange("t", put={"b": b"x" * 200}))
+        assert await store.change(StoreChange("s", put={"a": b"x" * 10}))
+        assert await store.change(StoreChange("t", put={"b": b"x" * 200}))
 
     run(story())
 

@@ -1,6 +1,10 @@
-"""Who may call, and how often. Pure: headers and tokens in, principals and challenges out.
+"""Who may call, and how often: headers and tokens in, principals and challenges out.
 
-Names are looked up when they are first used: a server without `auth` loads none of this.
+A token that is not good means nobody, never an error. No identity comes from anything but a verified token, the
+transport, or the network address. The names here are loaded when they are first used: a server without `auth` loads
+none of this.
+
+May import: `stores.files`, `stores.formats`, `stores.open`, `stores.store`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""API keys: random, shown once, kept as a keyed hash, with what their holder may do, how often and for how long."""
+"""API keys: random, shown once and stored as a keyed hash, with the permissions, rates and expiry of their holder."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from typing import Any, Final, NamedTuple, Protocol
 from defserve.auth.permissions import KeyHolder, scopes_of
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.errors import DefserveError, UsageError
-from defserve.stores.secret_files import config_file, make_secret, read_secret
-from defserve.stores.store import Change
+from defserve.stores.files import config_file, stored_secret
+from defserve.stores.store import StoreChange, StoreCorrupt
 
 log = logging.getLogger("defserve.auth")
 
 SPACE: Final = "keys"
 VARIABLE: Final = "DEFSERVE_KEYS_PEPPER"
 PEPPER: Final = "the pepper of API keys"
-# How exactly `last_used` is kept: a busy key must not write at every call.
+# How exact `last_used` is, in seconds: a busy key must not write at every call.
 TOUCH: Final = 60.0
 
-_TOKEN: Final = re.compile(r"([0-9a-f]{16})\.[A-Za-z0-9_-]{43}")
+_ID: Final = re.compile(r"[0-9a-f]{16}")
+_TOKEN: Final = re.compile(rf"({_ID.pattern})\.[A-Za-z0-9_-]{{43}}")
 _STORE: Final = re.compile(r"(?:memory|sqlite|rediss?|redis\+unix):")
 
 
 class KeyStore(Protocol):
-    """What keys need of a store; every `Store` has it."""
+    """The part of a store that keys need. Every `Store` has it."""
 
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]: ...
-    async def change(self, change: Change) -> bool: ...
+    async def change(self, change: StoreChange) -> bool: ...
     def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is kept of a key. Times are seconds since 1970; `hash` is HMAC-SHA-256 of the whole key, in hex."""
+    """The stored form of a key. Times are seconds since 1970; `hash` is the HMAC-SHA-256 of the whole key, in hex."""
 
     id: str
     principal: str
@@ -60,7 +61,7 @@ class ApiKey:
 
 
 class NewKey(NamedTuple):
-    """A key that was just made. `token` is shown now and never again."""
+    """A new key. `token` is shown now and never again."""
 
     token: str
     key: ApiKey
@@ -69,9 +70,9 @@ class NewKey(NamedTuple):
 class ApiKeys:
     """Verifies keys, and makes, lists and revokes them.
 
-    `store` is the path of a file (made with 0600), the address of a store (`sqlite:///keys.db`), or a store. The
+    `store` is the path of a file (created with 0600), the address of a store (`sqlite:///keys.db`), or a store. The
     pepper is `pepper`, else the variable DEFSERVE_KEYS_PEPPER, else `defserve/keys.pepper` in the user's settings,
-    which the first key makes. Whoever has the store but not the pepper can neither use nor guess a key.
+    which is created with the first key. Whoever has the store but not the pepper can neither use nor guess a key.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class ApiKeys:
             raise UsageError("the pepper of API keys is too short", fix="give 16 bytes or more of random text")
 
     async def verify(self, token: str) -> Principal | None:
-        """The holder of a key; None for one that is unknown, revoked or expired."""
+        """The holder of a key; None if it is unknown, revoked or expired."""
         form = _TOKEN.fullmatch(token)
         if form is None:
             return None
@@ -98,7 +99,7 @@ class ApiKeys:
                 return None
             await self._touch(key)
         except DefserveError as error:
-            # Nobody gets in while nobody can be checked.
+            # Nobody gets in while keys cannot be checked.
             log.error("API keys cannot be checked: %s", error)
             return None
         scopes = scopes_of(key.permissions) | frozenset(key.scopes)
@@ -116,7 +117,7 @@ class ApiKeys:
         per_minute: int | None = None,
         per_hour: int | None = None,
     ) -> NewKey:
-        """A new key for somebody; several keys may be of the same. Raises UsageError for what cannot be kept."""
+        """A new key for a principal, which may have several. Raises UsageError for settings that are not valid."""
         given = tuple(permissions)
         scopes_of(given)
         Principal(principal)
@@ -137,28 +138,29 @@ class ApiKeys:
             per_minute=per_minute,
             per_hour=per_hour,
         )
-        await self._store.change(Change(SPACE, {id: _packed(key)}))
+        await self._store.change(StoreChange(SPACE, {id: _packed(key)}))
         return NewKey(token, key)
 
     async def keys(self) -> list[ApiKey]:
         """All keys, the oldest first."""
-        found = [_unpacked(value) async for _, value in self._store.scan(SPACE)]
+        # In a server's store the secret of its checkpoints lies in the same space.
+        found = [_unpacked(value) async for id, value in self._store.scan(SPACE) if _ID.fullmatch(id)]
         return sorted(found, key=lambda key: key.created_at)
 
     async def revoke(self, id: str) -> bool:
-        """Forget a key, so that it is good for nothing from now on; whether there was one."""
+        """Delete a key, so that it is no longer accepted. Returns whether there was one."""
         if await self._find(id) is None:
             return False
-        return await self._store.change(Change(SPACE, drop=(id,)))
+        return await self._store.change(StoreChange(SPACE, drop=(id,)))
 
     async def close(self) -> None:
-        """Let go of a store that was opened here."""
+        """Close a store that was opened here."""
         close = getattr(self._store, "close", None)
         if self._owns and close is not None:
             await close()
 
     async def _find(self, id: str) -> ApiKey | None:
-        found = (await self._store.get(SPACE, (id,))).get(id)
+        found = (await self._store.get(SPACE, (id,))).get(id) if _ID.fullmatch(id) else None
         return None if found is None else _unpacked(found)
 
     async def _touch(self, key: ApiKey) -> None:
@@ -167,14 +169,15 @@ class ApiKeys:
             return
         try:
             before, after = _packed(key), _packed(replace(key, last_used=now))
-            # Expected as it was: a key that is revoked at this moment must not come back.
-            await self._store.change(Change(SPACE, {key.id: after}, expect={key.id: before}))
+            # Only if it is unchanged: a key that is revoked at this moment must not come back.
+            await self._store.change(StoreChange(SPACE, {key.id: after}, expect={key.id: before}))
         except DefserveError as error:
             log.warning("the use of API key %s could not be noted: %s", key.id, error)
 
     def _hash(self, token: str, *, make: bool = False) -> str:
         if self._pepper is None:
-            self._pepper = _pepper(make)
+            text = os.environ.get(VARIABLE, "").strip().encode()
+            self._pepper = text or stored_secret(config_file("keys.pepper"), PEPPER, make=make, fix=f"set {VARIABLE}")
         return hmac.new(self._pepper, token.encode(), hashlib.sha256).hexdigest()
 
 
@@ -190,28 +193,15 @@ def _opened(store: str | os.PathLike[str] | KeyStore) -> KeyStore:
     return store
 
 
-def _pepper(make: bool) -> bytes:
-    if text := os.environ.get(VARIABLE):
-        return text.strip().encode()
-    path = config_file("keys.pepper")
-    try:
-        return read_secret(path, PEPPER)
-    except FileNotFoundError:
-        if not make:
-            raise UsageError(f"there is no pepper for API keys: {path} does not exist", fix=f"set {VARIABLE}") from None
-    except OSError as error:
-        raise UsageError(f"{PEPPER} {path} cannot be read: {error.strerror}") from None
-    try:
-        return make_secret(path, PEPPER)
-    except OSError as error:
-        raise UsageError(f"{PEPPER} {path} cannot be made: {error.strerror}", fix=f"set {VARIABLE}") from None
-
-
 def _packed(key: ApiKey) -> bytes:
     return json.dumps(asdict(key), sort_keys=True).encode()
 
 
 def _unpacked(value: bytes) -> ApiKey:
-    kept: dict[str, Any] = json.loads(value)
-    lists: dict[str, Any] = {name: tuple(kept[name]) for name in ("permissions", "scopes")}
-    return ApiKey(**{**kept, **lists})
+    """Raises StoreCorrupt."""
+    try:
+        kept: dict[str, Any] = json.loads(value)
+        lists: dict[str, Any] = {name: tuple(kept[name]) for name in ("permissions", "scopes")}
+        return ApiKey(**{**kept, **lists})
+    except (ValueError, TypeError, KeyError):
+        raise StoreCorrupt("an API key in the store cannot be read") from None

@@ -1,4 +1,4 @@
-"""Bearer tokens on HTTP (RFC 6750): read from the Authorization header alone, and asked for by WWW-Authenticate."""
+"""Bearer tokens on HTTP (RFC 6750): read from the Authorization header only, and asked for with WWW-Authenticate."""
 
 from __future__ import annotations
 
@@ -9,37 +9,42 @@ from typing import Final, Literal
 
 LONGEST_TOKEN = 16 * 1024
 
-# RFC 6750 §2.1: b64token. No header can carry another token, so no verifier need look at one.
+# RFC 6750 §2.1: b64token. A header can carry no other token, so no verifier need look at one.
 _B64TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
-Error = Literal["invalid_request", "invalid_token", "insufficient_scope"]
+BearerError = Literal["invalid_request", "invalid_token", "insufficient_scope"]
 
-# RFC 6750 §3.1; a caller without a token is told how to get one and nothing more.
-STATUS: dict[Error | None, int] = {None: 401, "invalid_request": 400, "invalid_token": 401, "insufficient_scope": 403}
+# RFC 6750 §3.1. A caller without a token is told how to get one, and nothing more.
+STATUS: dict[BearerError | None, int] = {
+    None: 401,
+    "invalid_request": 400,
+    "invalid_token": 401,
+    "insufficient_scope": 403,
+}
 
 
-class Malformed(Enum):
-    """A bearer token was meant, and no token can be read. Answer 400 `invalid_request`."""
+class MalformedToken(Enum):
+    """The header is meant to carry a bearer token, but none can be read. Answer 400 `invalid_request`."""
 
     MALFORMED = "malformed"
 
 
-MALFORMED: Final = Malformed.MALFORMED
+MALFORMED: Final = MalformedToken.MALFORMED
 
 
 def is_token(text: str) -> bool:
-    """Whether a header could carry this as its token, and a verifier should look at it."""
+    """Whether a header could carry this token, so that a verifier should look at it."""
     return len(text) <= LONGEST_TOKEN and _B64TOKEN.fullmatch(text) is not None
 
 
-def bearer(authorization: Iterable[bytes]) -> str | Malformed | None:
+def bearer(authorization: Iterable[bytes]) -> str | MalformedToken | None:
     """The token in the values of a request's Authorization headers.
 
-    None when there is none, or another scheme's credentials, which are as good as none here.
+    None if there is none, or if the credentials are of another scheme, which counts as none here.
     """
     values = list(authorization)
     if len(values) > 1:
-        # Which of two a proxy checked cannot be known.
+        # Nobody knows which of the two a proxy has checked.
         return MALFORMED
     scheme, _, rest = values[0].decode("latin-1").strip(" \t").partition(" ") if values else ("", "", "")
     if scheme.lower() != "bearer":
@@ -49,11 +54,11 @@ def bearer(authorization: Iterable[bytes]) -> str | Malformed | None:
 
 
 def challenge(
-    error: Error | None = None, *, description: str = "", scopes: Iterable[str] = (), metadata_url: str = ""
+    error: BearerError | None = None, *, description: str = "", scopes: Iterable[str] = (), metadata_url: str = ""
 ) -> str:
     """The value of WWW-Authenticate. `STATUS[error]` is the status it goes with.
 
-    `scopes` are all that the operation needs, not only the missing ones: a client asks for what it is told.
+    `scopes` are all that the operation needs, not only the missing ones: a client asks for exactly these.
     """
     fields = {
         "error": error or "",

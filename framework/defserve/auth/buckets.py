@@ -1,4 +1,4 @@
-"""Rates as token buckets: each key may burst, then keeps to its pace. The table is bounded and the clock is given."""
+"""Rates as token buckets: each key may burst, then keeps to its rate. The table is bounded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from defserve.errors import UsageError
 
-# Waiting as long as one was told must be enough, whatever the last bits of the floats say.
+# Waiting as long as one was told must be enough, despite rounding errors.
 _SLACK = 1e-6
 
 
@@ -34,9 +34,9 @@ FAILED_AUTH = Rate(per_second=10 / 60, burst=10)
 
 
 class Buckets:
-    """One bucket a key, say (principal, tool). A full bucket is the same as none, so only others are kept.
+    """One bucket per key, such as (principal, tool). A full bucket is the same as none, so only the others are kept.
 
-    Past `capacity` the fullest are forgotten first: they are the ones that lose the least by starting anew.
+    Beyond `capacity` the fullest are dropped first: they change the least by starting again.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class Buckets:
             raise UsageError(f"Buckets(capacity={capacity}) can hold nothing", fix="give a positive number")
         self.rate, self.capacity = rate or Rate(), capacity
         self._clock = clock
-        # When each bucket will be full again: the whole of its state, as in the generic cell rate algorithm.
+        # When each bucket will be full again. That is its whole state, as in the generic cell rate algorithm.
         self._full_at: dict[Hashable, float] = {}
 
     def __len__(self) -> int:
         return len(self._full_at)
 
     def take(self, key: Hashable, rate: Rate | None = None) -> float:
-        """Take one token: 0 when there was one, else the seconds until there will be, and nothing is taken.
+        """Take one token. Returns 0 if there was one, else the seconds until there will be one, and takes nothing.
 
-        A key keeps to one rate: `rate`, if given, is to be given each time.
+        A key has one rate: if you give `rate`, give it each time.
         """
         rate = rate or self.rate
         now = self._clock()
@@ -68,12 +68,12 @@ class Buckets:
         return 0.0
 
     def peek(self, key: Hashable, rate: Rate | None = None) -> float:
-        """What `take` would answer, taking nothing."""
+        """What `take` would return, without taking."""
         now = self._clock()
         return _wait(rate or self.rate, self._full_at.get(key, now) - now)
 
     def _make_room(self, now: float) -> None:
-        # A sixteenth at a time, so that a table under attack is not searched at every call.
+        # One sixteenth at a time, so that a table under attack is not searched at every call.
         self._full_at = {key: full_at for key, full_at in self._full_at.items() if full_at > now}
         surplus = len(self._full_at) - self.capacity * 15 // 16
         if surplus > 0:
@@ -82,6 +82,6 @@ class Buckets:
 
 
 def _wait(rate: Rate, until_full: float) -> float:
-    """Seconds until a bucket that needs `until_full` more to be full holds one token."""
+    """Seconds until a bucket that will be full in `until_full` seconds holds one token."""
     wait = until_full - (rate.burst - 1) / rate.per_second
     return wait if wait > _SLACK else 0.0

@@ -1,4 +1,4 @@
-"""The keys an issuer publishes (RFC 7517), fetched when needed and never as often as a stranger's tokens might ask."""
+"""The keys that an issuer publishes (RFC 7517). Fetched when needed; strangers cannot cause many fetches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from defserve.auth.keys import Key, key_of_jwk
+from defserve.auth.keys import VerificationKey, key_of_jwk
 from defserve.auth.urls import checked_url
 from defserve.wire.jsonvalue import is_array, is_object
 
@@ -19,20 +19,20 @@ Fetch = Callable[[str], Awaitable[bytes]]
 LARGEST = 256 * 1024
 MOST_KEYS = 64
 TIMEOUT = 5.0
-# Between fetches: while keys are held, a token with an unknown key id may cause one a minute.
+# Between fetches: while there are keys, a token with an unknown key id may cause one a minute.
 PAUSE = 60.0
 RETRY = 5.0
-# How long past their time keys serve while their issuer does not answer.
+# How long keys are used beyond their time if their issuer does not answer.
 GRACE = 3600.0
 
 log = logging.getLogger("defserve.auth")
 
 
-class Published(NamedTuple):
+class PublishedKey(NamedTuple):
     """One key of the set, under its id."""
 
     kid: str | None
-    key: Key
+    key: VerificationKey
 
 
 class KeySet:
@@ -53,12 +53,12 @@ class KeySet:
         checked_url(url, "jwks_url", query=True)
         self.url, self.ttl = url, ttl
         self._algorithms, self._fetch, self._clock = algorithms, fetch or download, clock
-        self._keys: list[Published] = []
+        self._keys: list[PublishedKey] = []
         self._fetched = self._tried = -math.inf
         self._loading: asyncio.Task[None] | None = None
 
-    async def find(self, kid: str | None, algorithm: str) -> Key | None:
-        """The key of that id, for that algorithm. Without an id, the only one there is for it."""
+    async def find(self, kid: str | None, algorithm: str) -> VerificationKey | None:
+        """The key of that id, for that algorithm. Without an id: the only key for the algorithm."""
         if self._age() >= self.ttl:
             await self._refresh()
         found = self._pick(kid, algorithm)
@@ -70,7 +70,7 @@ class KeySet:
     def _age(self) -> float:
         return self._clock() - self._fetched
 
-    def _pick(self, kid: str | None, algorithm: str) -> Key | None:
+    def _pick(self, kid: str | None, algorithm: str) -> VerificationKey | None:
         if self._age() >= self.ttl + GRACE:
             return None
         fitting = [entry for entry in self._keys if algorithm in entry.key.algorithms]
@@ -79,12 +79,12 @@ class KeySet:
         return next((entry.key for entry in fitting if entry.kid == kid), None)
 
     async def _refresh(self) -> None:
-        """Fetch the set, unless that was just done. Those who come meanwhile wait for the same fetch."""
+        """Fetch the set, unless that was just done. Callers that come meanwhile wait for the same fetch."""
         if self._loading is None:
             if self._clock() - self._tried < (PAUSE if self._keys else RETRY):
                 return
             self._loading = asyncio.create_task(self._load())
-        # A caller who hangs up must not use up the minute's fetch, nor fail those who wait for it too.
+        # A caller that hangs up must not cancel the fetch for the others, nor use up the fetch of this minute.
         await asyncio.shield(self._loading)
 
     async def _load(self) -> None:
@@ -99,8 +99,8 @@ class KeySet:
             self._tried, self._loading = self._clock(), None
 
 
-def parsed(document: bytes, algorithms: frozenset[str]) -> list[Published]:
-    """The usable keys of a key set document. Raises ValueError when it has none, or is not one."""
+def parsed(document: bytes, algorithms: frozenset[str]) -> list[PublishedKey]:
+    """The usable keys of a key set. Raises ValueError if it has none, or is not a key set."""
     if len(document) > LARGEST:
         raise ValueError(f"the key set is larger than {LARGEST} bytes")
     decoded: Any = json.loads(document)
@@ -108,7 +108,7 @@ def parsed(document: bytes, algorithms: frozenset[str]) -> list[Published]:
     if not is_array(members) or len(members) > MOST_KEYS:
         raise ValueError(f"not a key set of at most {MOST_KEYS} keys")
     found = [
-        Published(kid if isinstance(kid := member.get("kid"), str) else None, key)
+        PublishedKey(kid if isinstance(kid := member.get("kid"), str) else None, key)
         for member in members
         if is_object(member) and (key := key_of_jwk(member, algorithms)) is not None
     ]
@@ -118,10 +118,10 @@ def parsed(document: bytes, algorithms: frozenset[str]) -> list[Published]:
 
 
 async def download(url: str) -> bytes:
-    """GET a small document: no redirects, and neither larger nor slower than this module allows."""
+    """GET a small document: no redirects, and bounded in size and time."""
     import anyio.to_thread
 
-    # Unlike asyncio's, these threads do not hold up the end of the program.
+    # Unlike asyncio's threads, these do not delay the end of the program.
     return await anyio.to_thread.run_sync(_read, url, abandon_on_cancel=True)
 
 
@@ -130,12 +130,12 @@ def _read(url: str) -> bytes:
     from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
     class NoRedirects(HTTPRedirectHandler):
-        """The address was checked; where it points to was not."""
+        """Only the address itself was checked, not where it redirects to."""
 
         def redirect_request(self, *args: Any, **kwargs: Any) -> None:
             return None
 
-    # http is for this machine alone, so no proxy may carry it off.
+    # http is for this machine only, so no proxy may carry it elsewhere.
     direct = [ProxyHandler({})] if url.startswith("http:") else []
     opener = build_opener(NoRedirects, *direct)
     deadline = time.monotonic() + TIMEOUT

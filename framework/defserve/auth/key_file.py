@@ -1,4 +1,7 @@
-"""API keys in a JSON file that its user alone can read: replaced as a whole, by one process at a time."""
+"""API keys in a JSON file that its user alone can read. One process at a time replaces it as a whole.
+
+`{"format": {"version": 1}, "keys": {"<id>": {…}}}`. What 0.1.0 wrote has no `format` and is otherwise the same.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from defserve.errors import UsageError
-from defserve.stores.private_files import open_locked, replace
-from defserve.stores.store import Change, StoreBusy, StoreCorrupt, StoreUnavailable
+from defserve.stores.files import open_locked, read_private, replace
+from defserve.stores.formats import newer_format
+from defserve.stores.store import StoreBusy, StoreChange, StoreCorrupt, StoreUnavailable
 from defserve.wire.jsonvalue import is_object
 
+FORMAT: Final = 1
 PATIENCE: Final = 2.0
 STEP: Final = 0.01
 
@@ -22,7 +27,7 @@ T = TypeVar("T")
 
 
 class KeyFile:
-    """As much of a `Store` as keys need: one space, named in the file."""
+    """The part of a `Store` that keys need."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -37,12 +42,12 @@ class KeyFile:
         for name, value in self._held().get(space, {}).items():
             yield name, _packed(value)
 
-    async def change(self, change: Change) -> bool:
+    async def change(self, change: StoreChange) -> bool:
         from anyio.to_thread import run_sync
 
         return await run_sync(self._change, change)
 
-    def _change(self, change: Change) -> bool:
+    def _change(self, change: StoreChange) -> bool:
         with self._alone():
             held = self._read()
             space = dict(held.get(change.space, {}))
@@ -52,17 +57,18 @@ class KeyFile:
             space.update({name: json.loads(value) for name, value in change.put.items()})
             for name in change.drop:
                 space.pop(name, None)
-            text = json.dumps({**held, change.space: space}, indent=2) + "\n"
+            mark = {"version": FORMAT}
+            text = json.dumps({**held, "format": mark, change.space: space}, indent=2) + "\n"
             self._guarded(lambda: replace(self.path, text.encode()))
             return True
 
     @contextmanager
     def _alone(self) -> Generator[None]:
-        """The file is ours to change; others wait for a moment, and then give up."""
+        """Hold the lock. Others wait for it for a moment, and then give up."""
         lock, until = self.path.with_name(f"{self.path.name}.lock"), time.monotonic() + PATIENCE
         while True:
             try:
-                file = open_locked(lock, "the lock of the keys,")
+                file = open_locked(lock, "the lock of the API keys,")
                 break
             except UsageError as error:
                 if not lock.exists():
@@ -76,7 +82,7 @@ class KeyFile:
             os.close(file)
 
     def _held(self) -> dict[str, dict[str, Any]]:
-        """What the file holds, read again only when it was replaced."""
+        """The content of the file, read again only after it was replaced."""
         try:
             status = self._guarded(self.path.stat)
         except FileNotFoundError:
@@ -88,7 +94,7 @@ class KeyFile:
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
-            data = self._guarded(self._bytes)
+            data = self._guarded(lambda: read_private(self.path, "the file of API keys"))
         except FileNotFoundError:
             return {}
         try:
@@ -96,14 +102,11 @@ class KeyFile:
         except ValueError:
             held = None
         if not is_object(held) or not all(map(is_object, held.values())):
-            raise StoreCorrupt(f"the keys {self.path} are not JSON any more")
+            raise StoreCorrupt(f"the file of API keys {self.path} is damaged: it is not the JSON that was written")
+        version = held.get("format", {}).get("version", FORMAT)
+        if not isinstance(version, int) or version > FORMAT:
+            raise StoreUnavailable(newer_format(f"the file of API keys {self.path}", version, FORMAT))
         return held
-
-    def _bytes(self) -> bytes:
-        with self.path.open("rb") as file:
-            if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
-                raise UsageError(f"the keys {self.path} can be read by others", fix=f"chmod 600 {self.path}")
-            return file.read()
 
     def _guarded(self, work: Callable[[], T]) -> T:
         try:
@@ -111,7 +114,7 @@ class KeyFile:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise StoreUnavailable(f"the keys {self.path} cannot be used: {error.strerror}") from None
+            raise StoreUnavailable(f"the file of API keys {self.path} cannot be used: {error.strerror}") from None
 
 
 def _packed(value: Any) -> bytes:

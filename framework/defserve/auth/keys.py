@@ -1,4 +1,4 @@
-"""Keys that check signatures, each bound to the algorithms it fits, so that no token can choose how its key is read."""
+"""Keys that verify signatures. Each is bound to its algorithms, so that no token can choose how its key is read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SYMMETRIC: dict[str, int] = {"HS256": 32, "HS384": 48, "HS512": 64}
 _CURVES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
 
 
-class Key(NamedTuple):
+class VerificationKey(NamedTuple):
     """A public key or a shared secret, and the algorithms it may be used with."""
 
     material: Any
@@ -42,24 +42,24 @@ class Key(NamedTuple):
 
 
 class KeySource(Protocol):
-    """Where the key of a token is found: given by the author, or published by the issuer."""
+    """Finds the key for a token: given by the author, or published by the issuer."""
 
-    async def find(self, kid: str | None, algorithm: str) -> Key | None:
-        """The key a token with this header may be checked with, if there is one."""
+    async def find(self, kid: str | None, algorithm: str) -> VerificationKey | None:
+        """The key to verify a token with this header, if there is one."""
         ...
 
 
 class FixedKey(NamedTuple):
-    """The only key there is, whatever id a token gives it."""
+    """The only key, whatever id a token names."""
 
-    key: Key
+    key: VerificationKey
 
-    async def find(self, kid: str | None, algorithm: str) -> Key | None:
+    async def find(self, kid: str | None, algorithm: str) -> VerificationKey | None:
         return self.key if algorithm in self.key.algorithms else None
 
 
 def checked_algorithms(algorithms: str | Iterable[str]) -> frozenset[str]:
-    """An allow-list of one kind: signatures, or shared secrets. Raises UsageError for any other."""
+    """An allow-list of one kind: signatures, or shared secrets. Raises UsageError if it is not."""
     allowed = frozenset([algorithms] if isinstance(algorithms, str) else algorithms)
     if unknown := sorted(allowed - ASYMMETRIC.keys() - SYMMETRIC.keys()):
         raise UsageError(
@@ -76,10 +76,10 @@ def checked_algorithms(algorithms: str | Iterable[str]) -> frozenset[str]:
     return allowed
 
 
-def fixed_key(key: str | bytes, algorithms: frozenset[str]) -> Key:
-    """The key an author gave: a PEM public key or certificate, or a shared secret. Raises UsageError if it is unfit."""
+def fixed_key(key: str | bytes, algorithms: frozenset[str]) -> VerificationKey:
+    """The author's key: a PEM public key or certificate, or a shared secret. Raises UsageError if it is unfit."""
     raw = key.encode() if isinstance(key, str) else key
-    # A secret never looks like this; a public key used as a secret does, and everybody knows it.
+    # A secret never looks like this. A public key used as a secret does, and everybody knows it.
     public = b"-----BEGIN" in raw or raw.startswith(b"ssh-")
     if algorithms & SYMMETRIC.keys():
         return _secret(raw, algorithms, public)
@@ -95,10 +95,10 @@ def fixed_key(key: str | bytes, algorithms: frozenset[str]) -> Key:
             f"the key of JWT(key=…) fits none of {', '.join(sorted(algorithms))}",
             fix=f"it must be RSA of {SMALLEST_RSA} bits or more, P-256, P-384, P-521 or Ed25519, as the algorithms say",
         )
-    return Key(material, fits)
+    return VerificationKey(material, fits)
 
 
-def _secret(raw: bytes, algorithms: frozenset[str], public: bool) -> Key:
+def _secret(raw: bytes, algorithms: frozenset[str], public: bool) -> VerificationKey:
     if public:
         raise UsageError("JWT(key=…) is a PEM key, but the algorithms want a secret", fix='algorithms=("RS256",)')
     least = max(SYMMETRIC[name] for name in algorithms)
@@ -107,7 +107,7 @@ def _secret(raw: bytes, algorithms: frozenset[str], public: bool) -> Key:
             f"the secret of JWT(key=…) is {len(raw)} bytes long; {', '.join(sorted(algorithms))} need {least}",
             fix=f"make one: python -c 'import secrets; print(secrets.token_urlsafe({least}))'",
         )
-    return Key(raw, algorithms)
+    return VerificationKey(raw, algorithms)
 
 
 def _loaded(raw: bytes) -> PublicKeyTypes:
@@ -123,7 +123,7 @@ def _loaded(raw: bytes) -> PublicKeyTypes:
 
 
 def fitting(material: PublicKeyTypes) -> frozenset[str]:
-    """The algorithms a public key may be used with; none for a weak, foreign or private one."""
+    """The algorithms of a public key; none for a key that is weak, of another type, or private."""
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -140,21 +140,21 @@ def fitting(material: PublicKeyTypes) -> frozenset[str]:
     return frozenset(name for name, wanted in ASYMMETRIC.items() if wanted == needs)
 
 
-def key_of_jwk(jwk: Mapping[str, Any], algorithms: frozenset[str]) -> Key | None:
-    """A member of a key set, or None for one that is not for checking signatures with these algorithms."""
+def key_of_jwk(jwk: Mapping[str, Any], algorithms: frozenset[str]) -> VerificationKey | None:
+    """A member of a key set; None if it is not for verifying signatures with these algorithms."""
     from jwt import PyJWK
 
-    # A key set is public: a secret in it is somebody's mistake, and never ours to use.
+    # A key set is public: a secret in it is a mistake, and must not be used.
     if jwk.get("kty") not in ("RSA", "EC", "OKP"):
         return None
     if jwk.get("use", "sig") != "sig" or "verify" not in as_list(jwk.get("key_ops", "verify")):
         return None
     try:
-        # The type alone says how to read the key; what it may be used for is judged below.
+        # The type says how to read the key. What it may be used for is checked below.
         material = PyJWK({name: value for name, value in jwk.items() if name != "alg"}).key
     except Exception:
         return None
     fits = fitting(material) & algorithms
     if "alg" in jwk:
         fits &= {str(jwk["alg"])}
-    return Key(material, fits) if fits else None
+    return VerificationKey(material, fits) if fits else None

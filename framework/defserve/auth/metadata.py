@@ -1,4 +1,4 @@
-"""Protected resource metadata (RFC 9728): which authorization servers a client may get its token from."""
+"""Protected resource metadata (RFC 9728): which authorization servers issue tokens for this server."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
 
 def well_known(path: str) -> tuple[str, ...]:
-    """Where the metadata of an endpoint at `path` is served: §3.1's place, then the root, where clients look next."""
+    """The paths of the metadata for an endpoint at `path`: that of §3.1, then the root, where clients look next."""
     below = path.rstrip("/")
     return (f"{WELL_KNOWN}{below}", WELL_KNOWN) if below else (WELL_KNOWN,)
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
-    """This server as its clients know it: the public `url` of its endpoint, and who issues tokens for it."""
+class ProtectedResource:
+    """This server as clients know it: the public `url` of its endpoint, and who issues tokens for it."""
 
     url: str
     authorization_servers: tuple[str, ...]
@@ -46,17 +46,17 @@ class Resource:
 
     @property
     def metadata_url(self) -> str:
-        """The public address of the document, as challenges name it."""
+        """The public address of the document, for challenges."""
         parts = checked_url(self.url, "the resource")
         return f"{parts.scheme}://{parts.netloc}{well_known(parts.path)[0]}"
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths the document is asked for at, as seen from the public host."""
+        """The paths of the document on the public host."""
         return well_known(checked_url(self.url, "the resource").path)
 
     def document(self) -> dict[str, Any]:
-        """The document, to be served without authentication and to any origin."""
+        """The document. Serve it without authentication, to any origin."""
         found: dict[str, Any] = {
             "resource": self.url,
             "authorization_servers": list(self.authorization_servers),

@@ -1,4 +1,4 @@
-"""What `Server(auth=…)` takes: who verifies tokens, what every token must hold, and where clients get one."""
+"""The value of `Server(auth=…)`: who verifies tokens, which scopes every token needs, and where clients get one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from defserve.auth.bearer import MALFORMED, STATUS, Error, bearer, challenge
-from defserve.auth.metadata import Resource
+from defserve.auth.bearer import MALFORMED, STATUS, BearerError, bearer, challenge
+from defserve.auth.metadata import ProtectedResource
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.auth.urls import checked_url
 from defserve.auth.verifiers import JWT, TokenVerifier
@@ -16,7 +16,7 @@ from defserve.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Not let in: the status to answer with, and the value of its WWW-Authenticate header."""
+    """The caller is not let in: the status to answer with, and the value of the WWW-Authenticate header."""
 
     status: int
     challenge: str
@@ -25,11 +25,11 @@ class Denied:
 class Auth:
     """How callers prove who they are.
 
-    `resource` is the public URL of this server's endpoint and `authorization_servers` are the issuers of its tokens;
-    with a JWT verifier both default to what it checks, where that is a URL. Without both no metadata is published,
-    and clients must have been given their token. `scopes` are required of every token; `implies` says which scopes
-    include others: `{"files:write": ["files:read"]}`. With `in_messages`, callers on stdio, who are let in without a
-    token otherwise, have to bring one in each request: `"auth": {"type": "bearer", "token": …}`.
+    `resource` is the public URL of this server's endpoint, and `authorization_servers` are the issuers of its tokens.
+    With a JWT verifier both default to what it checks, if that is a URL. Without both no metadata is published, and
+    clients must have been given their token. Every token needs the `scopes`. `implies` says which scopes include
+    others: `{"files:write": ["files:read"]}`. Callers on stdio need no token, unless `in_messages` is set: then each
+    request must carry one as `"auth": {"type": "bearer", "token": …}`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Auth:
         self._implied = _closure({name: checked_scopes(below) for name, below in (implies or {}).items()})
 
     async def authenticate(self, authorization: Iterable[bytes]) -> Principal | Denied:
-        """Who the values of a request's Authorization headers prove the caller to be, or why that is nobody."""
+        """The caller that the values of a request's Authorization headers prove, or the refusal."""
         token = bearer(authorization)
         if token is None:
             return self.denied()
@@ -61,8 +61,8 @@ class Auth:
         principal = self._with_implied(principal)
         return self.denied("insufficient_scope") if principal.missing(self.scopes) else principal
 
-    def denied(self, error: Error | None = None, *, needs: Iterable[str] = ()) -> Denied:
-        """The answer to a caller without (good enough) a token. `needs` are the scopes of what it wanted to do."""
+    def denied(self, error: BearerError | None = None, *, needs: Iterable[str] = ()) -> Denied:
+        """The refusal for a caller without a good enough token. `needs` are the scopes of what it wanted to do."""
         asked = dict.fromkeys((*self.scopes, *needs))
         return Denied(STATUS[error], challenge(error, scopes=asked, metadata_url=self._metadata_url))
 
@@ -72,7 +72,7 @@ class Auth:
 
 
 def as_auth(value: Auth | TokenVerifier) -> Auth:
-    """The options an author gave, or those of the verifier given instead. Raises UsageError for anything else."""
+    """The options that the author gave, or options for the given verifier. Raises UsageError for anything else."""
     return value if isinstance(value, Auth) else Auth(value)
 
 
@@ -89,7 +89,7 @@ def _checked_verifier(value: object) -> TokenVerifier:
 
 def _resource(
     verifier: TokenVerifier, url: str, servers: tuple[str, ...], supported: tuple[str, ...]
-) -> Resource | None:
+) -> ProtectedResource | None:
     if servers and not url and not isinstance(verifier, JWT):
         raise UsageError("auth: authorization_servers without a resource", fix='resource="https://example.com/mcp"')
     if isinstance(verifier, JWT):
@@ -97,7 +97,7 @@ def _resource(
         servers = servers or tuple(filter(_is_url, [verifier.issuer]))
     if url and not servers:
         checked_url(url, "the resource")
-    return Resource(url, servers, supported) if url and servers else None
+    return ProtectedResource(url, servers, supported) if url and servers else None
 
 
 def _can_be_resource(text: str) -> bool:
@@ -113,7 +113,7 @@ def _is_url(text: str) -> bool:
 
 
 def _closure(implies: Mapping[str, tuple[str, ...]]) -> dict[str, frozenset[str]]:
-    """Each scope → all it includes, through any number of steps."""
+    """Each scope → all scopes that it includes, directly or not."""
     found: dict[str, frozenset[str]] = {}
     for name in implies:
         reached, waiting = {name}, [name]

@@ -1,4 +1,4 @@
-"""What an API key may do with tools, in five words; each is a scope, so that tools and policies can ask for it."""
+"""The permissions of an API key: five words about tools. Each is a scope, so that tools and policies can require it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from defserve.auth.buckets import Rate
 from defserve.auth.principals import Principal
 from defserve.errors import UsageError
 
-# A permission as people write it → the scope it is; `{}` is the name of a tool, `*` any tool.
+# A permission as people write it → its scope. `{}` is the name of a tool, `*` any tool.
 SCOPES: Final = {
     "ToolInvoke({})": "tool:invoke:{}",
     "ToolRead({})": "tool:read:{}",
@@ -26,7 +26,7 @@ _WRITTEN: Final = re.compile(r"(\w+)(?:\(([A-Za-z0-9_.*-]{1,128})\))?")
 
 
 def scope_of(permission: str) -> str:
-    """The scope of `ToolInvoke(add)`, `ToolsListAll`, …. Raises UsageError for what is no permission."""
+    """The scope of `ToolInvoke(add)`, `ToolsListAll`, …. Raises UsageError for an unknown permission."""
     found = _WRITTEN.fullmatch(permission.strip())
     if found:
         word, name = found.groups()
@@ -45,9 +45,9 @@ def scopes_of(permissions: Iterable[str]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder(Principal):
-    """Who came with an API key. What it may do with tools is what its scopes say, and nothing else.
+    """A caller with an API key. It may use only the tools that its scopes allow.
 
-    Permissions are about tools: resources and prompts are open to it unless they ask for scopes.
+    Permissions are about tools: it may use resources and prompts unless they require scopes.
     """
 
     key: str = ""
@@ -58,7 +58,7 @@ class KeyHolder(Principal):
         return self._may("ToolInvoke({})", tool)
 
     def may_read(self, tool: str) -> bool:
-        """Whether it may know of a tool. Who may call one may know of it."""
+        """Whether it may see a tool. A caller that may invoke a tool may see it."""
         return not self.scopes.isdisjoint(SEES_ALL) or self._may("ToolRead({})", tool) or self.may_invoke(tool)
 
     @property

@@ -1,4 +1,4 @@
-"""Who is calling: proved by a token, standing for this machine, or at an address nobody vouches for."""
+"""Who is calling: a principal proved by a token, the local user, or an unproved network address."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _SCOPE = re.compile(r"[!#-\[\]-~]+")
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """One caller. Sessions, streams, state and rates are kept by its `id`.
+    """One caller. Sessions, streams, state and rates belong to its `id`.
 
-    `claims` is what the token said of it, read-only, and left out of the `repr` so that logs do not hold it.
-    Raises UsageError for an id that cannot be one (`is_token_id`).
+    `claims` are those of its token, read-only, and left out of the `repr` so that they do not get into logs. Raises
+    UsageError for an id that is not valid (`is_token_id`).
     """
 
     id: str
     scopes: frozenset[str] = frozenset()
     claims: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, hash=False)
     kind: Kind = "token"
-    is_crowd: bool = field(default=False, init=False)
-    """Whether everybody on this machine looks like this: what one of them does must not shut out the others."""
+    is_shared_identity: bool = field(default=False, init=False)
+    """Whether everybody on this machine has this identity: what one of them does must not shut out the others."""
 
     def __post_init__(self) -> None:
         if self.kind == "token" and not is_token_id(self.id):
@@ -48,28 +48,28 @@ class Principal:
         object.__setattr__(self, "scopes", frozenset(checked_scopes(self.scopes)))
         object.__setattr__(self, "claims", MappingProxyType(dict(self.claims)))
         if self.kind == "anonymous":
-            object.__setattr__(self, "is_crowd", is_loopback(self.id.removeprefix(ANONYMOUS_PREFIX)))
+            object.__setattr__(self, "is_shared_identity", is_loopback(self.id.removeprefix(ANONYMOUS_PREFIX)))
 
     def missing(self, required: Iterable[str]) -> frozenset[str]:
-        """Those of `required` it does not hold. Local principals hold everything: launching is granting."""
+        """The scopes of `required` that it does not have. Local principals have all: launching is granting."""
         return frozenset() if self.kind == "local" else frozenset(required) - self.scopes
 
     def may_read(self, tool: str) -> bool:
-        """Whether it may know of a tool, apart from the scopes that the tool asks for."""
+        """Whether it may see a tool, apart from the scopes that the tool requires."""
         return True
 
     def may_invoke(self, tool: str) -> bool:
-        """Whether it may call a tool that it knows of."""
+        """Whether it may call a tool that it may see."""
         return True
 
     @property
     def rates(self) -> Mapping[tuple[str, str], Rate]:
-        """How often it may call anything at all: what is counted and under which limit, and the rate."""
+        """How often it may call anything: (what is counted, the name of the limit) → the rate."""
         return {}
 
 
 def is_token_id(text: str) -> bool:
-    """Whether a token may name its principal so.
+    """Whether this may be the id of a token's principal.
 
     A token must not pass for the local user or for an address, nor bring line breaks or lone surrogates into logs.
     """
@@ -78,7 +78,7 @@ def is_token_id(text: str) -> bool:
 
 
 def checked_scopes(value: str | Iterable[str]) -> tuple[str, ...]:
-    """Scopes as authors write them: a list, or a string with spaces. Raises UsageError for one that cannot travel."""
+    """Scopes as authors write them: a list, or a string with spaces. Raises UsageError for an invalid scope."""
     found = tuple(value.split()) if isinstance(value, str) else tuple(value)
     for scope in found:
         if not is_scope(scope):
@@ -97,5 +97,5 @@ LOCAL = Principal(LOCAL_ID, kind="local")
 
 
 def anonymous(address: str) -> Principal:
-    """The caller at a network address who showed no token."""
+    """The caller at a network address, without a token."""
     return Principal(f"{ANONYMOUS_PREFIX}{address}", kind="anonymous")

@@ -1,4 +1,4 @@
-"""Which addresses may be trusted with keys and identities: https anywhere, http only on this machine."""
+"""Which URLs may be trusted with keys and identities: https anywhere, http only on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from defserve.errors import UsageError
 
 
 def checked_url(url: str, what: str, *, query: bool = False) -> SplitResult:
-    """The parts of an absolute URL that is safe and plain. Raises UsageError, which calls the URL `what`."""
+    """The parts of an absolute URL that is safe and plain. Raises UsageError, with the URL called `what`."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -26,7 +26,7 @@ def checked_url(url: str, what: str, *, query: bool = False) -> SplitResult:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name means this machine, without asking a resolver."""
+    """Whether a host is this machine. Asks no resolver."""
     from ipaddress import ip_address
 
     if host == "localhost":

@@ -1,4 +1,4 @@
-"""Who a token speaks for. A bad token is nobody (None) and never an error; a verifier that cannot work is not built."""
+"""Whose a token is. A bad token is nobody's (None), never an error. A verifier that cannot work raises when made."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _DATES = ("exp", "nbf", "iat")
 
 @runtime_checkable
 class TokenVerifier(Protocol):
-    """Anything that can say whose a token is."""
+    """Anything that can tell whose a token is."""
 
     async def verify(self, token: str) -> Principal | None:
-        """The token's principal, or None for a token that is not good here (any more)."""
+        """The principal of the token, or None if the token is not valid here."""
         ...
 
 
 class StaticTokens:
     """A fixed list of tokens, each with its principal: a name, a Principal, or `{"principal": …, "scopes": […]}`.
 
-    Only digests are kept, so neither a dump nor a `repr` shows a token.
+    It keeps digests only, so neither a dump nor a `repr` shows a token.
     """
 
     def __init__(self, tokens: Mapping[str, str | Principal | Mapping[str, Any]]) -> None:
@@ -50,11 +50,11 @@ class StaticTokens:
         self._known = [(_digest(token), _principal(value)) for token, value in tokens.items()]
 
     async def verify(self, token: str) -> Principal | None:
-        """Whose token it is, or None. How long it takes says nothing about how close it came."""
+        """The principal of the token, or None. The time this takes does not show how close a guess came."""
         if not is_token(token):
             return None
         shown, found = _digest(token), None
-        # All are compared, and each in constant time: how long it takes says nothing about which came close.
+        # All are compared, each in constant time: the time shows nothing about which came close.
         for digest, principal in self._known:
             if hmac.compare_digest(digest, shown):
                 found = principal
@@ -81,9 +81,9 @@ def _principal(value: object) -> Principal:
 class JWT:
     """Signed tokens of one issuer (RFC 7519, RFC 9068) for one audience.
 
-    Give the issuer's key (`key`: PEM, or a shared secret with an HS algorithm) or where it publishes its keys
+    Give the issuer's key (`key`: PEM, or a shared secret with an HS algorithm) or the URL of its published keys
     (`jwks_url`). The audience, the issuer, the subject and the expiry are always checked. `sub` is the principal's id.
-    Raises UsageError for settings under which nothing, or anything, would be accepted.
+    Raises UsageError for settings that would accept nothing, or anything.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class JWT:
             raise UsageError("JWT needs either key or jwks_url", fix="give one of the two")
         if not self.algorithms <= ASYMMETRIC.keys():
             raise UsageError("keys that jwks_url publishes cannot be secrets", fix="leave algorithms out")
-        # Fetching needs more imports than a fixed key does.
+        # Fetching keys needs more imports than a fixed key.
         from defserve.auth.jwks import KeySet
 
         return KeySet(jwks_url, self.algorithms, fetch=fetch)
@@ -127,19 +127,19 @@ class JWT:
             raise UsageError(f"JWT(leeway={self.leeway!r}) is not a clock's error", fix="give 0 to 300 seconds")
 
     async def verify(self, token: str) -> Principal | None:
-        """Who the claims say it is; None for whatever is wrong with the token, which only the log is told."""
+        """The principal that the claims name; None if anything is wrong with the token. Only the log says what."""
         if not is_token(token):
             return None
         try:
             claims = await self._claims(token)
         except Exception as error:
-            # Whatever a stranger's bytes can raise means the same; the log may know what it was.
+            # Whatever a stranger's bytes make the libraries raise means the same. The log may say what it was.
             log.debug("token refused: %s", type(error).__name__)
             return None
         return None if claims is None else self._principal(claims)
 
     async def _claims(self, token: str) -> dict[str, Any] | None:
-        """What the token says, once its signature and its claims have been checked. Raises what PyJWT does."""
+        """The claims of the token, after its signature and claims were verified. Raises what PyJWT raises."""
         import jwt
 
         header: dict[str, Any] = jwt.get_unverified_header(token)
@@ -174,7 +174,7 @@ def _is_kid(value: object) -> bool:
 
 
 def _is_date(value: object) -> bool:
-    """RFC 7519 §2 NumericDate; PyJWT would read the text "1" and `true` as well."""
+    """RFC 7519 §2 NumericDate. PyJWT would accept the text "1" and `true` as well."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -207,7 +207,7 @@ class Composition:
         if len(self.sessions) >= self.limits.sessions:
             raise LimitExceeded("too many sessions", data={"limit": "sessions", "retry_after_ms": 1000})
         mine = self._sessions_of.get(session.principal, 0)
-        if mine >= self.limits.sessions_per_principal and not session.is_crowd:
+        if mine >= self.limits.sessions_per_principal and not session.is_shared_identity:
             raise LimitExceeded(
                 "too many sessions of this principal",
                 data={"limit": "sessions_per_principal", "retry_after_ms": 1000},

@@ -47,8 +47,8 @@ class Session(Locals):
     """Takes frames with `receive` and gives each `OutgoingMessage` to `outlet`. Lives as long as the peer's connection.
 
     `principal` names the caller, `identity` is whatever is known of it. `is_local` peers are processes of the same user
-    (stdio, unix socket, memory); an `is_crowd` principal stands for many, who do not share one limit. A session that is
-    not `counted` serves a single request and takes no place among the others.
+    (stdio, unix socket, memory); an `is_shared_identity` principal stands for many, who do not share one limit. A
+    session that is not `counted` serves a single request and takes no place among the others.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class Session(Locals):
         "principal",
         "is_local",
         "identity",
-        "is_crowd",
+        "is_shared_identity",
         "peer",
         "terms",
         "ready",
@@ -77,14 +77,14 @@ class Session(Locals):
         principal: str = "local",
         is_local: bool = True,
         identity: object | None = None,
-        is_crowd: bool = False,
+        is_shared_identity: bool = False,
         peer: str = "",
         counted: bool = True,
     ) -> None:
         super().__init__()
         self.composition, self.engine, self.outlet = composition, engine, outlet
         self.principal, self.identity, self.peer = principal, identity, peer
-        self.is_local, self.is_crowd = is_local, is_crowd
+        self.is_local, self.is_shared_identity = is_local, is_shared_identity
         self.terms: Terms | None = None
         self.ready = self.closed = False
         self.in_flight: dict[Id, Call] = {}

@@ -1,4 +1,4 @@
-"""A gateway's TOML file: who is who, what they may send, the limits. Every mistake in it is named before it serves."""
+"""The TOML file of a gateway: participants, capabilities, limits. Every mistake in it is reported before it serves."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from defserve.gateway.policy import (
     EVERY_TOPIC,
     ROUTINGS,
     START,
-    Entry,
-    FirstOf,
-    Policy,
+    AdmissionPolicy,
+    FirstMatchPolicy,
+    ParticipantEntry,
     StaticPolicy,
     TokenPolicy,
-    Within,
+    TopicsPolicy,
 )
 from defserve.protocols.mcpx.capabilities import PROFILES
 from defserve.wire.jsonvalue import is_array, is_object
@@ -38,9 +38,9 @@ _CLAIMS: Final = {"capabilities_claim": "capabilities", "profile_claim": "profil
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """What a gateway's file says. Without `admins` there is no administration."""
+    """The content of a gateway's file. Without `admins` there is no administration."""
 
-    policy: Policy
+    policy: AdmissionPolicy
     limits: GatewayLimits = GatewayLimits()
     admins: StaticTokens | None = None
     strict: bool = False
@@ -50,7 +50,7 @@ class GatewayConfig:
 
 
 def load(path: str | Path) -> GatewayConfig:
-    """Read the file. Relative paths in it are from its folder. Raises UsageError that says what is wrong with it."""
+    """Read the file. Relative paths in it start from its folder. Raises UsageError for a mistake in it."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def load(path: str | Path) -> GatewayConfig:
 
 
 def read(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
-    """What a decoded file says."""
+    """The configuration in a decoded file."""
     _known(table, _TOP | _TABLES, "the file")
     profiles = {
         **PROFILES,
@@ -81,7 +81,7 @@ def read(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
     if matching not in MATCHING:
         raise UsageError(f"matching cannot be {matching!r}", fix=f"use one of {', '.join(MATCHING)}")
     return GatewayConfig(
-        Within(FirstOf(policies), _texts(table.get("topics", EVERY_TOPIC), "topics")),
+        TopicsPolicy(FirstMatchPolicy(policies), _texts(table.get("topics", EVERY_TOPIC), "topics")),
         _limits(_table(table, "limits")),
         _admins(_table(table, "admins"), folder),
         strict=matching == "reference",
@@ -93,9 +93,9 @@ def read(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
 
 def _participants(
     table: Mapping[str, Any], folder: Path, profiles: Mapping[str, Sequence[str]], start: tuple[str, ...]
-) -> list[Policy]:
+) -> list[AdmissionPolicy]:
     tokens: dict[str, str] = {}
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ParticipantEntry] = {}
     for name in table:
         about, where = _table(table, name), f"participants.{name}"
         _known(about, _PARTICIPANT, where)
@@ -107,13 +107,13 @@ def _participants(
         if routing not in ROUTINGS:
             raise UsageError(f"{where}.routing cannot be {routing!r}", fix=f"use one of {', '.join(ROUTINGS)}")
         topics = _texts(about.get("topics", EVERY_TOPIC), f"{where}.topics")
-        entries[name] = Entry(_held(about, where, profiles, start), topics, routing)
+        entries[name] = ParticipantEntry(_held(about, where, profiles, start), topics, routing)
     return [StaticPolicy(tokens, entries)] if entries else []
 
 
 def _jwt(
     about: Mapping[str, Any], folder: Path, profiles: Mapping[str, Sequence[str]], start: tuple[str, ...]
-) -> Policy:
+) -> AdmissionPolicy:
     _known(about, _JWT | _CLAIMS.keys(), "jwt")
     given = {name: value for name, value in about.items() if name in _JWT and name != "key_file"}
     if missing := {"issuer", "audience"} - given.keys():

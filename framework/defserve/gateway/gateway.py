@@ -1,4 +1,4 @@
-"""The rules of a gateway: who comes in, which frames pass, who is told what. No event loop, no payload is looked at."""
+"""The rules of a gateway: who is admitted, which frames pass, who is told what. No event loop, no payloads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from defserve.auth.buckets import Buckets, Rate
 from defserve.gateway.limits import GatewayLimits
-from defserve.gateway.metrics import Metrics
+from defserve.gateway.metrics import GatewayMetrics
 from defserve.gateway.notices import bare_error, error, presence, welcome
-from defserve.gateway.policy import ROUTINGS, Admission, Policy, is_topic
-from defserve.gateway.topic import Member, Topic, Wire
+from defserve.gateway.policy import ROUTINGS, Admission, AdmissionPolicy, is_topic
+from defserve.gateway.topic import GatewayTopic, TopicMember, Wire
 from defserve.protocols.mcpx.capabilities import Capabilities
 from defserve.protocols.mcpx.envelope import BrokenEnvelope, Envelope, new_id, now, parse
 from defserve.protocols.mcpx.kinds import PROPOSAL, REQUEST, is_reserved
@@ -28,14 +28,14 @@ TRY_LATER: Final = 1013
 
 
 class TurnedAway(NamedTuple):
-    """Not let in: the code and the reason the connection is closed with."""
+    """A connection is refused: the code and the reason for closing it."""
 
     code: int
     reason: str
 
 
-class Change(NamedTuple):
-    """What an administrator made of a participant's capabilities."""
+class CapabilityChange(NamedTuple):
+    """A change that an administrator made to the capabilities of a participant."""
 
     old: tuple[str, ...]
     new: tuple[str, ...]
@@ -44,16 +44,16 @@ class Change(NamedTuple):
 
 
 class Gateway:
-    """All topics of one process. `framed` makes an encoded envelope ready for the wire, once for all its receivers.
+    """All topics of one process. `framed` makes a frame of an encoded envelope, once for all its receivers.
 
-    `strict` compares kinds with capabilities as the reference gateway does. Nothing of a topic is kept: it is gone
-    with its last participant. What an administrator changed holds for as long as the gateway runs, so that nobody
-    gets back what was taken away by connecting again.
+    `strict` compares kinds with capabilities as the reference gateway does. A topic ends with its last participant,
+    and nothing of it is kept. What an administrator changed holds for as long as the gateway runs, so that nobody gets
+    a capability back by connecting again.
     """
 
     def __init__(
         self,
-        policy: Policy,
+        policy: AdmissionPolicy,
         limits: GatewayLimits | None = None,
         *,
         framed: Callable[[bytes], bytes] = bytes,
@@ -61,34 +61,34 @@ class Gateway:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.policy, self.limits = policy, limits or GatewayLimits()
-        self.topics: dict[str, Topic] = {}
-        self.metrics = Metrics()
+        self.topics: dict[str, GatewayTopic] = {}
+        self.metrics = GatewayMetrics()
         self._framed, self._strict = framed, strict
         self._pace = Buckets(Rate(self.limits.rate, self.limits.burst), clock=clock)
         self._changes: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
-        self._slow: list[Member] = []
+        self._slow: list[TopicMember] = []
 
     # -- coming and going --------------------------------------------------------------------------------
 
     async def admit(self, token: str | None, topic: str, routing: str | None = None) -> Admission | TurnedAway:
-        """Whom a connection is let in as. `routing` is what it asks for; None takes the policy's."""
+        """The admission of a connection. `routing` is what it asks for; None uses that of the policy."""
         if not is_topic(topic):
             return self._turned_away("topic", POLICY, "no such topic")
         if routing is not None and routing not in ROUTINGS:
             return self._turned_away("routing", POLICY, f"routing is one of {', '.join(ROUTINGS)}")
         admission = await self.policy.admit(token, topic)
         if admission is None:
-            # One answer for a bad token and a topic it is not good for: nobody learns which topics there are.
+            # The same answer for a bad token and a wrong topic: nobody learns which topics exist.
             return self._turned_away("token", POLICY, "invalid token or topic")
         chosen = next((mode for mode in ROUTINGS if mode == routing), None)
         return admission if chosen is None else replace(admission, routing=chosen)
 
-    def join(self, name: str, admission: Admission, wire: Wire) -> Member | TurnedAway:
-        """Let a participant in: everyone hears of it, itself included, and then it is welcomed.
+    def join(self, name: str, admission: Admission, wire: Wire) -> TopicMember | TurnedAway:
+        """Add a participant. Everyone is told, the participant included; then it is welcomed.
 
-        An earlier connection of the same participant is closed; to the others it never left.
+        An earlier connection of the same participant is closed; for the others it never left.
         """
-        topic = self.topics.get(name) or Topic(name)
+        topic = self.topics.get(name) or GatewayTopic(name)
         earlier = topic.members.get(admission.participant)
         if name not in self.topics and len(self.topics) >= self.limits.topics:
             return self._turned_away("full", TRY_LATER, "too many topics")
@@ -96,7 +96,7 @@ class Gateway:
             return self._turned_away("full", TRY_LATER, "too many participants in this topic")
         add, remove = self._changes.get(admission.participant, ((), ()))
         held = Capabilities(admission.capabilities, strict=self._strict).changed(add, remove)
-        member = Member(topic, admission.participant, held, admission.routing, wire, f"ws-{new_id()}")
+        member = TopicMember(topic, admission.participant, held, admission.routing, wire, f"ws-{new_id()}")
         self.topics[name] = topic
         topic.add(member)
         if earlier is not None:
@@ -109,16 +109,16 @@ class Gateway:
         self._drop_slow()
         return member
 
-    def leave(self, member: Member, reason: str = "closed") -> None:
-        """Its connection is gone. May be told twice."""
+    def leave(self, member: TopicMember, reason: str = "closed") -> None:
+        """The connection of a member has ended. May be called twice."""
         if member.is_in:
             self._leave(member, reason)
             self._drop_slow()
 
     # -- messages ----------------------------------------------------------------------------------------
 
-    def receive(self, member: Member, data: bytes) -> None:
-        """A frame of a member: passed on as it came, or refused. Never raises for what is in it."""
+    def receive(self, member: TopicMember, data: bytes) -> None:
+        """Pass on a frame of a member unchanged, or refuse it. Never raises for its content."""
         if not member.is_in:
             return
         self.metrics.received += 1
@@ -134,7 +134,7 @@ class Gateway:
         if self._slow:
             self._drop_slow()
 
-    def _judge(self, member: Member, envelope: Envelope, data: bytes) -> None:
+    def _judge(self, member: TopicMember, envelope: Envelope, data: bytes) -> None:
         kind = envelope.kind
         if is_reserved(kind):
             self._refuse(member, "reserved_kind", f"only the gateway sends {kind!r}", envelope)
@@ -150,7 +150,7 @@ class Gateway:
             self.metrics.delivered += len(receivers)
             self._send(receivers, data)
 
-    def _broken(self, member: Member, broken: BrokenEnvelope) -> None:
+    def _broken(self, member: TopicMember, broken: BrokenEnvelope) -> None:
         if broken.reason == "wrong_version":
             self._refuse(member, broken.reason, broken.message, broken)
             return
@@ -163,7 +163,7 @@ class Gateway:
 
     def _refuse(
         self,
-        member: Member,
+        member: TopicMember,
         name: str,
         message: str,
         cause: Envelope | BrokenEnvelope,
@@ -172,16 +172,16 @@ class Gateway:
         self._refused(member, name, cause)
         self._send([member], error(member, name, message, cause.id, more))
 
-    def _refused(self, member: Member, name: str, cause: Envelope | BrokenEnvelope) -> None:
+    def _refused(self, member: TopicMember, name: str, cause: Envelope | BrokenEnvelope) -> None:
         self.metrics.count("refused_total", name)
         _note("refused", member, error=name, id=cause.id, kind=cause.kind)
 
     # -- administration ----------------------------------------------------------------------------------
 
-    def promote(self, participant: str, add: Sequence[str], remove: Sequence[str], by: str) -> Change | None:
-        """Change what a participant may send, in every topic it is in; None if it is in none.
+    def promote(self, participant: str, add: Sequence[str], remove: Sequence[str], by: str) -> CapabilityChange | None:
+        """Change what a participant may send, in all its topics; None if it is in none.
 
-        It is welcomed again, and the others hear of it.
+        It is welcomed again, and the others are told.
         """
         members = [member for member in self._everyone() if member.id == participant]
         if not members:
@@ -197,7 +197,7 @@ class Gateway:
         self.metrics.count("promotions_total")
         self._drop_slow()
         topics = tuple(member.topic.name for member in members)
-        return Change(old, members[0].capabilities.patterns, now(), topics)
+        return CapabilityChange(old, members[0].capabilities.patterns, now(), topics)
 
     @property
     def participants(self) -> int:
@@ -206,21 +206,21 @@ class Gateway:
     def metrics_text(self) -> str:
         return self.metrics.text(len(self.topics), self.participants)
 
-    def _everyone(self) -> Iterator[Member]:
+    def _everyone(self) -> Iterator[TopicMember]:
         for topic in self.topics.values():
             yield from topic.members.values()
 
     # -- sending -----------------------------------------------------------------------------------------
 
-    def _send(self, members: Iterable[Member], data: bytes) -> None:
-        """Write to all who keep up; the others are noted, to be dropped when this is done."""
+    def _send(self, members: Iterable[TopicMember], data: bytes) -> None:
+        """Write to all members that keep up. The others are remembered, and dropped afterwards."""
         frame, limit = self._framed(data), self.limits.waiting
         for member in members:
             if not member.wire.offer(frame, limit):
                 self._slow.append(member)
 
     def _drop_slow(self) -> None:
-        # Telling the others may find more of them, so this is a list and no recursion.
+        # Telling the others may find more slow members, so this is a loop and not a recursion.
         while self._slow:
             member = self._slow.pop()
             if member.is_in:
@@ -229,7 +229,7 @@ class Gateway:
                 member.wire.end(TRY_LATER, "too slow")
                 self._leave(member, "slow")
 
-    def _leave(self, member: Member, reason: str) -> None:
+    def _leave(self, member: TopicMember, reason: str) -> None:
         topic = member.topic
         topic.remove(member)
         if not topic.members:
@@ -237,7 +237,7 @@ class Gateway:
         self._gone(member, reason)
         self._send(topic.hearing(), presence("leave", member))
 
-    def _gone(self, member: Member, reason: str) -> None:
+    def _gone(self, member: TopicMember, reason: str) -> None:
         self.metrics.count("left_total", reason)
         _note("leave", member, reason=reason)
 
@@ -247,15 +247,15 @@ class Gateway:
         return TurnedAway(code, reason)
 
 
-def _note_workflow(member: Member, envelope: Envelope) -> None:
-    # §7.1: proposals and what is made of them are written down; what is in them is not.
+def _note_workflow(member: TopicMember, envelope: Envelope) -> None:
+    # §7.1: proposals and what becomes of them are logged; their content is not.
     event = "proposal" if envelope.kind.startswith(PROPOSAL) else "reply"
     if envelope.kind.startswith(REQUEST):
         event = "fulfilment"
     _note(event, member, id=envelope.id, kind=envelope.kind, correlation_id=envelope.correlation_id)
 
 
-def _note(event: str, member: Member, **fields: object) -> None:
+def _note(event: str, member: TopicMember, **fields: object) -> None:
     """One line of JSON."""
     if log.isEnabledFor(logging.INFO):
         about = {"ts": now(), "event": event, "topic": member.topic.name, "participant": member.id}

@@ -1,4 +1,4 @@
-"""What a gateway allows each participant and each topic. Sizes are bytes, times are seconds."""
+"""The limits of a gateway, per participant and per topic. Sizes are bytes, times are seconds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class GatewayLimits:
 
     message: int = 1024 * 1024
     waiting: int = 4 * 1024 * 1024
-    """Bytes that may wait for one reader. More, and it is dropped: a topic waits for nobody."""
+    """Bytes that may wait for one reader. A reader with more is dropped: a topic waits for nobody."""
     participants: int = 1_000
     """In one topic."""
     topics: int = 1_000
     rate: float = 100.0
-    """Messages a second of one participant, after `burst` at once."""
+    """Messages per second of one participant, after `burst` at once."""
     burst: int = 200
     malformed_in_a_row: int = 16
     opening: float = 10.0

@@ -1,4 +1,4 @@
-"""A gateway on sockets (websockets): the handshake, one connection each participant, and plain requests beside them."""
+"""A gateway on sockets (websockets): the handshake, one connection per participant, and plain HTTP requests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from defserve.auth.bearer import Malformed, bearer
+from defserve.auth.bearer import MalformedToken, bearer
 from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.urls import is_loopback
 from defserve.errors import UsageError
 from defserve.gateway.config import GatewayConfig
 from defserve.gateway.gateway import POLICY, TRY_LATER, Gateway, TurnedAway
 from defserve.gateway.policy import Admission
-from defserve.gateway.requests import Answer, Incoming, answer, problem, read_request
+from defserve.gateway.requests import GatewayRequest, GatewayResponse, answer, problem, read_request
 from defserve.transports.http.gate import Gate
 
 try:
@@ -37,12 +37,12 @@ SERVICE_RESTART: Final = 1012
 MESSAGE: Final = frozenset((Opcode.TEXT, Opcode.BINARY, Opcode.CONT))
 FINAL_TEXT: Final = 0x81
 
-# What the library says of connections that fail is for its authors; ours is one line of JSON each.
+# What the library logs about failed connections is for its authors. The gateway logs one line of JSON each.
 _quiet = logging.getLogger("defserve.gateway.websockets")
 
 
 def framed(data: bytes) -> bytes:
-    """One text frame (RFC 6455 §5.2). A server's are not masked and no extension is agreed: it is the same for all."""
+    """One text frame (RFC 6455 §5.2). Without masks and extensions, it is the same for all receivers."""
     length = len(data)
     if length < 126:
         return bytes((FINAL_TEXT, length)) + data
@@ -51,12 +51,12 @@ def framed(data: bytes) -> bytes:
     return bytes((FINAL_TEXT, 127)) + length.to_bytes(8, "big") + data
 
 
-class Door(ServerConnection):
-    """One connection: a `Wire` of the gateway once it is open, unless what came in is a request that is no GET."""
+class GatewayConnection(ServerConnection):
+    """One connection. Once it is open, it is a `Wire` of the gateway; a request other than GET is answered at once."""
 
-    def __init__(self, site: Site, *args: Any, **options: Any) -> None:
+    def __init__(self, endpoint: GatewayEndpoint, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._site = site
+        self._endpoint = endpoint
         self._head: bytes | None = b""
         self._parts: list[bytes] = []
         self._early: list[bytes] = []
@@ -77,21 +77,21 @@ class Door(ServerConnection):
 
     def _read_plain(self, data: bytes) -> None:
         request = read_request(data)
-        if isinstance(request, Answer):
+        if isinstance(request, GatewayResponse):
             self._reply(request)
         elif request is not None and self.transport.is_reading():
             self.transport.pause_reading()
-            self._site.begin(self._answer(request))
+            self._endpoint.begin(self._answer(request))
 
-    async def _answer(self, request: Incoming) -> None:
-        self._reply(await self._site.answer(request))
+    async def _answer(self, request: GatewayRequest) -> None:
+        self._reply(await self._endpoint.answer(request))
 
-    def _reply(self, response: Answer) -> None:
+    def _reply(self, response: GatewayResponse) -> None:
         self.transport.write(response.encode())
         self.transport.close()
 
     def process_event(self, event: Event) -> None:
-        # Messages are taken where they are read: a queue and a task to empty it cost more than all the rules.
+        # Messages are handled where they are read: a queue and a task to empty it cost more than all the rules.
         if not isinstance(event, Frame) or event.opcode not in MESSAGE:
             super().process_event(event)
         elif not event.fin or self._parts:
@@ -107,12 +107,12 @@ class Door(ServerConnection):
         if self._listener is not None:
             self._listener(data)
         else:
-            # It speaks before it is let in.
+            # The message came before the member was admitted.
             self._early.append(data)
             self.transport.pause_reading()
 
     def listen(self, listener: Callable[[bytes], None]) -> None:
-        """Hand over every message from the first on."""
+        """Pass every message to the listener, from the first one on."""
         for data in self._early:
             listener(data)
         self._early.clear()
@@ -125,97 +125,95 @@ class Door(ServerConnection):
         if self.transport.get_write_buffer_size() + self._out_bytes > limit:
             return False
         if not self._out:
-            self._site.has_news(self)
+            self._endpoint.needs_flush(self)
         self._out.append(frame)
         self._out_bytes += len(frame)
         return True
 
     def flush(self) -> None:
-        """Write what was offered, in one go."""
+        """Write everything that was offered, at once."""
         frames, self._out, self._out_bytes = self._out, [], 0
         if self.protocol.state is State.OPEN:
             self.transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def end(self, code: int, reason: str) -> None:
-        self._site.begin(self.close(code, reason))
+        self._endpoint.begin(self.close(code, reason))
 
 
-class Site:
-    """A gateway at a path: who may speak to it, and what each connection becomes."""
+class GatewayEndpoint:
+    """A gateway at a path: who may connect to it, and what becomes of each connection."""
 
     def __init__(self, config: GatewayConfig, path: str, gate: Gate) -> None:
         self.gateway = Gateway(config.policy, config.limits, framed=framed, strict=config.strict)
         self._admins, self._path, self._gate = config.admins, path or "/", gate
         self._failures = Buckets(FAILED_AUTH)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._news: list[Door] = []
+        self._to_flush: list[GatewayConnection] = []
 
-    def has_news(self, door: Door) -> None:
-        """Write to it when all that came in together has been read: a burst is one write for each receiver."""
-        if not self._news:
+    def needs_flush(self, connection: GatewayConnection) -> None:
+        """Write to it after everything that arrived together was read: a burst is one write per receiver."""
+        if not self._to_flush:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._news.append(door)
+        self._to_flush.append(connection)
 
     def _flush(self) -> None:
-        doors, self._news = self._news, []
-        for door in doors:
-            door.flush()
+        connections, self._to_flush = self._to_flush, []
+        for connection in connections:
+            connection.flush()
 
     def begin(self, work: Any) -> None:
-        """Do something beside; the loop alone would forget it."""
+        """Run a task, and keep a reference to it: the loop alone would forget it."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def answer(self, request: Incoming) -> Answer:
-        """A plain request."""
-        refusal = self._gate.check(*map(request.joined, ("host", "origin", "sec-fetch-site")))
-        if refusal is not None:
-            return problem(HTTPStatus(refusal.status), refusal.text)
-        return await answer(self.gateway, self._admins, request)
+    async def answer(self, request: GatewayRequest) -> GatewayResponse:
+        """The response to a plain request."""
+        return self._refused(request) or await answer(self.gateway, self._admins, request)
 
-    async def process_request(self, door: ServerConnection, request: Request) -> Response | None:
-        """Every GET before it becomes a WebSocket, if it may and wants to."""
+    async def process_request(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Called for every GET, before it becomes a WebSocket."""
         headers = {name.lower(): request.headers.get_all(name) for name in request.headers}
-        incoming = Incoming("GET", request.path, headers)
-        if urlsplit(request.path).path == self._path:
-            refusal = self._gate.check(*map(incoming.joined, ("host", "origin", "sec-fetch-site")))
-            said = problem(HTTPStatus(refusal.status), refusal.text) if refusal else None
-        else:
-            said = await self.answer(incoming)
+        incoming = GatewayRequest("GET", request.path, headers)
+        is_topic = urlsplit(request.path).path == self._path
+        said = self._refused(incoming) if is_topic else await self.answer(incoming)
         return None if said is None else _response(said)
 
-    async def attend(self, door: ServerConnection) -> None:
-        """One open WebSocket, to its end."""
-        assert isinstance(door, Door) and door.request is not None
-        admission = await self._admitted(door.request, door.remote_address)
+    def _refused(self, request: GatewayRequest) -> GatewayResponse | None:
+        refusal = self._gate.check(*map(request.joined, ("host", "origin", "sec-fetch-site")))
+        return problem(HTTPStatus(refusal.status), refusal.text) if refusal is not None else None
+
+    async def attend(self, connection: ServerConnection) -> None:
+        """Serve one open WebSocket to its end."""
+        assert isinstance(connection, GatewayConnection) and connection.request is not None
+        admission = await self._admitted(connection.request, connection.remote_address)
         if isinstance(admission, TurnedAway):
-            await door.close(*admission)
+            await connection.close(*admission)
             return
-        name = _topic(door.request)
-        member = self.gateway.join(name, admission, door)
+        name = _topic(connection.request)
+        member = self.gateway.join(name, admission, connection)
         if isinstance(member, TurnedAway):
-            await door.close(*member)
+            await connection.close(*member)
             return
         lasts = None if admission.expires is None else admission.expires - time.time()
         try:
-            door.listen(partial(self.gateway.receive, member))
+            connection.listen(partial(self.gateway.receive, member))
             async with asyncio.timeout(lasts):
-                await door.wait_closed()
+                await connection.wait_closed()
         except TimeoutError:
-            await door.close(POLICY, "the token has expired")
+            await connection.close(POLICY, "the token has expired")
         finally:
             self.gateway.leave(member)
 
     async def _admitted(self, request: Request, address: Any) -> Admission | TurnedAway:
         host = str(address[0]) if address else ""
-        # Everyone on this machine has the same address: one that errs must not shut out the others.
+        # Everyone on this machine has the same address: one that fails must not shut out the others.
         counted = bool(host) and not is_loopback(host)
         if counted and self._failures.peek(host):
             return TurnedAway(TRY_LATER, "too many bad tokens")
         token = bearer(value.encode("latin-1", "replace") for value in request.headers.get_all("Authorization"))
         asked = parse_qs(urlsplit(request.path).query).get("routing")
-        shown = None if isinstance(token, Malformed) else token
+        shown = None if isinstance(token, MalformedToken) else token
         admission = await self.gateway.admit(shown, _topic(request), asked[0] if asked else None)
         if counted and isinstance(admission, TurnedAway):
             self._failures.take(host)
@@ -225,34 +223,32 @@ class Site:
 @asynccontextmanager
 async def listening(
     config: GatewayConfig, sockets: Sequence[socket.socket], path: str, *, tls: ssl.SSLContext | None = None
-) -> AsyncGenerator[Site]:
-    """Serve on bound sockets for as long as the block runs. Then everyone is told to come back later (1012)."""
+) -> AsyncGenerator[GatewayEndpoint]:
+    """Serve on bound sockets while the block runs. Then everyone is told to come back later (1012)."""
     host, port = sockets[0].getsockname()[:2] if sockets[0].family != socket.AF_UNIX else ("127.0.0.1", None)
     gate = Gate(config.allowed_hosts, config.allowed_origins, config.trusted_proxy, host, port)
-    site = Site(config, path, gate)
-    servers = [await _served(site, config, one, tls) for one in sockets]
+    endpoint = GatewayEndpoint(config, path, gate)
+    servers = [await _served(endpoint, config, one, tls) for one in sockets]
     try:
-        yield site
+        yield endpoint
     finally:
         for server in servers:
-            for door in server.connections:
-                site.begin(door.close(SERVICE_RESTART, "the gateway is shutting down"))
+            for connection in server.connections:
+                endpoint.begin(connection.close(SERVICE_RESTART, "the gateway is shutting down"))
             server.close()
         for server in servers:
             await server.wait_closed()
 
 
-async def _served(site: Site, config: GatewayConfig, one: socket.socket, tls: ssl.SSLContext | None) -> Server:
+async def _served(
+    endpoint: GatewayEndpoint, config: GatewayConfig, one: socket.socket, tls: ssl.SSLContext | None
+) -> Server:
     limits = config.limits
-
-    def door(*args: Any, **options: Any) -> Door:
-        return Door(site, *args, **options)
-
     return await serve(
-        site.attend,
+        endpoint.attend,
         sock=one,
         ssl=tls,
-        process_request=site.process_request,
+        process_request=endpoint.process_request,
         compression=None,
         server_header=None,
         max_size=limits.message,
@@ -261,17 +257,17 @@ async def _served(site: Site, config: GatewayConfig, one: socket.socket, tls: ss
         ping_interval=limits.ping,
         ping_timeout=limits.ping,
         logger=_quiet,
-        create_connection=door,  # pyright: ignore[reportArgumentType]
+        create_connection=partial(GatewayConnection, endpoint),  # pyright: ignore[reportArgumentType]
     )
 
 
 def _topic(request: Request) -> str:
-    """The topic a connection is for; empty, which is none, unless it names exactly one."""
+    """The topic of a connection; empty, which is not a topic, unless the URL names exactly one."""
     named = parse_qs(urlsplit(request.path).query).get("topic", [])
     return named[0] if len(named) == 1 else ""
 
 
-def _response(said: Answer) -> Response:
+def _response(said: GatewayResponse) -> Response:
     headers = Headers([("Content-Type", said.media_type), ("Content-Length", str(len(said.body)))])
     for name, value in (("Connection", "close"), ("Cache-Control", "no-store"), *said.headers):
         headers[name] = value

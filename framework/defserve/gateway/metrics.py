@@ -1,4 +1,4 @@
-"""What a gateway counts, as Prometheus reads it. No topic and no participant is named."""
+"""The metrics of a gateway, for Prometheus. They name no topic and no participant."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _PREFIX: Final = "defserve_gateway_"
 _FAMILIES: Final = {
     "topics": ("gauge", "Topics that have a participant.", ""),
     "participants": ("gauge", "Participants that are connected, each topic counted.", ""),
-    "joined_total": ("counter", "Participants that came in.", ""),
+    "joined_total": ("counter", "Participants that joined.", ""),
     "turned_away_total": ("counter", "Connections that were not let in.", "reason"),
-    "left_total": ("counter", "Participants that went, or were sent away.", "reason"),
-    "received_total": ("counter", "Frames that came in.", ""),
-    "received_bytes_total": ("counter", "Bytes of the frames that came in.", ""),
-    "delivered_total": ("counter", "Messages of participants that went out, each receiver counted.", ""),
+    "left_total": ("counter", "Participants that left or were removed.", "reason"),
+    "received_total": ("counter", "Frames received.", ""),
+    "received_bytes_total": ("counter", "Bytes of the frames received.", ""),
+    "delivered_total": ("counter", "Messages of participants sent, each receiver counted.", ""),
     "refused_total": ("counter", "Frames that were not passed on.", "error"),
     "promotions_total": ("counter", "Changes of capabilities.", ""),
 }
 
 
-class Metrics:
-    """Counts by family, and by the value of the family's label."""
+class GatewayMetrics:
+    """Counts per family and value of its label."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""Whose a token is and what they may send: the gateway asks, a policy answers."""
+"""Policies: whose a token is, which topics it may enter, and what it may send."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Routing = Literal["all", "directed"]
 ROUTINGS: Final[tuple[Routing, ...]] = ("all", "directed")
 
 START: Final = "proposal-only"
-"""§7.1: whoever is given nothing else may only propose."""
+"""§7.1: a participant without other capabilities may only propose."""
 
 EVERY_TOPIC: Final = ("*",)
 _TOPIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}")
@@ -26,7 +26,7 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who a connection is, what it may send, and what it hears unless it asks otherwise."""
+    """Whose a connection is, what it may send, and what it receives unless it asks otherwise."""
 
     participant: str
     capabilities: tuple[str, ...] = PROFILES[START]
@@ -35,17 +35,17 @@ class Admission:
     """When the token ends, in seconds since 1970; the connection ends with it."""
 
 
-class Policy(Protocol):
-    """Anything that can say who may enter a topic, and as whom."""
+class AdmissionPolicy(Protocol):
+    """Anything that can tell who may enter a topic, and as whom."""
 
     async def admit(self, token: str | None, topic: str) -> Admission | None:
-        """Whom the bearer token stands for in this topic; None for nobody. `token` is None where there was none."""
+        """The admission of a bearer token to this topic; None to refuse. `token` is None if there was none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What a fixed list says of one participant. `topics` are names, or patterns with `*` and `?`."""
+class ParticipantEntry:
+    """One participant of a fixed list. `topics` are names, or patterns with `*` and `?`."""
 
     capabilities: tuple[str, ...] = PROFILES[START]
     topics: tuple[str, ...] = EVERY_TOPIC
@@ -53,9 +53,9 @@ class Entry:
 
 
 class StaticPolicy:
-    """A fixed list: token → participant, participant → entry. Tokens are kept as digests only."""
+    """A fixed list: token → participant → entry. It keeps only digests of tokens."""
 
-    def __init__(self, tokens: Mapping[str, str], entries: Mapping[str, Entry]) -> None:
+    def __init__(self, tokens: Mapping[str, str], entries: Mapping[str, ParticipantEntry]) -> None:
         for name in entries:
             if not is_participant(name):
                 raise UsageError(f"a participant cannot be called {name[:80]!r}", fix=PARTICIPANT_FIX)
@@ -70,10 +70,10 @@ class StaticPolicy:
 
 
 class TokenPolicy:
-    """Tokens that say for themselves who their bearer is (`sub`), such as JWTs.
+    """Tokens that name their bearer (`sub`), such as JWTs.
 
-    The claims `capabilities` (a list), or else `profile`, say what it may send; a token with neither gets `default`.
-    A token that has the claim `topics` is good for those alone.
+    The claim `capabilities` (a list), or else `profile`, says what it may send; a token with neither gets `default`.
+    A token with the claim `topics` may enter only these.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class TokenPolicy:
             return None
         topics = _texts(principal.claims.get(self._topics, EVERY_TOPIC))
         held = self._held(principal)
-        # A claim that cannot be read must not count as one that is not there.
+        # A claim that cannot be read must not count as a missing one.
         if topics is None or held is None or not covers(topics, topic):
             return None
         expires = principal.claims.get("exp")
@@ -111,10 +111,10 @@ class TokenPolicy:
         return self._profiles.get(name) if isinstance(name, str) else None
 
 
-class FirstOf:
-    """Several policies; the first that knows the token decides."""
+class FirstMatchPolicy:
+    """Several policies; the first one that admits the token decides."""
 
-    def __init__(self, policies: Iterable[Policy]) -> None:
+    def __init__(self, policies: Iterable[AdmissionPolicy]) -> None:
         self._policies = tuple(policies)
 
     async def admit(self, token: str | None, topic: str) -> Admission | None:
@@ -124,17 +124,17 @@ class FirstOf:
         return None
 
 
-class Within:
-    """A policy for some topics only; the others do not exist."""
+class TopicsPolicy:
+    """A policy for some topics only. The others do not exist."""
 
-    def __init__(self, policy: Policy, topics: Sequence[str]) -> None:
+    def __init__(self, policy: AdmissionPolicy, topics: Sequence[str]) -> None:
         self._policy, self._topics = policy, tuple(topics)
 
     async def admit(self, token: str | None, topic: str) -> Admission | None:
         return await self._policy.admit(token, topic) if covers(self._topics, topic) else None
 
 
-PARTICIPANT_FIX: Final = "use 1 to 256 characters without spaces, that do not begin with `system:`"
+PARTICIPANT_FIX: Final = "use 1 to 256 characters without spaces; it must not begin with `system:`"
 
 
 def is_participant(name: str) -> bool:

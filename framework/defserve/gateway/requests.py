@@ -1,4 +1,4 @@
-"""The plain HTTP requests of a gateway: health, metrics, administration. Bytes in, an answer out."""
+"""The plain HTTP requests to a gateway: health, metrics, administration. Bytes in, a response out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic_core import from_json
 
-from defserve.auth.bearer import Malformed, bearer, challenge
+from defserve.auth.bearer import MalformedToken, bearer, challenge
 from defserve.auth.verifiers import TokenVerifier
 from defserve.gateway.gateway import Gateway
 from defserve.gateway.metrics import MEDIA_TYPE
@@ -28,8 +28,8 @@ _HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*
 _CAPABILITIES: Final = re.compile(r"/admin/participants/([^/]+)/capabilities")
 
 
-class Incoming(NamedTuple):
-    """A request as it came. Names of headers are in lower case; each has all its values."""
+class GatewayRequest(NamedTuple):
+    """A request. Names of headers are in lower case; each has all its values."""
 
     verb: str
     target: str
@@ -37,18 +37,18 @@ class Incoming(NamedTuple):
     body: bytes = b""
 
     def joined(self, name: str) -> str | None:
-        """All values of a header in one, as the gate wants them."""
+        """All values of a header in one, as the gate needs them."""
         return ", ".join(self.headers[name]) if name in self.headers else None
 
 
-class Answer(NamedTuple):
+class GatewayResponse(NamedTuple):
     status: HTTPStatus
     body: bytes
     media_type: str = JSON
     headers: tuple[tuple[str, str], ...] = ()
 
     def encode(self) -> bytes:
-        """The whole response; the connection ends with it."""
+        """The bytes of the response. The connection is closed after it."""
         lines = [
             f"HTTP/1.1 {self.status.value} {self.status.phrase}",
             f"Content-Type: {self.media_type}",
@@ -60,12 +60,12 @@ class Answer(NamedTuple):
         return "\r\n".join([*lines, "", ""]).encode() + self.body
 
 
-def problem(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Answer:
-    return Answer(status, encode({"error": text}), headers=headers)
+def problem(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> GatewayResponse:
+    return GatewayResponse(status, encode({"error": text}), headers=headers)
 
 
-def read_request(data: bytes) -> Incoming | Answer | None:
-    """The request in these bytes, an answer to one that cannot be read, or None: more has to come."""
+def read_request(data: bytes) -> GatewayRequest | GatewayResponse | None:
+    """The request in these bytes, a response to one that cannot be read, or None if more bytes have to come."""
     head, end, body = data.partition(b"\r\n\r\n")
     if len(head) > HEAD_BYTES:
         return problem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of the request is too long")
@@ -85,11 +85,11 @@ def read_request(data: bytes) -> Incoming | Answer | None:
         return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {BODY_BYTES} bytes")
     if len(body) < int(length[0]):
         return None
-    return Incoming(line[1].decode(), line[2].decode(), headers, body[: int(length[0])])
+    return GatewayRequest(line[1].decode(), line[2].decode(), headers, body[: int(length[0])])
 
 
-async def answer(gateway: Gateway, admins: TokenVerifier | None, request: Incoming) -> Answer:
-    """What a request that is for no topic gets."""
+async def answer(gateway: Gateway, admins: TokenVerifier | None, request: GatewayRequest) -> GatewayResponse:
+    """The response to a request that is not for a topic."""
     path = urlsplit(request.target).path
     if path in _PAGES:
         return _PAGES[path](gateway) if request.verb == "GET" else _only("GET")
@@ -101,20 +101,22 @@ async def answer(gateway: Gateway, admins: TokenVerifier | None, request: Incomi
     return await _promote(gateway, admins, unquote(found[1]), request)
 
 
-def _health(gateway: Gateway) -> Answer:
-    return Answer(HTTPStatus.OK, b'{"status":"ok"}')
+def _health(gateway: Gateway) -> GatewayResponse:
+    return GatewayResponse(HTTPStatus.OK, b'{"status":"ok"}')
 
 
-def _metrics(gateway: Gateway) -> Answer:
-    return Answer(HTTPStatus.OK, gateway.metrics_text().encode(), MEDIA_TYPE)
+def _metrics(gateway: Gateway) -> GatewayResponse:
+    return GatewayResponse(HTTPStatus.OK, gateway.metrics_text().encode(), MEDIA_TYPE)
 
 
 _PAGES: Final = {"/healthz": _health, "/metrics": _metrics}
 
 
-async def _promote(gateway: Gateway, admins: TokenVerifier, participant: str, request: Incoming) -> Answer:
+async def _promote(
+    gateway: Gateway, admins: TokenVerifier, participant: str, request: GatewayRequest
+) -> GatewayResponse:
     token = bearer(value.encode("latin-1") for value in request.headers.get("authorization", ()))
-    admin = None if token is None or isinstance(token, Malformed) else await admins.verify(token)
+    admin = None if token is None or isinstance(token, MalformedToken) else await admins.verify(token)
     if admin is None:
         why = challenge(None if token is None else "invalid_token")
         return problem(HTTPStatus.UNAUTHORIZED, "an administrator's token is needed", ("WWW-Authenticate", why))
@@ -132,11 +134,11 @@ async def _promote(gateway: Gateway, admins: TokenVerifier, participant: str, re
         "modifiedAt": change.at,
         "topics": change.topics,
     }
-    return Answer(HTTPStatus.OK, encode(body))
+    return GatewayResponse(HTTPStatus.OK, encode(body))
 
 
 def _wanted(body: bytes) -> tuple[list[str], list[str]] | str:
-    """What to add and what to remove, or what is wrong with the request."""
+    """The capabilities to add and to remove, or what is wrong with the request."""
     try:
         asked = from_json(body)
     except ValueError as error:
@@ -154,5 +156,5 @@ def _wanted(body: bytes) -> tuple[list[str], list[str]] | str:
     return lists[0], lists[1]
 
 
-def _only(verb: str) -> Answer:
+def _only(verb: str) -> GatewayResponse:
     return problem(HTTPStatus.METHOD_NOT_ALLOWED, f"only {verb} is answered here", ("Allow", verb))

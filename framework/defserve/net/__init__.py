@@ -1,1 +1,7 @@
-"""The guarded way out: an HTTP client that reaches public addresses only, whoever wrote the URL."""
+"""An HTTP client that reaches public addresses only, whoever wrote the URL.
+
+A name is resolved once, every address is judged, and the connection goes to one of the judged addresses. Sizes and
+times are bounded, redirects are judged again, and credentials do not cross origins.
+
+May import: `guard.network.urls`, `guard.verdict`.
+"""

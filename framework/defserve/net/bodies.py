@@ -1,4 +1,4 @@
-"""A response's body, bounded: so many bytes as received and as decompressed, until so late, whoever reads it."""
+"""The body of a response, bounded in time and in bytes, both as received and as decompressed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from defserve.errors import LimitExceeded, Refused
 from defserve.net.egress import Egress
 
 ACCEPTED: Final = "gzip, deflate"
+_CODINGS: Final = ("gzip", "x-gzip", "deflate")
 _PIECE: Final = 64 * 1024
 _GZIP: Final = zlib.MAX_WBITS | 16
 _RAW: Final = -zlib.MAX_WBITS
 
 
-class Bounded(httpx2.AsyncByteStream):
+class BoundedBody(httpx2.AsyncByteStream):
     """The decoded body of a response; `encoding` is its Content-Encoding."""
 
     def __init__(self, body: httpx2.AsyncByteStream, encoding: str, egress: Egress, deadline: float) -> None:
@@ -27,11 +28,16 @@ class Bounded(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         received = decoded = 0
         most = self._egress.max_bytes
-        inflate = _decoder(self._encoding)
+        inflate = _Inflate(self._encoding) if self._encoding in _CODINGS else None
         async for chunk in self._chunks():
             received += len(chunk)
             if received > most:
                 raise too_long(most)
+            if inflate is None and self._encoding not in ("", "identity"):
+                # Only a body that has bytes is refused: HEAD has none.
+                reason = f"the body has the Content-Encoding {self._encoding[:40]!r}, which was not asked for"
+                hints = {"accepted": ACCEPTED}
+                raise Refused(reason, data={"status": "rejected", "reason": reason, "violations": [], "hints": hints})
             for piece in inflate.pieces(chunk) if inflate else (chunk,):
                 decoded += len(piece)
                 if decoded > most:
@@ -55,7 +61,7 @@ class Bounded(httpx2.AsyncByteStream):
 
 
 class _Inflate:
-    """Decompresses in pieces of bounded size, so that a small chunk cannot become a large one unseen."""
+    """Decompresses in pieces of bounded size, so that a small chunk cannot become a large one unnoticed."""
 
     def __init__(self, encoding: str) -> None:
         self._zlib = zlib.decompressobj(_GZIP if encoding in ("gzip", "x-gzip") else zlib.MAX_WBITS)
@@ -64,7 +70,7 @@ class _Inflate:
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
         full = True
-        # A full piece may not be all: the decompressor keeps what did not fit, even when it has taken the whole chunk.
+        # A full piece may not be all: the decompressor keeps what did not fit, even if it has taken the whole chunk.
         while (chunk or full) and not self._zlib.eof:
             try:
                 piece = self._zlib.decompress(chunk, _PIECE)
@@ -76,25 +82,6 @@ class _Inflate:
             self._may_be_raw = False
             chunk, full = self._zlib.unconsumed_tail, len(piece) == _PIECE
             yield piece
-
-
-class _Unknown:
-    """A coding that was not asked for. Only a body that has bytes is refused: HEAD has none."""
-
-    def __init__(self, encoding: str) -> None:
-        self._encoding = encoding
-
-    def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        reason = f"the server sent a body with the Content-Encoding {self._encoding[:40]!r}, which was not asked for"
-        raise Refused(
-            reason, data={"status": "rejected", "reason": reason, "violations": [], "hints": {"accepted": ACCEPTED}}
-        )
-
-
-def _decoder(encoding: str) -> _Inflate | _Unknown | None:
-    if encoding in ("", "identity"):
-        return None
-    return _Inflate(encoding) if encoding in ("gzip", "x-gzip", "deflate") else _Unknown(encoding)
 
 
 def too_long(most: int) -> LimitExceeded:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from defserve.net.resolve import Resolver
 
-# What one origin was told and another may hear: nothing that could be a credential, under whatever name.
+# Headers that are kept when a redirect leads to another origin: nothing that could be a credential, whatever its name.
 _CARRIED_ACROSS: Final = frozenset(
     (
         "accept",
@@ -35,8 +35,8 @@ _CARRIED_ACROSS: Final = frozenset(
 )
 
 
-class Content(TypedDict, total=False):
-    """What a request says, as in httpx. The Host header is always the URL's."""
+class RequestContent(TypedDict, total=False):
+    """The content of a request, as in httpx. The Host header is always that of the URL."""
 
     params: Mapping[str, Any] | list[tuple[str, Any]]
     headers: Mapping[str, str]
@@ -46,21 +46,21 @@ class Content(TypedDict, total=False):
     json: Any
 
 
-class Sending(Content, total=False):
-    """What may go with a request."""
+class SendOptions(RequestContent, total=False):
+    """The options of a request."""
 
     auth: tuple[str, str]
     """User name and password, for the first origin only."""
 
 
 class GuardedClient:
-    """An HTTP client for URLs that strangers give: it reaches public addresses, and what `egress` lets in besides.
+    """An HTTP client for URLs that strangers give: it reaches public addresses, and what `egress` allows besides.
 
-    A URL, or a redirect, that leads anywhere but to a public address raises Refused with the violations in `data`; a
-    response that is too long or too late raises LimitExceeded; a connection that fails raises what httpx2 raises.
-    Nothing is read from the environment but the certificates to trust, and no cookies are kept.
+    A URL or a redirect to any other address raises Refused with the violations in `data`. A response that is too long
+    or too late raises LimitExceeded. A connection that fails raises what httpx2 raises. From the environment it reads
+    only which certificates to trust, and it keeps no cookies.
 
-    resolver   asks for a host's addresses; the machine's own by default
+    resolver   finds the addresses of a host; the system's resolver by default
     tls        replaces the default trust in certificates
 
     Raises UsageError without httpx2.
@@ -72,39 +72,41 @@ class GuardedClient:
         self._egress = egress or Egress()
         self._http = _client(self._egress, resolver, tls)
 
-    async def get(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+    async def get(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
         """`request` with GET."""
         return await self.request("GET", url, **sending)
 
-    async def head(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+    async def head(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
         """`request` with HEAD."""
         return await self.request("HEAD", url, **sending)
 
-    async def post(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+    async def post(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
         """`request` with POST."""
         return await self.request("POST", url, **sending)
 
-    async def put(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+    async def put(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
         """`request` with PUT."""
         return await self.request("PUT", url, **sending)
 
-    async def patch(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+    async def patch(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
         """`request` with PATCH."""
         return await self.request("PATCH", url, **sending)
 
-    async def delete(self, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
+    async def delete(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
         """`request` with DELETE."""
         return await self.request("DELETE", url, **sending)
 
-    async def request(self, method: str, url: str, **sending: Unpack[Sending]) -> httpx2.Response:
-        """The response, its body read."""
+    async def request(self, method: str, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
+        """The response with its body."""
         async with self.stream(method, url, **sending) as response:
             await response.aread()
         return response
 
     @asynccontextmanager
-    async def stream(self, method: str, url: str, **sending: Unpack[Sending]) -> AsyncGenerator[httpx2.Response, None]:
-        """The response, its body still to come; read it with `aiter_bytes`, `aiter_lines` or `aread`."""
+    async def stream(
+        self, method: str, url: str, **sending: Unpack[SendOptions]
+    ) -> AsyncGenerator[httpx2.Response, None]:
+        """The response without its body; read that with `aiter_bytes`, `aiter_lines` or `aread`."""
         auth = sending.pop("auth", None)
         response = await self._follow(self._request(method, url, **sending), auth)
         try:
@@ -112,13 +114,13 @@ class GuardedClient:
         finally:
             await response.aclose()
 
-    def _request(self, method: str, url: str, **content: Unpack[Content]) -> httpx2.Request:
+    def _request(self, method: str, url: str, **content: Unpack[RequestContent]) -> httpx2.Request:
         verdict = self._egress.judge(url)
         if not verdict or verdict.url is None:
             raise refusal(verdict)
         request = self._http.build_request(method, verdict.url, **content)
         request.headers["host"] = request.url.netloc.decode("ascii")
-        # Only what can be decompressed in bounded pieces.
+        # Only encodings that can be decompressed in bounded pieces.
         request.headers["accept-encoding"] = self._http.headers["accept-encoding"]
         request.extensions[DEADLINE] = asyncio.get_running_loop().time() + self._egress.timeout
         return request
@@ -142,7 +144,7 @@ class GuardedClient:
                 _forget_credentials(request)
 
     async def aclose(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -166,7 +168,7 @@ def _client(egress: Egress, resolver: Resolver | None, tls: ssl.SSLContext | Non
         import httpx2
     except ImportError:
         raise UsageError(
-            "the guarded HTTP client is made with httpx2, which is not installed", fix='pip install "defserve[client]"'
+            "the guarded HTTP client needs httpx2, which is not installed", fix='pip install "defserve[client]"'
         ) from None
     from defserve.net.bodies import ACCEPTED
     from defserve.net.transport import CONNECT_SECONDS, GuardedTransport
@@ -175,7 +177,7 @@ def _client(egress: Egress, resolver: Resolver | None, tls: ssl.SSLContext | Non
         transport=GuardedTransport(egress, resolver, tls),
         headers={"user-agent": f"defserve/{VERSION}", "accept-encoding": ACCEPTED},
         timeout=httpx2.Timeout(egress.timeout, connect=min(egress.timeout, CONNECT_SECONDS)),
-        # One client serves many callers: what a server wants remembered of one must not be told of another.
+        # One client serves many callers: a cookie that one caller was given must not be sent for another.
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         trust_env=False,
         follow_redirects=False,

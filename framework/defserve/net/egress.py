@@ -1,4 +1,4 @@
-"""Where the guarded client may go, and how far: one frozen object."""
+"""What the guarded client may reach, and its limits: one frozen object."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from defserve.guard.verdict import Verdict, Violation, refused
 from defserve.limits import Limits
 
 DEADLINE: Final = "deadline"
-"""The extension of a request that holds the loop's time at which the whole exchange is given up."""
+"""The extension of a request that holds the loop's time at which the whole exchange is abandoned."""
 
-# Field → how each of its values is written, and an example.
+# Field → the form of its values, and an example.
 _WRITTEN: Final = (
     ("schemes", re.compile("|".join(DEFAULT_PORTS)), '"https"'),
     ("ports", re.compile(r"[1-9][0-9]{0,4}"), "443"),
@@ -35,25 +35,25 @@ class Egress:
     """The only hosts: `api.example.com`, or `*.example.com` for the names below one; None for any public host.
     A host on the list must still be public."""
     private: Sequence[str] = ()
-    """Hosts that are not public and may be reached all the same, each as exactly `host:port` (`127.0.0.1:8000`,
+    """Hosts that may be reached although they are not public, each as exactly `host:port` (`127.0.0.1:8000`,
     `localhost:8000`, `[::1]:8000`). For tests and development: everyone who can name a URL can then reach them, also by
     a redirect."""
     max_bytes: int = Limits().response
-    """Of a response's body, as received and as decompressed."""
+    """The limit of a response's body, as received and as decompressed."""
     timeout: float = 30.0
     """Seconds for everything: resolution, connection, redirects and the last byte of the body."""
     redirects: int = 3
-    """Hops that are followed; with 0 a redirect is an answer like any other."""
+    """How many redirects are followed; with 0 a redirect is an answer like any other."""
     proxy: str | None = None
-    """An http(s) proxy that everything goes through. It resolves the names, so it is the proxy that has to keep private
-    addresses out of reach; here only the text of a URL is judged. Proxies of the environment are never used."""
+    """An http(s) proxy for every request. The proxy resolves the names, so it has to keep private addresses out of
+    reach; here only the text of a URL is judged. Proxies of the environment are never used."""
 
     def __post_init__(self) -> None:
         for name, form, example in _WRITTEN:
             values = getattr(self, name)
             if values is None:
                 continue
-            # A text is a sequence, too: of its letters.
+            # A str is a sequence too, of its characters.
             values = tuple(map(_lower, (values,) if isinstance(values, str) else values))
             object.__setattr__(self, name, values)
             for value in values:
@@ -64,16 +64,16 @@ class Egress:
                 raise UsageError(f"Egress({name}={getattr(self, name)!r}) must be at least {least}")
 
     def judge(self, url: str) -> Verdict:
-        """What these options say of a URL's text."""
+        """The verdict of these options on the text of a URL."""
         return judge(url, schemes=self.schemes, ports=self.ports, hosts=self.hosts, private=self.private)
 
     def refuse(self, *violations: Violation) -> Verdict:
-        """The verdict on a URL whose text is allowed, and something else about it is not."""
+        """The verdict on a URL whose text is allowed, but something else about it is not."""
         return refused(violations, hints_of(self.schemes, self.ports, self.hosts))
 
 
 def refusal(verdict: Verdict, reason: str = "URL refused") -> Rejected:
-    """A verdict as the exception a caller gets."""
+    """A verdict as an exception for the caller."""
     return Rejected(reason, verdict.violations, verdict.hints, guard="network_restricted")
 
 

@@ -1,4 +1,4 @@
-"""From a name to addresses that may be connected to: asked once, and every answer must be public."""
+"""Resolves a name to addresses that may be connected to. It asks once, and every address must be public."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ RESOLVE_SECONDS = 5.0
 async def check(url: str, egress: Egress | None = None, *, resolver: Resolver | None = None) -> Verdict:
     """Judge a URL by its text and by every address its host has now.
 
-    The addresses may change before they are used, so this is for an early refusal; only the guarded client, which
-    connects to the addresses it judged, keeps private ones out.
+    The addresses may change before they are used, so this is only an early refusal. The guarded client, which connects
+    to the addresses it judged, is what keeps private ones out of reach.
     """
     egress = egress or Egress()
     verdict = egress.judge(url)
@@ -60,11 +60,11 @@ async def addresses(
 
 
 def _is_address(host: str) -> bool:
-    # Of a URL that was allowed: no name ends in a number, or holds a colon.
+    # The host is of a URL that was allowed: there no name ends in a number or contains a colon.
     return ":" in host or host.rpartition(".")[2].isdigit()
 
 
 async def system(host: str, port: int) -> Sequence[str]:
-    """What the machine's own resolver says, asked in a thread."""
+    """The answer of the system's resolver, asked in a thread."""
     answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in answers]

@@ -1,4 +1,4 @@
-"""Where requests leave: every URL is judged again as it is sent, and a socket is opened only to an address that was."""
+"""Sends requests: every URL is judged again as it is sent, and sockets are opened only to judged addresses."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, cast
 import httpcore2
 import httpx2
 
-from defserve.net.bodies import Bounded, too_late, too_long
+from defserve.net.bodies import BoundedBody, too_late, too_long
 from defserve.net.egress import DEADLINE, Egress, refusal
 from defserve.net.resolve import Resolver, pinned
 
 CONNECT_SECONDS = 10.0
 MOST_CONNECTIONS = 100
-# Below the five seconds after which common servers hang up: a connection must not close as it is used again.
+# Common servers hang up after five seconds. This is less, so that a connection is not closed just as it is reused.
 IDLE_SECONDS = 4.0
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Judges a request, sends it, and bounds its response. Redirects are the client's to follow."""
+    """Judges a request, sends it, and bounds its response. The client follows redirects."""
 
     def __init__(self, egress: Egress, resolver: Resolver | None, tls: ssl.SSLContext | None) -> None:
         self._egress = egress
@@ -51,13 +51,13 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             await response.aclose()
             raise too_long(self._egress.max_bytes)
         encoding = response.headers.get("content-encoding", "").strip().lower()
-        # The body is handed on decoded, so what described it before does not hold any more.
+        # The body is passed on decoded, so the headers that described the encoded one are dropped.
         stale = (b"content-encoding", b"content-length") if encoding else ()
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         return httpx2.Response(
             response.status_code,
             headers=[(name, value) for name, value in response.headers.raw if name.lower() not in stale],
-            stream=Bounded(response.stream, encoding, self._egress, deadline),
+            stream=BoundedBody(response.stream, encoding, self._egress, deadline),
             extensions=response.extensions,
         )
 
@@ -68,8 +68,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 class PinnedBackend(httpcore2.AsyncNetworkBackend):
     """Resolves a host once, judges all its addresses, and connects to one of those.
 
-    Everything above it keeps the host's name: the Host header, the name TLS asks for and verifies, and the key under
-    which a connection is kept and used again.
+    Everything above it uses the name of the host: the Host header, the name that TLS verifies, and the key under which
+    a connection is kept and reused.
     """
 
     def __init__(self, egress: Egress, resolver: Resolver | None = None) -> None:
@@ -105,7 +105,7 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
 
 
 class _PinnedTransport(httpx2.AsyncBaseTransport):
-    """httpx's own transport takes no network backend; this one does nothing else differently."""
+    """Like httpx's own transport, but with a network backend, which that does not accept."""
 
     def __init__(self, backend: PinnedBackend, tls: ssl.SSLContext) -> None:
         self._pool = httpcore2.AsyncConnectionPool(
@@ -150,7 +150,7 @@ class _Body(httpx2.AsyncByteStream):
 
 @contextmanager
 def _as_httpx() -> Generator[None, None, None]:
-    """httpcore's exceptions as httpx's, which have the same names."""
+    """Turns exceptions of httpcore into those of httpx, which have the same names."""
     try:
         yield
     except Exception as error:

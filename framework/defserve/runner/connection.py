@@ -43,7 +43,7 @@ class PeerIdentity(Protocol):
     @property
     def kind(self) -> str: ...
     @property
-    def is_crowd(self) -> bool: ...
+    def is_shared_identity(self) -> bool: ...
 
 
 class Connection:
@@ -109,7 +109,12 @@ class Connection:
             return {"principal": self.principal}
         caller = self.caller(peer)
         is_local = caller.kind == "local"
-        return {"principal": caller.id, "is_local": is_local, "identity": caller, "is_crowd": caller.is_crowd}
+        return {
+            "principal": caller.id,
+            "is_local": is_local,
+            "identity": caller,
+            "is_shared_identity": caller.is_shared_identity,
+        }
 
     def _unwrap(self, frame: bytes | None) -> bool:
         carrier = self.carrier

@@ -161,7 +161,12 @@ class WebSessions:
 
 def _about(principal: PeerIdentity) -> dict[str, Any]:
     is_local = principal.kind == "local"
-    return {"principal": principal.id, "is_local": is_local, "identity": principal, "is_crowd": principal.is_crowd}
+    return {
+        "principal": principal.id,
+        "is_local": is_local,
+        "identity": principal,
+        "is_shared_identity": principal.is_shared_identity,
+    }
 
 
 def _nothing() -> None:

@@ -1,6 +1,6 @@
-"""The events of one session's streams, kept so that a reader who lost its connection can go on. No I/O, no clock.
+"""The events of one session's streams, kept so that a client that lost its connection can resume. No I/O, no clock.
 
-An event's place in its stream is in its id, so a reader can go on from an event that is itself no longer kept.
+The id of an event names its place in its stream, so a client can resume from an event that is no longer kept itself.
 """
 
 from __future__ import annotations
@@ -13,70 +13,70 @@ from typing import Literal, Protocol
 
 from defserve.errors import Refused
 
-Kind = Literal["result", "request", "message", "progress"]
-"""`result` and `request` are kept, since somebody waits for them; `message` and `progress`
-go when room is needed, and so do requests that were released."""
+StoredEventKind = Literal["result", "request", "message", "progress"]
+"""`result` and `request` are kept, because somebody waits for them. `message`, `progress` and released requests are
+dropped when room is needed."""
 
-Event = tuple[str, bytes]
+StoredEvent = tuple[str, bytes]
 """An event's id and its data."""
 
-KEPT: frozenset[Kind] = frozenset(("result", "request"))
+KEPT: frozenset[StoredEventKind] = frozenset(("result", "request"))
 
 _ID = re.compile(r"([0-9a-f]+)-([0-9]{1,18})-([0-9]{1,18})")
 
 
-class Gap(Refused):
-    """Events after the one asked for had to go. `left` are those that are still there, in order.
+class EventGap(Refused):
+    """Events after the one asked for were dropped. `left` are those that are still kept, in order.
 
-    `stream` is None when nothing of the stream is left, not even its name.
+    `stream` is None if nothing of the stream is left, not even its name.
     """
 
     error_type = "gap"
 
-    def __init__(self, stream: str | None, left: list[Event]) -> None:
+    def __init__(self, stream: str | None, left: list[StoredEvent]) -> None:
         self.stream, self.left = stream, left
         super().__init__("some of the events after this one are no longer kept")
 
 
 class EventStore(Protocol):
-    """What one session has sent, by stream. Ids are unique in the session, name their stream, and mean nothing to
-    another session's store."""
+    """What one session has sent, by stream. Ids are unique in the session and name their stream. The store of another
+    session does not know them."""
 
-    def append(self, stream: str, data: bytes, *, kind: Kind = "message", key: Hashable = None) -> str:
+    def append(self, stream: str, data: bytes, *, kind: StoredEventKind = "message", key: Hashable = None) -> str:
         """Keep an event and return its id. A `progress` takes the place of an earlier one with its `key`."""
         ...
 
     def release(self, event_id: str) -> None:
-        """Nobody waits for the answer to this `request` any more: it may go like any message."""
+        """Nobody waits for the answer to this `request` any more: it may be dropped like any message."""
         ...
 
     def mark(self, stream: str) -> str:
-        """The id of the place after everything appended so far, for an event that has no data of its own."""
+        """The id of the place after everything appended so far, for an event without data."""
         ...
 
-    def after(self, event_id: str) -> tuple[str, list[Event]] | None:
-        """The stream of this id and the events that follow in it; None for an id this store never gave.
+    def after(self, event_id: str) -> tuple[str, list[StoredEvent]] | None:
+        """The stream of this id and the events after it; None for an id that this store never gave.
 
-        Raises Gap if events that should follow are no longer kept.
+        Raises EventGap if some of the events after it are no longer kept.
         """
         ...
 
     def finish(self, stream: str) -> None:
-        """The stream has been handed to its reader to the end, so it is the first to go when room is needed."""
+        """The client has received the whole stream, so it is the first to be dropped when room is needed."""
         ...
 
     def forget(self) -> None:
-        """The session is over: let go of everything."""
+        """The session is over: drop everything."""
         ...
 
 
 class MemoryEvents:
     """An EventStore in memory.
 
-    Each stream keeps up to `events` messages and progresses, of `size` bytes together; the oldest go first. Results
-    stay as long as their stream, requests until they are released. Streams go, oldest first, when more than `finished`
-    are finished, or when the session holds more than `held` bytes: finished ones before others, never the one just
-    appended to.
+    Each stream keeps up to `events` messages and progresses, of `size` bytes together; the oldest are dropped first.
+    Results stay as long as their stream, requests until they are released. Streams are dropped, oldest first, if more
+    than `finished` are finished, or if the session holds more than `held` bytes: finished ones before others, never
+    the one just appended to.
     """
 
     __slots__ = ("events", "size", "finished", "held", "_tag", "_streams", "_names", "_finished", "_made", "_bytes")
@@ -92,7 +92,7 @@ class MemoryEvents:
         self._made = 0
         self._bytes = 0
 
-    def append(self, stream: str, data: bytes, *, kind: Kind = "message", key: Hashable = None) -> str:
+    def append(self, stream: str, data: bytes, *, kind: StoredEventKind = "message", key: Hashable = None) -> str:
         at = self._open(stream)
         held = at.bytes
         at.append(data, kind, key if kind == "progress" else None)
@@ -114,7 +114,7 @@ class MemoryEvents:
         at = self._open(stream)
         return self._id(at.number, at.last)
 
-    def after(self, event_id: str) -> tuple[str, list[Event]] | None:
+    def after(self, event_id: str) -> tuple[str, list[StoredEvent]] | None:
         found = _ID.fullmatch(event_id)
         if found is None or found[1] != self._tag:
             return None
@@ -123,12 +123,12 @@ class MemoryEvents:
             return None
         stream = self._streams.get(number)
         if stream is None:
-            raise Gap(None, [])
+            raise EventGap(None, [])
         if place > stream.last:
             return None
         left = [(self._id(number, at), data) for at, data in stream.kept.items() if at > place]
         if place < stream.lost:
-            raise Gap(stream.name, left)
+            raise EventGap(stream.name, left)
         return stream.name, left
 
     def finish(self, stream: str) -> None:
@@ -148,7 +148,7 @@ class MemoryEvents:
     def _open(self, stream: str) -> _Stream:
         number = self._names.get(stream)
         if number is not None:
-            # It goes on after all, as the session's own stream does with each new reader.
+            # It continues after all, as the session's own stream does with each new reader.
             self._finished.pop(number, None)
             return self._streams[number]
         self._made += 1
@@ -172,7 +172,7 @@ class MemoryEvents:
 
 
 class _Stream:
-    """One stream's events by their place, from 1. `lost` is the place of the newest that had to go."""
+    """The events of one stream by their place, from 1. `lost` is the place of the newest that was dropped."""
 
     __slots__ = ("number", "name", "last", "lost", "kept", "bytes", "_droppable", "_droppable_bytes", "_latest")
 
@@ -184,7 +184,7 @@ class _Stream:
         self._droppable_bytes = 0
         self._latest: dict[Hashable, int] = {}
 
-    def append(self, data: bytes, kind: Kind, key: Hashable) -> None:
+    def append(self, data: bytes, kind: StoredEventKind, key: Hashable) -> None:
         self.last += 1
         self.kept[self.last] = data
         self.bytes += len(data)
@@ -205,7 +205,7 @@ class _Stream:
     def shrink(self, events: int, size: int) -> None:
         while len(self._droppable) > events or self._droppable_bytes > size:
             oldest = next(iter(self._droppable))
-            self.lost = max(self.lost, oldest)  # what is released is not always the oldest
+            self.lost = max(self.lost, oldest)  # a released request is not always the oldest
             self._remove(oldest)
 
     def _remove(self, place: int) -> None:

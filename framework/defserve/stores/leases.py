@@ -1,7 +1,7 @@
-"""One at a time among processes that share a store: a lease, which ends by itself soon after its holder has died.
+"""Leases: one holder at a time among processes that share a store. A lease ends soon after its holder dies.
 
-It keeps others from beginning what would come to nothing. What must never happen twice is up to `Change.expect`: a
-holder that was paused for too long does not know that its lease has ended.
+A lease saves others from work that would be in vain. It does not protect against doing something twice: a holder that
+was paused for too long does not know that its lease has ended. Use `StoreChange.expect` for that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from defserve.errors import Refused
-from defserve.stores.store import Change, Store, StoreBusy
+from defserve.stores.store import Store, StoreBusy, StoreChange
 
 TTL: Final = 3.0
 RENEWED_EVERY: Final = TTL / 4
@@ -30,10 +30,10 @@ def new_token() -> bytes:
 
 
 class Lease:
-    """The right to be the only one who has this name, for whoever has acquired it and not released it.
+    """The lease of this name: it has one holder between `acquire` and `release`.
 
-    `token` names the holder. One who takes turns itself uses the same each time: what it could not release because the
-    store was away, it has again at once.
+    `token` names the holder. A caller that acquires again and again should use the same token each time: a lease that
+    it could not release because the store was away is then its own again at once.
     """
 
     __slots__ = ("_store", "_space", "_token", "_renewing")
@@ -43,23 +43,23 @@ class Lease:
         self._renewing: asyncio.Task[None] | None = None
 
     async def acquire(self, seconds: float) -> None:
-        """Wait for it. Raises StoreBusy after `seconds`, and what the store raises."""
+        """Wait for the lease. Raises StoreBusy after `seconds`, and what the store raises."""
         try:
             async with asyncio.timeout(seconds):
                 await self._wait()
         except TimeoutError:
-            raise StoreBusy("somebody else holds this for too long", data={"retry_after_ms": 1000}) from None
+            raise StoreBusy("Another call holds this for too long", data={"retry_after_ms": 1000}) from None
         except asyncio.CancelledError:
-            await self.release()  # it may have been given meanwhile
+            await self.release()  # it may have been acquired meanwhile
             raise
         self._renewing = asyncio.create_task(self._renew())
 
     async def release(self) -> None:
-        """Let the next one have it. If the store cannot be told, it ends by itself."""
+        """Give it to the next one. If the store cannot be reached, it ends by itself."""
         if self._renewing is not None:
             self._renewing.cancel()
         with suppress(Refused):
-            await self._store.change(Change(self._space, drop=[_HOLDER], expect={_HOLDER: self._token}, ttl=TTL))
+            await self._store.change(StoreChange(self._space, drop=[_HOLDER], expect={_HOLDER: self._token}, ttl=TTL))
 
     async def _wait(self) -> None:
         pause = FIRST_PAUSE
@@ -70,7 +70,7 @@ class Lease:
     async def _taken(self) -> bool:
         if await self._store.change(self._hold(None)):
             return True
-        # It may be its own: of another time, or because a store that lost its connection has asked twice.
+        # The holder may be this one: from another time, or because a store that lost its connection has asked twice.
         return await self._store.change(self._hold(self._token))
 
     async def _renew(self) -> None:
@@ -80,5 +80,5 @@ class Lease:
                 if not await self._store.change(self._hold(self._token)):
                     return
 
-    def _hold(self, before: bytes | None) -> Change:
-        return Change(self._space, put={_HOLDER: self._token}, expect={_HOLDER: before}, ttl=TTL)
+    def _hold(self, before: bytes | None) -> StoreChange:
+        return StoreChange(self._space, put={_HOLDER: self._token}, expect={_HOLDER: before}, ttl=TTL)

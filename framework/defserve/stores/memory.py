@@ -1,4 +1,4 @@
-"""A store in this process's memory: quick, bounded, and gone with the process."""
+"""A store in the memory of this process: fast, bounded, and gone when the process ends."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from heapq import heappop, heappush
 from threading import Lock
 from typing import Final
 
-from defserve.stores.store import Change, StoreFull
+from defserve.stores.store import StoreChange, StoreFull
 
 MAX_BYTES: Final = 256 * 1024 * 1024
 
 
 class MemoryStore:
-    """A Store for one process, from any thread. Holds at most `limit` bytes."""
+    """A Store for one process, for any thread. It holds at most `limit` bytes."""
 
     def __init__(self, *, limit: int = MAX_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit, self._clock, self._lock = limit, clock, Lock()
@@ -32,7 +32,7 @@ class MemoryStore:
             held = self._spaces.get(space, {})
             return {name: held[name] for name in names if name in held}
 
-    async def change(self, change: Change) -> bool:
+    async def change(self, change: StoreChange) -> bool:
         with self._lock:
             self._expire()
             held = self._spaces.get(change.space, {})

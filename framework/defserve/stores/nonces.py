@@ -1,4 +1,4 @@
-"""What may be used once: an answer to a question, a sealed state. A spent nonce stays spent while it matters."""
+"""Nonces: what may be used only once, such as an answer to a question or a sealed state."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from threading import Lock
 from typing import Final, Protocol
 
 from defserve.errors import LimitExceeded
-from defserve.stores.store import Change, Store
+from defserve.stores.store import Store, StoreChange
 
 _SPACE: Final = "nonce:"
 _SPENT: Final = "spent"
 
 
 class NonceStore(Protocol):
-    """Where single use is remembered. Share one between all who could be given the same nonce."""
+    """Remembers which nonces were used. Share one between all who could be given the same nonce."""
 
     async def spend(self, nonce: str, *, ttl: float) -> bool:
-        """Use a nonce that is good for `ttl` more seconds. True exactly once; False ever after, and if it has expired.
+        """Use a nonce that is valid for `ttl` more seconds. True exactly once; False afterwards, and if it has expired.
 
-        The caller refuses a nonce whose time is over: a store may forget it then. Raises LimitExceeded when it can
-        remember no more, since a nonce that is not remembered could be used twice.
+        The caller must refuse a nonce that has expired, because the store may forget it then. Raises LimitExceeded if
+        it can remember no more: a nonce that is not remembered could be used twice.
         """
         ...
 
 
 class MemoryNonces:
-    """A NonceStore for one process, from any thread. Holds at most `limit` nonces that are not expired yet."""
+    """A NonceStore for one process, for any thread. It holds at most `limit` nonces that have not expired."""
 
     __slots__ = ("_limit", "_clock", "_lock", "_spent", "_queue")
 
@@ -47,7 +47,7 @@ class MemoryNonces:
             now = self._clock()
             while self._queue and self._queue[0][0] <= now:
                 self._spent.discard(heappop(self._queue)[1])
-            # Written so that a ttl which is no number is refused as well.
+            # Written this way so that a ttl of NaN is refused as well.
             if not ttl > 0 or nonce in self._spent:
                 return False
             if len(self._spent) >= self._limit:
@@ -68,7 +68,7 @@ class MemoryNonces:
 
 
 class StoreNonces:
-    """A NonceStore for all processes that share a store. Raises what the store raises: then nothing was spent."""
+    """A NonceStore for all processes that share a store. If the store raises, nothing was spent."""
 
     __slots__ = ("_store",)
 
@@ -79,7 +79,7 @@ class StoreNonces:
         if not ttl > 0:
             return False
         space, mine = _SPACE + nonce, os.urandom(8)
-        if await self._store.change(Change(space, put={_SPENT: mine}, expect={_SPENT: None}, ttl=ttl)):
+        if await self._store.change(StoreChange(space, put={_SPENT: mine}, expect={_SPENT: None}, ttl=ttl)):
             return True
-        # A store that lost its connection may have asked twice, and been told of its own first change.
+        # A store that lost its connection may have asked twice, and then sees its own first change.
         return (await self._store.get(space, [_SPENT])).get(_SPENT) == mine

@@ -9,8 +9,10 @@ _FIX = "use 'memory:', 'sqlite:///notes.db', 'sqlite:////var/lib/notes.db' or 'r
 
 
 def open_store(address: str) -> Store:
-    """A store that is not connected yet. After `sqlite:///` stands a path, which begins with a slash of its own if it
-    is absolute. Raises UsageError for an address that is none."""
+    """A store that is not connected yet. The path after `sqlite:///` begins with a slash of its own if it is absolute.
+
+    Raises UsageError for an address that is not valid.
+    """
     scheme, _, rest = address.partition(":")
     match scheme:
         case "memory" if not rest.strip("/"):

@@ -1,9 +1,9 @@
 """A store in Redis, for servers that run as many processes. Each space is one hash, each change one script.
 
-How safe an acknowledged change is, is Redis's own setting. Only `appendonly yes` with `appendfsync always` keeps the
-promise of a Store: with `everysec` a Redis that is killed may lose what it acknowledged in the last two seconds, and
-without an append-only file everything since it last saved. `open` warns of both. A script touches one key, so a cluster
-will do.
+The settings of Redis decide how safe an acknowledged change is. Only `appendonly yes` with `appendfsync always` keeps
+the promise of a Store. With `everysec`, a Redis that is killed may lose what it acknowledged in the last two seconds;
+without an append-only file, everything since it last saved. `open` warns of both. A script uses one key only, so a
+cluster works too. The hash `format` holds the format of everything under the prefix.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from defserve.errors import UsageError
-from defserve.stores.store import Change, StoreFull, StoreReadOnly, StoreUnavailable
+from defserve.stores.formats import newer_format
+from defserve.stores.store import StoreChange, StoreFull, StoreReadOnly, StoreUnavailable
 
 PREFIX: Final = "defserve:"
+FORMAT: Final = 1
+"""Of the values under a prefix. Raise it with every change to what is kept in a store, and upgrade what is older."""
 TIMEOUT: Final = 5.0
 PAGE: Final = 256
 
@@ -43,9 +46,10 @@ return 1
 
 
 class _Client(Protocol):
-    """What is used of `redis.asyncio.Redis`."""
+    """The part of `redis.asyncio.Redis` that is used."""
 
     def hmget(self, name: str, keys: Sequence[str]) -> Awaitable[list[bytes | None]]: ...
+    def hsetnx(self, name: str, key: str, value: int) -> Awaitable[Any]: ...
     def hscan_iter(self, name: str, count: int) -> AsyncIterator[tuple[bytes, bytes]]: ...
     def scan_iter(self, match: str, count: int) -> AsyncIterator[bytes]: ...
     def register_script(self, script: str) -> _Script: ...
@@ -61,11 +65,11 @@ class _Script(Protocol):
 class RedisStore:
     """A Store in the Redis at `url` (`redis://`, `rediss://` or `unix://`; `?prefix=` names its keys).
 
-    Raises UsageError if the extra is not installed or the address is none.
+    Raises UsageError if the extra is not installed or the address is not valid.
     """
 
     is_for_many = True
-    """Its users are processes that take turns."""
+    """Several processes use it and take turns."""
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
         parts = urlsplit(url)
@@ -74,15 +78,17 @@ class RedisStore:
         self._url, self._timeout = urlunsplit(parts._replace(query=urlencode(query))), timeout
         self._where = f"{parts.scheme}://{parts.hostname or parts.path}" + (f":{parts.port}" if parts.port else "")
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_checked = False
         self._client, self._change = self._connected()
 
     async def open(self) -> None:
         with self._troubles():
-            await self._redis().ping()
+            redis = await self._redis()
+            await redis.ping()
         try:
-            said = await self._redis().config_get("append*")
+            said = await redis.config_get("append*")
         except Exception:
-            # Hosted ones do not tell.
+            # Hosted services do not answer this.
             return
         for setting, value in (("appendonly", "yes"), ("appendfsync", "always")):
             if said.get(setting, value) != value:
@@ -95,10 +101,10 @@ class RedisStore:
         if not names:
             return {}
         with self._troubles():
-            values = await self._redis().hmget(self._key(space), names)
+            values = await (await self._redis()).hmget(self._key(space), names)
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
-    async def change(self, change: Change) -> bool:
+    async def change(self, change: StoreChange) -> bool:
         ttl = "" if change.ttl is None else max(1, round(change.ttl * 1000))
         args: list[str | bytes | int] = [ttl, len(change.expect)]
         for name, value in change.expect.items():
@@ -106,26 +112,26 @@ class RedisStore:
         args += (len(change.drop), *change.drop, len(change.put))
         for name, value in change.put.items():
             args += (name, value)
-        self._redis()
         with self._troubles():
+            await self._redis()
             return bool(await self._change([self._key(change.space)], args))
 
     async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
         with self._troubles():
-            async for name, value in self._redis().hscan_iter(self._key(space), count=PAGE):
+            async for name, value in (await self._redis()).hscan_iter(self._key(space), count=PAGE):
                 yield name.decode(), value
 
     async def spaces(self, prefix: str) -> AsyncIterator[str]:
         seen: set[bytes] = set()
         with self._troubles():
-            async for key in self._redis().scan_iter(f"{_literal(self._key(prefix))}*", count=PAGE):
+            async for key in (await self._redis()).scan_iter(f"{_literal(self._key(prefix))}*", count=PAGE):
                 if key not in seen:
                     seen.add(key)
                     yield key.decode().removeprefix(self._prefix)
 
     async def check(self) -> list[str]:
         with self._troubles():
-            await self._redis().ping()
+            await (await self._redis()).ping()
         return []
 
     async def close(self) -> None:
@@ -136,12 +142,24 @@ class RedisStore:
     def _key(self, space: str) -> str:
         return self._prefix + space
 
-    def _redis(self) -> _Client:
+    async def _redis(self) -> _Client:
         # Connections belong to the loop they were made in.
         if self._loop is not (loop := asyncio.get_running_loop()):
-            self._loop = loop
+            self._loop, self._is_checked = loop, False
             self._client, self._change = self._connected()
+        if not self._is_checked:
+            await self._check_format(self._client)
+            self._is_checked = True
         return self._client
+
+    async def _check_format(self, client: _Client) -> None:
+        """Raises StoreUnavailable if a later version wrote it. What 0.1.0 wrote has no mark and is of format 1."""
+        (found,) = await client.hmget(self._key("format"), ["version"])
+        if found is None:
+            with suppress(Exception):  # a Redis that can only be read stays as it is
+                await client.hsetnx(self._key("format"), "version", FORMAT)
+        elif not found.isdigit() or int(found) > FORMAT:
+            raise StoreUnavailable(newer_format("The store", found.decode(errors="replace"), FORMAT))
 
     def _connected(self) -> tuple[_Client, _Script]:
         try:
@@ -151,7 +169,7 @@ class RedisStore:
         try:
             made = Redis.from_url(self._url, socket_timeout=self._timeout, socket_connect_timeout=self._timeout)  # pyright: ignore[reportUnknownMemberType]
         except ValueError as error:
-            raise UsageError(f"{self._where} is no address of a Redis: {error}") from None
+            raise UsageError(f"{self._where} is not the address of a Redis: {error}") from None
         client = cast(_Client, made)
         return client, client.register_script(_CHANGE)
 
@@ -163,7 +181,7 @@ class RedisStore:
         cancels = task.cancelling() if task else 0
         try:
             yield
-            # redis-py now and then answers a task that was cancelled meanwhile as if it had not been.
+            # Sometimes redis-py answers a task that was cancelled meanwhile as if it had not been.
             if task and task.cancelling() > cancels:
                 raise asyncio.CancelledError
         except (RedisError, OSError) as error:

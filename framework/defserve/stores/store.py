@@ -1,15 +1,13 @@
-"""Spaces of named values, kept somewhere: a change of one space happens wholly or not at all, and is kept once told.
+"""The interface of a store: spaces of named values. A change to a space happens as a whole or not at all.
 
-This is all a server keeps anything in, whatever it is. Who keeps something picks spaces of its own:
+Each feature uses spaces of its own:
 
-    checkpoints   `state:["set","owner"]`   the tree under one name, each checkpoint under its id
+    checkpoints   `state:["set","owner"]`   the tree under `tree`, each checkpoint under its id
+    API keys      `keys`                    each key under its id; `checkpoints` is the secret of checkpoint ids
     nonces        `nonce:<nonce>`           one value, expected to be absent, with a ttl: spent exactly once
-    keys          `keys`                    each key under its id
-    events        `events:<session>`        each event under its place, with a ttl that every append renews
     leases        `lease:<name>`            the holder, with a ttl that it renews
-    tasks         `tasks:<principal>`       each task under its id
 
-The errors here are what a store in trouble raises; it recovers by itself when the trouble is over.
+The errors here are what a store in trouble raises. It recovers by itself when the trouble is over.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ from defserve.errors import LimitExceeded, Refused
 _NONE: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 
-class Change(NamedTuple):
-    """What happens to one space, if every name in `expect` has that value now (None: is not there).
+class StoreChange(NamedTuple):
+    """A change to one space, made only if every name in `expect` has that value now (None: it does not exist).
 
-    With a `ttl`, the whole space is forgotten after that many seconds; give one with every change of a space, or
-    with none.
+    With a `ttl`, the whole space expires after that many seconds. Give one with every change to a space, or with
+    none.
     """
 
     space: str
@@ -38,38 +36,39 @@ class Change(NamedTuple):
 
 
 class Store(Protocol):
-    """Where values are kept. Opens itself on first use; `open` is for those who want to hear of trouble earlier.
+    """Where values are kept. It opens itself on first use; call `open` to hear of trouble earlier.
 
-    Everything may raise StoreUnavailable, StoreBusy or, when changing, StoreFull and StoreReadOnly: then nothing was
-    acknowledged, and the same may be tried again.
+    Every method may raise StoreUnavailable or StoreBusy, and `change` also StoreFull and StoreReadOnly. Then nothing
+    was acknowledged, and the caller may try again.
     """
 
     async def open(self) -> None:
-        """Be ready. May be called again, and after `close`."""
+        """Connect. May be called again, also after `close`."""
         ...
 
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
-        """The values of those names that are there."""
+        """The values of the names that exist."""
         ...
 
-    async def change(self, change: Change) -> bool:
-        """Change a space and return when that is kept. False, with nothing changed, if it is not as expected."""
+    async def change(self, change: StoreChange) -> bool:
+        """Change a space, and return True when the change is kept. False, with nothing changed, if it was not as
+        expected."""
         ...
 
     def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
-        """Everything in a space, in no promised order. What is changed meanwhile may be seen or not."""
+        """Everything in a space, in any order. Changes made meanwhile may be seen or not."""
         ...
 
     def spaces(self, prefix: str) -> AsyncIterator[str]:
-        """The names of the spaces that begin so and hold anything."""
+        """The names of the spaces that begin with `prefix` and hold anything."""
         ...
 
     async def check(self) -> list[str]:
-        """What is wrong with the medium itself, a line each. Reads all of it."""
+        """Problems of the medium itself, a line each. Reads all of it."""
         ...
 
     async def close(self) -> None:
-        """Finish what was begun and let go of files, threads and connections."""
+        """Finish what was begun, and release files, threads and connections."""
         ...
 
 
@@ -80,13 +79,13 @@ class StoreUnavailable(Refused):
 
 
 class StoreReadOnly(StoreUnavailable):
-    """The store can be read, but not written."""
+    """The store can be read but not written."""
 
     error_type = "store_read_only"
 
 
 class StoreCorrupt(StoreUnavailable):
-    """What the store holds is not what was put there."""
+    """The content of the store is not what was put there."""
 
     error_type = "store_corrupt"
 
@@ -98,6 +97,6 @@ class StoreFull(LimitExceeded):
 
 
 class StoreBusy(LimitExceeded):
-    """Somebody else kept the store to themselves for too long."""
+    """Another user kept the store locked for too long."""
 
     error_type = "store_busy"

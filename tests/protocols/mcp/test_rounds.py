@@ -18,7 +18,7 @@ from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.runner.connection import Connection
 from defserve.runner.lifespans import entered_lifespans
 from defserve.stores.memory import MemoryStore
-from defserve.stores.store import Change, StoreUnavailable
+from defserve.stores.store import StoreChange, StoreUnavailable
 from defserve.transports.memory import MemoryTransport
 from tests.protocols.mcp import asking_server
 from tests.protocols.mcp.askers import SERVER
@@ -430,7 +430,7 @@ async def test_servers_that_share_a_store_honour_a_state_once_between_them(tmp_p
 
 async def test_without_the_store_that_remembers_no_state_is_honoured(tmp_path: Path):
     class Away(MemoryStore):
-        async def change(self, change: Change) -> bool:
+        async def change(self, change: StoreChange) -> bool:
             raise StoreUnavailable("The store is away")
 
     async with raw(asking(Away()), STATELESS, OFFER) as peer:

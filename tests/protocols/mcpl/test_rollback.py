@@ -6,7 +6,7 @@ import pytest
 
 from defserve import CannotUndo, Checkpoint, Context, Server, State, UsageError
 from defserve.stores.memory import MemoryStore
-from defserve.stores.store import Change
+from defserve.stores.store import StoreChange
 from tests.protocols.mcpl.hosts import hosting
 from tests.protocols.mcpl.state_hosts import SET, Notebook, Notes, notes_of, roll_back
 from tests.raw import ERAS, turns
@@ -97,7 +97,7 @@ async def test_what_was_undone_is_gone_back_on_although_the_host_no_longer_waits
     class Slow(MemoryStore):
         begun, gate, slow = asyncio.Event(), asyncio.Event(), False
 
-        async def change(self, change: Change) -> bool:
+        async def change(self, change: StoreChange) -> bool:
             if self.slow:
                 self.begun.set()
                 await self.gate.wait()

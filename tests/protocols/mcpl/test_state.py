@@ -11,7 +11,7 @@ from defserve import Context, Limits, Server, State, dangerous
 from defserve.auth.principals import Principal, anonymous
 from defserve.protocols.mcpl.state.wire import STATE_KEY
 from defserve.stores.memory import MemoryStore
-from defserve.stores.store import Change
+from defserve.stores.store import StoreChange
 from tests.protocols.mcpl.hosts import Host, Json, hosting
 from tests.protocols.mcpl.state_hosts import SET, Notebook, Notes, host_as, notes_of, refusal, roll_back
 from tests.raw import ERAS, HANDSHAKE, STATELESS, turns
@@ -389,7 +389,7 @@ async def test_a_commit_that_has_begun_is_ended_whoever_stops_the_call():
     class Slow(MemoryStore):
         begun, gate = asyncio.Event(), asyncio.Event()
 
-        async def change(self, change: Change) -> bool:
+        async def change(self, change: StoreChange) -> bool:
             if change.space.startswith("state:"):
                 self.begun.set()
                 await self.gate.wait()

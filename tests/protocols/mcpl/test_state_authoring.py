@@ -18,7 +18,7 @@ from defserve import (
 )
 from defserve.protocols.mcpl.turns import Turn
 from defserve.stores.memory import MemoryStore
-from defserve.stores.store import Change, StoreFull
+from defserve.stores.store import StoreChange, StoreFull
 from tests.protocols.mcpl.hosts import hosting
 from tests.protocols.mcpl.state_hosts import SET, Note, Notebook, Notes, notes_of, refusal, roll_back
 
@@ -318,7 +318,7 @@ async def test_a_store_in_trouble_fails_the_call_and_only_that():
     class Trouble(MemoryStore):
         full = False
 
-        async def change(self, change: Change) -> bool:
+        async def change(self, change: StoreChange) -> bool:
             if self.full:
                 raise StoreFull("there is no room")
             return await super().change(change)

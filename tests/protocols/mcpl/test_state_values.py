@@ -8,7 +8,7 @@ from pydantic import BaseModel, field_validator
 from defserve import Server, State
 from defserve.host import Mcpl
 from defserve.protocols.mcpl.state.values import Values
-from defserve.stores.checkpoints.contents import Content
+from defserve.stores.checkpoints.contents import CheckpointContent
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ class Book(BaseModel):
 
 
 def test_what_is_left_for_the_next_is_given_once():
-    values, content = Values(Book, "books"), Content.of({"lines": {"a": 1}, "title": ""})
+    values, content = Values(Book, "books"), CheckpointContent.of({"lines": {"a": 1}, "title": ""})
     left = values.read(content)
     values.give(content, left)
     first, _ = values.take(content)
@@ -36,7 +36,7 @@ def test_what_is_left_for_the_next_is_given_once():
 
 def test_a_value_comes_with_the_text_it_would_be_written_as():
     values = Values(Book, "books")
-    for content in (None, Content.of({"title": " x "}), Content.of({"lines": {}})):
+    for content in (None, CheckpointContent.of({"title": " x "}), CheckpointContent.of({"lines": {}})):
         for _ in range(2):
             value, text = values.take(content)
             assert text == values.dump(value)
@@ -44,7 +44,7 @@ def test_a_value_comes_with_the_text_it_would_be_written_as():
 
 def test_nothing_is_known_of_a_content_that_nobody_has():
     values = Values(Book, "books")
-    content = Content.of({"title": "x"})
+    content = CheckpointContent.of({"title": "x"})
     values.take(content)
     assert len(values._known) == 1
     del content

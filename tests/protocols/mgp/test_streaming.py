@@ -351,7 +351,12 @@ async def test_without_sessions_a_call_is_its_callers_if_that_is_certain(
         def short(who: Any) -> Any:
             from defserve.core.session import Session
 
-            about = {"principal": who.id, "identity": who, "is_crowd": who.is_crowd, "counted": False}
+            about = {
+                "principal": who.id,
+                "identity": who,
+                "is_shared_identity": who.is_shared_identity,
+                "counted": False,
+            }
             return Session(composition, engine, sent.append, is_local=False, **about)
 
         def request(id: Any, method: str, params: Json) -> bytes:

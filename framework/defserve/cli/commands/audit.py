@@ -13,7 +13,7 @@ from defserve.cli import complain
 from defserve.cli.parser import Parser
 from defserve.errors import UsageError
 from defserve.redaction import printable
-from defserve.stores.audit.chain import Report, entries, parsed, reason_of, verify
+from defserve.stores.audit.chain import AuditReport, entries, parsed, reason_of, verify
 from defserve.stores.audit.key import VARIABLE, audit_key
 from defserve.wire.jsonvalue import is_object
 
@@ -76,13 +76,13 @@ def _verify_options(argv: list[str]) -> Namespace:
     return parser.parse_args(argv)
 
 
-def _report(options: Namespace) -> Report:
+def _report(options: Namespace) -> AuditReport:
     key = audit_key(options.key_file)
     _opened(options.file).close()
     return verify(options.file, key, head=options.head)
 
 
-def page(report: Report) -> Iterator[str]:
+def page(report: AuditReport) -> Iterator[str]:
     """The findings for a terminal, line by line."""
     if report.ok:
         yield f"whole: {_count(report.events)}"

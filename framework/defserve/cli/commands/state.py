@@ -19,7 +19,7 @@ from defserve.errors import Refused, UsageError
 from defserve.protocols.mcp.asking.server_secret import VARIABLE, ServerSecret
 from defserve.stores.checkpoints.secret import derived, kept
 from defserve.stores.checkpoints.store import CheckpointStore
-from defserve.stores.checkpoints.tree import Gone, Retention, Tree, TreeKey
+from defserve.stores.checkpoints.tree import CheckpointGone, CheckpointTree, Retention, TreeKey
 from defserve.stores.open import open_store
 from defserve.stores.store import Store
 
@@ -64,7 +64,7 @@ class Opened(NamedTuple):
             try:
                 await self.trees.get(key, id)
                 return key
-            except Gone:
+            except CheckpointGone:
                 continue
         raise UsageError(f"the store has no checkpoint {id}", fix=f"see defserve state show {options.store}")
 
@@ -162,7 +162,7 @@ async def diff(opened: Opened, options: Namespace) -> int:
     key = await opened.tree_of(options.a, options)
     try:
         ops = await opened.trees.diff(key, options.a, options.b)
-    except Gone:
+    except CheckpointGone:
         raise UsageError(f"{options.b} is not in the tree of {options.a}") from None
     if options.json:
         print(json.dumps(ops))
@@ -229,14 +229,14 @@ async def _row(opened: Opened, key: TreeKey) -> dict[str, Any]:
     }
 
 
-async def _is_idle(opened: Opened, key: TreeKey, tree: Tree, seconds: float | None) -> bool:
+async def _is_idle(opened: Opened, key: TreeKey, tree: CheckpointTree, seconds: float | None) -> bool:
     if seconds is None:
         return False
     last = await _last(opened, key, tree)
     return last is not None and last < time.time() - seconds
 
 
-async def _last(opened: Opened, key: TreeKey, tree: Tree) -> float | None:
+async def _last(opened: Opened, key: TreeKey, tree: CheckpointTree) -> float | None:
     """When its head was made."""
     try:
         return (await opened.trees.get(key, tree.head)).time if tree.head is not None else None

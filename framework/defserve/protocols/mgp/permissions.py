@@ -166,7 +166,7 @@ class Permissions:
     def _read(self, call: Call, grants: Params, expires_at: datetime | None) -> dict[str, Standing]:
         """What a client's grants amount to, by full names; a permission named in full is not subject to its family."""
         caller, found = identity(call.session), dict[str, Standing]()
-        is_stranger = caller.kind == "anonymous" and not caller.is_crowd
+        is_stranger = caller.kind == "anonymous" and not caller.is_shared_identity
         _check_size(grants)
         for name in sorted(grants, key=FAMILIES.__contains__, reverse=True):
             decision, until = _decision(name, grants[name], expires_at)
@@ -187,7 +187,7 @@ class Permissions:
 
     def _road(self, call: Call, names: list[str]) -> str:
         caller = identity(call.session)
-        if caller.kind == "anonymous" and not caller.is_crowd:
+        if caller.kind == "anonymous" and not caller.is_shared_identity:
             return f"Authenticate, or have the operator add it to Server(granted={names!r})."
         if "permissions" not in sections(call):
             return f'The operator grants it: Server(permissions="config_only", granted={names!r}).'

@@ -1,12 +1,13 @@
 """The form of an audit log: records chained by HMAC-SHA-256, and a signed head that says how far the chain goes.
 
 A line is `{"event":{…},"prev":"<mac before>","seq":7,"mac":"<mac>"}`. The mac is over the canonical JSON (sorted names,
-no spaces, ASCII) of the record without it, so nothing in a line can change unseen, and `prev` and `seq` let no line
-go, come or move. In place of `event` the log's own remarks stand under `log`: `recovered`, `lost`.
+no spaces, ASCII) of the record without it, so any change to a line shows. `prev` and `seq` show lines that were
+removed, added or moved. The log's own remarks have `log` in place of `event`: `recovered`, `lost`.
 
 The chain cannot show that its end was cut off. The head can: `<path>.head` is one signed line with the `seq` and `mac`
-of a record that must be there. Records after the head could go unseen until it is signed again, and whoever can put
-back an older log together with its older head can go back in time: keep copies of the head elsewhere if that matters.
+of a record that must exist, and the format of the log. Two things remain possible. Records after the head can be
+removed until it is signed again. And whoever can restore an older log together with its older head can undo what came
+since: keep copies of the head elsewhere if that matters.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from defserve.errors import UsageError
+from defserve.stores.formats import newer_format
 from defserve.wire.jsonvalue import is_object
 
+FORMAT: Final = 1
+"""Of the log and its head. Lines name none: the head names it for all of them."""
 MIN_KEY: Final = 16
 MAX_LINE: Final = 1024 * 1024
 GENESIS: Final = "0" * 64
@@ -36,8 +40,8 @@ ALTERED: Final = "it was altered, or written with another key"
 UNREADABLE: Final = "the file cannot be read"
 
 
-class Record(NamedTuple):
-    """What one genuine line says: an event, or a remark of the log (`is_event` false)."""
+class AuditRecord(NamedTuple):
+    """The content of a genuine line: an event, or a remark of the log (`is_event` false)."""
 
     seq: int
     prev: str
@@ -46,19 +50,23 @@ class Record(NamedTuple):
     is_event: bool
 
 
-class Head(NamedTuple):
-    """A record that was the last one when the head was signed. `seq` 0 is the empty log."""
+class AuditHead(NamedTuple):
+    """The record that was the last one when the head was signed. `seq` 0 is the empty log.
+
+    `format` is that of the log and its head; 0 is a head of 0.1.0, which names none, and otherwise the same as 1.
+    """
 
     seq: int = 0
     mac: str = GENESIS
     time: str = ""
+    format: int = FORMAT
 
 
-class Report(NamedTuple):
-    """What `verify` found. `events` are those before the first bad line, `lost` those the log says it could not write.
+class AuditReport(NamedTuple):
+    """The result of `verify`. `events` counts those before the first bad line, `lost` those that could not be written.
 
-    `truncated` means that records are missing at the end. `unsigned` events are newer than the head: whether more of
-    them followed cannot be known. A last line without an end, as a killed process leaves, is no break of the chain.
+    `truncated` means that records are missing at the end. `unsigned` events are newer than the head; whether more
+    events followed cannot be known. An incomplete last line, as a killed process leaves it, does not break the chain.
     """
 
     ok: bool
@@ -70,12 +78,12 @@ class Report(NamedTuple):
     unsigned: int = 0
 
 
-class Bad(Exception):
-    """A line or a head that is not what it should be; the text says why."""
+class AuditLogBroken(Exception):
+    """A line or a head is not what it should be; the text says why."""
 
 
-class Keys:
-    """The two keys of a log, made from the one that was given. Raises UsageError when that is too short."""
+class AuditKeys:
+    """The two keys of a log, derived from the given key. Raises UsageError if that is too short."""
 
     __slots__ = ("_chain", "_head")
 
@@ -95,66 +103,69 @@ class Keys:
         mac = hmac.digest(self._chain, f"{text}}}".encode(), "sha256").hex()
         return f'{text},"mac":"{mac}"}}\n'.encode(), mac
 
-    def record(self, line: bytes) -> Record:
-        """The record of a whole line. Raises Bad unless it is genuine."""
+    def record(self, line: bytes) -> AuditRecord:
+        """The record of a complete line. Raises AuditLogBroken unless it is genuine."""
         found = _LINE.fullmatch(line)
         if found is None:
-            raise Bad(NO_RECORD)
+            raise AuditLogBroken(NO_RECORD)
         mac = found[4].decode()
         if not hmac.compare_digest(hmac.digest(self._chain, found[1] + b"}", "sha256").hex(), mac):
-            raise Bad(ALTERED)
+            raise AuditLogBroken(ALTERED)
         whole = parsed(line) or {}
         is_event = "event" in whole
         body = whole.get("event" if is_event else "log")
         if not is_object(body):
-            raise Bad(NO_RECORD)
-        return Record(int(found[3]), found[2].decode(), mac, body, is_event)
+            raise AuditLogBroken(NO_RECORD)
+        return AuditRecord(int(found[3]), found[2].decode(), mac, body, is_event)
 
-    def signed(self, head: Head) -> bytes:
+    def signed(self, head: AuditHead) -> bytes:
         """The content of a head file."""
-        content = canonical(head._asdict())
-        return canonical({**head._asdict(), "sig": self._signature(content)}).encode() + b"\n"
+        said = {name: value for name, value in head._asdict().items() if name != "format" or value}
+        signature = hmac.digest(self._head, canonical(said).encode(), "sha256").hex()
+        return canonical({**said, "sig": signature}).encode() + b"\n"
 
-    def head(self, path: Path) -> Head | None:
-        """The head in a file; None if there is no such file. Raises Bad unless it is genuine."""
+    def head(self, path: Path) -> AuditHead | None:
+        """The head in a file; None if there is no such file. Raises AuditLogBroken unless it is genuine."""
         try:
             with path.open("rb") as file:
                 raw = file.read(MAX_LINE)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise Bad(f"its head cannot be read: {reason_of(error)}") from None
+            raise AuditLogBroken(f"its head cannot be read: {reason_of(error)}") from None
         said = parsed(raw) or {}
         try:
-            head = Head(int(said["seq"]), str(said["mac"]), str(said["time"]))
+            head = AuditHead(int(said["seq"]), str(said["mac"]), str(said["time"]), int(said.get("format", 0)))
         except (KeyError, ValueError, TypeError, OverflowError):
-            raise Bad("its head is not one") from None
+            raise AuditLogBroken("its head cannot be read") from None
+        if head.format > FORMAT:
+            raise AuditLogBroken(newer_format("it", head.format, FORMAT))
         if not hmac.compare_digest(self.signed(head), raw):
-            raise Bad("its head was altered, or signed with another key")
+            raise AuditLogBroken("its head was altered, or signed with another key")
         return head
-
-    def _signature(self, content: str) -> str:
-        return hmac.digest(self._head, content.encode(), "sha256").hex()
 
 
 def head_path(path: str | os.PathLike[str]) -> Path:
-    """Where the head of a log is kept."""
+    """The path of the head of a log."""
     return Path(f"{os.fspath(path)}.head")
 
 
-def verify(path: str | os.PathLike[str], key: bytes | str, *, head: str | os.PathLike[str] | None = None) -> Report:
-    """Check every line of a log, and that it goes as far as its head (or a copy of one kept elsewhere) says.
+def verify(
+    path: str | os.PathLike[str], key: bytes | str, *, head: str | os.PathLike[str] | None = None
+) -> AuditReport:
+    """Check every line of a log, and that it reaches the record that its head names.
 
-    Whatever the files hold or lack is said in the report. Raises UsageError for a key that is too short.
+    `head` is a copy of the head that was kept elsewhere. Every problem of the files is in the report. Raises
+    UsageError for a key that is too short.
     """
-    keys = Keys(key)
+    keys = AuditKeys(key)
     check = _Check(keys)
     try:
-        # The head first: a log that is being written may only have grown since.
+        # The head first: if the log is being written, it can only have grown since.
         signed = keys.head(Path(head) if head is not None else head_path(path))
         with open(path, "rb") as file:
             check.read(file, signed)
-    except Bad as bad:
+    except AuditLogBroken as bad:
         return check.report(reason=str(bad))
     except (OSError, ValueError) as error:
         return check.report(reason=f"{UNREADABLE}: {reason_of(error)}")
@@ -162,7 +173,7 @@ def verify(path: str | os.PathLike[str], key: bytes | str, *, head: str | os.Pat
 
 
 def entries(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines of a log by their number. One that is too long comes in pieces, none of which is a record."""
+    """The lines of a log with their numbers. A line that is too long comes in pieces, none of which is a record."""
     number = 0
     while line := file.readline(MAX_LINE):
         number += 1
@@ -170,7 +181,7 @@ def entries(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
-    """The object a line holds, genuine or not; None if there is none."""
+    """The object in a line, genuine or not; None if there is none."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -185,30 +196,30 @@ def reason_of(error: Exception) -> str:
 class _Check:
     """One pass over a log."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: AuditKeys) -> None:
         self._keys = keys
         self._seq = 0
         self._mac: str = GENESIS
         self._events = self._lost = self._unsigned = 0
         self._line: int | None = None
 
-    def read(self, file: BinaryIO, head: Head | None) -> None:
-        """Follow the chain to its end. Raises Bad, with the line remembered, where it breaks."""
+    def read(self, file: BinaryIO, head: AuditHead | None) -> None:
+        """Follow the chain to its end. Raises AuditLogBroken where it breaks, and remembers the line."""
         for self._line, raw in entries(file):
             if not raw.endswith(b"\n") and len(raw) < MAX_LINE:
                 break
             self._follow(self._keys.record(raw), head)
         self._line = None
 
-    def _follow(self, record: Record, head: Head | None) -> None:
+    def _follow(self, record: AuditRecord, head: AuditHead | None) -> None:
         if record.seq > self._seq + 1:
-            raise Bad(f"{record.seq - self._seq - 1} records before it are missing")
+            raise AuditLogBroken(f"{record.seq - self._seq - 1} records before it are missing")
         if record.seq <= self._seq:
-            raise Bad("it is repeated or out of order")
+            raise AuditLogBroken("it is repeated or out of order")
         if record.prev != self._mac:
-            raise Bad("it does not follow the record before it")
+            raise AuditLogBroken("it does not follow the record before it")
         if head is not None and record.seq == head.seq and record.mac != head.mac:
-            raise Bad("the signed head names another record here")
+            raise AuditLogBroken("the signed head names another record here")
         self._seq, self._mac = record.seq, record.mac
         if record.is_event:
             self._events += 1
@@ -216,7 +227,7 @@ class _Check:
         elif record.body.get("type") == "lost":
             self._lost += int(record.body.get("events", 0))
 
-    def against(self, head: Head | None) -> Report:
+    def against(self, head: AuditHead | None) -> AuditReport:
         if head is None:
             return self.report(reason="its head is missing, so its end may be cut off", truncated=True)
         if self._seq < head.seq:
@@ -224,5 +235,5 @@ class _Check:
             return self.report(reason=f"{missing} records are missing at its end", truncated=True)
         return self.report(ok=True)
 
-    def report(self, *, ok: bool = False, reason: str = "", truncated: bool = False) -> Report:
-        return Report(ok, self._events, self._line, reason, truncated, self._lost, self._unsigned)
+    def report(self, *, ok: bool = False, reason: str = "", truncated: bool = False) -> AuditReport:
+        return AuditReport(ok, self._events, self._line, reason, truncated, self._lost, self._unsigned)

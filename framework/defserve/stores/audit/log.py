@@ -1,8 +1,8 @@
-"""An audit log in a file: appended to by one process, chained and signed (`audit_chain` has the form), never edited.
+"""An audit log in a file: one process appends to it, records are chained and signed (see `chain`), nothing is edited.
 
-`append` is cheap and may be called from any thread and from the event loop; a thread of its own writes what has come
-together. What cannot be written is kept, in order, until it can: after a full disk the log goes on without a gap, or
-says in a `lost` record how many events there was no room to keep.
+`append` is cheap and may be called from any thread and from the event loop. A thread of its own writes the events that
+have come together. Events that cannot be written wait, in order. After a full disk the log continues without a gap, or
+says in a `lost` record how many events it had no room to keep.
 """
 
 from __future__ import annotations
@@ -20,14 +20,24 @@ from typing import Any, Final, NoReturn
 
 from defserve.errors import Refused, UsageError
 from defserve.redaction import redact
-from defserve.stores.audit.chain import GENESIS, MAX_LINE, Bad, Head, Keys, Report, canonical, head_path, verify
+from defserve.stores.audit.chain import (
+    GENESIS,
+    MAX_LINE,
+    AuditHead,
+    AuditKeys,
+    AuditLogBroken,
+    AuditReport,
+    canonical,
+    head_path,
+    verify,
+)
 from defserve.stores.audit.key import audit_key
-from defserve.stores.private_files import open_locked, replace, write
+from defserve.stores.files import open_locked, replace, write
 
-__all__ = ["AuditLog", "AuditUnavailable", "Report", "verify"]
+__all__ = ["AuditLog", "AuditUnavailable", "AuditReport", "verify"]
 
 LINGER: Final = 0.05
-"""How long the writer waits for company, in seconds; with the write itself events are on disk within 0.1."""
+"""How long the writer waits for more events, in seconds. With the write itself, events are on disk within 0.1."""
 RETRY: Final = 1.0
 MAX_EVENT: Final = 256 * 1024
 MAX_PENDING: Final = 8 * 1024 * 1024
@@ -36,20 +46,20 @@ log = logging.getLogger("defserve")
 
 
 class AuditUnavailable(Refused):
-    """An event cannot be written, so what it would have told of must not happen."""
+    """An event cannot be written, so what it reports must not happen."""
 
     error_type = "audit_unavailable"
 
 
 class AuditLog:
-    """Appends events to the file at `path`, readable by its owner alone, which is made if need be.
+    """Appends events to the file at `path`. A missing file is created, readable by its owner alone.
 
-    Without a `key`, `audit_key` finds one, or makes one on the first use.
-    The head is signed every `head_events` records or `head_seconds`, and at the end. An existing log is continued: a
-    last line that was cut short by a crash is taken off, and a `recovered` record tells of it. Raises UsageError if
-    the log is open elsewhere, cannot be opened, or is not whole: then it is evidence, and must not be written over.
+    Without a `key`, `audit_key` finds one, or makes one on the first use. The head is signed every `head_events`
+    records or `head_seconds`, and at the end. An existing log is continued: a last line that was cut short by a crash
+    is removed, and a `recovered` record reports it. Raises UsageError if the log is open elsewhere, cannot be opened,
+    or is not intact: then it is evidence, and must not be overwritten.
 
-    Events are written as they are: redact them first. What JSON has no form for is shown as `redact` shows it.
+    Events are written as they are, so redact them first. Values that JSON cannot hold are shown as `redact` shows them.
     """
 
     def __init__(
@@ -63,7 +73,7 @@ class AuditLog:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = Path(path)
-        self._keys = Keys(audit_key(make=True) if key is None else key)
+        self._keys = AuditKeys(audit_key(make=True) if key is None else key)
         self._head_events, self._head_seconds, self._linger, self._clock = head_events, head_seconds, linger, clock
         self._lock, self._file_lock = Lock(), Lock()
         self._pending: list[str] = []
@@ -80,16 +90,16 @@ class AuditLog:
             raise
         self._writer = Thread(target=self._run, name="defserve-audit", daemon=True)
         self._writer.start()
-        # The writer must not keep the process alive, but what it has not written yet must not be lost either.
+        # The writer must not keep the process alive, but events that it has not written yet must not be lost.
         atexit.register(self.close)
 
     def append(self, event: Mapping[str, Any], *, durable: bool = False) -> None:
-        """Add an event, which is on the disk within 0.1 s; with `durable`, it and all before it are when this returns.
+        """Add an event. It is on the disk within 0.1 s; with `durable`, it and all before it are when this returns.
 
-        A durable event waits for the disk, so the event loop should leave it to a thread. Raises AuditUnavailable if it
-        cannot be written (then it is not in the log, nor will be), and UsageError if the log is closed. Another event
-        never fails for the disk's sake: the failure is reported to the `defserve` logger, the event is kept, and
-        the next durable one fails unless both can be written.
+        A durable event waits for the disk, so call this from a thread and not from the event loop. Raises
+        AuditUnavailable if it cannot be written: then it never will be. Raises UsageError if the log is closed. An
+        event that is not durable does not fail because of the disk: the failure goes to the `defserve` logger, the
+        event waits, and the next durable event fails unless both can be written.
         """
         content = f'"event":{_encoded(event)}'
         self._check_process()
@@ -108,16 +118,16 @@ class AuditLog:
         if not waiting:
             self._wake.set()
         if crowded:
-            # Events come faster than the disk takes them: whoever brings more has to wait for it.
+            # Events come faster than the disk accepts them: whoever adds more has to wait.
             self._try_write()
 
     def flush(self) -> None:
-        """Return when every event so far is on the disk. Raises AuditUnavailable if that cannot be."""
+        """Return when every event so far is on the disk. Raises AuditUnavailable if that fails."""
         self._check_process()
         self._write(())
 
     def close(self) -> None:
-        """Write what is left, sign the head and let go of the file. Raises AuditUnavailable if that cannot be done."""
+        """Write what is left, sign the head and close the file. Raises AuditUnavailable if that fails."""
         if os.getpid() != self._process:
             return
         with self._lock:
@@ -156,7 +166,7 @@ class AuditLog:
         self._lost = 0
 
     def _lose(self) -> None:
-        """Count an event there is no room for, in a record that stands where the event would."""
+        """Count an event that there is no room for, in a record in the place of the event."""
         lost, self._lost = self._lost, 0
         if lost:
             self._pending.pop()
@@ -174,7 +184,7 @@ class AuditLog:
                 self._try_sign()
 
     def _write_all(self, extra: Sequence[str]) -> None:
-        """Write what is pending and then `extra`; all of it or nothing, and on failure only the pending is kept."""
+        """Write what is pending and then `extra`, all or nothing. On failure only the pending events are kept."""
         with self._lock:
             batch, self._pending, self._pending_size, self._lost = self._pending, [], 0, 0
         if not batch and not extra:
@@ -191,7 +201,7 @@ class AuditLog:
         self._failing = False
 
     def _commit(self, contents: Sequence[str]) -> None:
-        """Put records on the disk, and only then count them."""
+        """Write records to the disk, and only then count them."""
         seq, mac = self._seq, self._mac
         lines: list[bytes] = []
         for content in contents:
@@ -206,7 +216,7 @@ class AuditLog:
             write(self._file, data)
             os.fsync(self._file)
         except OSError:
-            # Whoever is refused must not be found in the log. If this fails too, it is done before the next write.
+            # An event that was refused must not be in the log. If this fails too, it is done before the next write.
             with suppress(OSError):
                 self._take_back()
             raise
@@ -224,7 +234,7 @@ class AuditLog:
         raise AuditUnavailable("The audit log cannot be written") from error
 
     def _due(self) -> float:
-        """Seconds until the head has to be signed; never while it is current."""
+        """Seconds until the head has to be signed; infinite while it is current."""
         behind = self._seq - self._head.seq
         if behind <= 0:
             return float("inf")
@@ -232,8 +242,8 @@ class AuditLog:
         return max(due, self._sign_again) - self._clock()
 
     def _sign(self) -> None:
-        head = Head(self._seq, self._mac, _now())
-        if head.seq == self._head.seq:
+        head = AuditHead(self._seq, self._mac, _now())
+        if (head.seq, head.format) == (self._head.seq, self._head.format):
             return
         replace(head_path(self.path), self._keys.signed(head))
         self._head, self._signed_at = head, self._clock()
@@ -243,7 +253,7 @@ class AuditLog:
             self._sign()
         except OSError as error:
             log.error("the head of the audit log %s cannot be signed: %s", self.path, error.strerror)
-            # Not at once again, or every event would pay for the failure.
+            # Not again at once, or every event would pay for the failure.
             self._sign_again = self._clock() + self._head_seconds
 
     # -- the writer --------------------------------------------------------------------------------------------
@@ -267,23 +277,23 @@ class AuditLog:
     # -- opening -----------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Find the end of the chain, and take off what a crash left behind it."""
+        """Find the end of the chain, and remove what a crash left behind it."""
         self._signed_at = self._sign_again = self._clock()
         self._torn = False
         try:
             head = self._keys.head(head_path(self.path))
             self._seq, self._mac, self._size, torn = _end(self._file, self._keys)
             _fits(head, self._seq, self._mac)
-        except Bad as bad:
+        except AuditLogBroken as bad:
             raise UsageError(
                 f"the audit log {self.path} cannot be continued: {bad}",
-                fix=f"see `defserve audit verify {self.path}`; to start anew, move it and its .head away and keep them",
+                fix=f"see `defserve audit verify {self.path}`; for a new log, move it and its .head away and keep them",
             ) from None
         try:
             if torn:
                 self._take_back()
                 self._commit([_remark("recovered", bytes=torn)])
-            self._head = head or Head(-1)
+            self._head = head or AuditHead(-1)
             self._sign()
         except OSError as error:
             raise UsageError(f"the audit log {self.path} cannot be written: {error.strerror}") from None
@@ -312,8 +322,11 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _end(file: int, keys: Keys) -> tuple[int, str, int, int]:
-    """The last whole record's seq and mac, where it ends, and how many bytes of a torn line follow. Raises Bad."""
+def _end(file: int, keys: AuditKeys) -> tuple[int, str, int, int]:
+    """The seq and mac of the last complete record, where it ends, and how many bytes of a torn line follow.
+
+    Raises AuditLogBroken.
+    """
     size = os.fstat(file).st_size
     start = max(0, size - 2 * MAX_LINE)
     os.lseek(file, start, os.SEEK_SET)
@@ -324,18 +337,18 @@ def _end(file: int, keys: Keys) -> tuple[int, str, int, int]:
     torn = len(lines[2])
     if not lines[1]:
         if start:
-            raise Bad("its last line is too long for a record")
+            raise AuditLogBroken("its last line is too long for a record")
         return 0, GENESIS, 0, torn
     last = keys.record(lines[0].rpartition(b"\n")[2] + b"\n")
     return last.seq, last.mac, size - torn, torn
 
 
-def _fits(head: Head | None, seq: int, mac: str) -> None:
-    """Raises Bad unless a chain that ends here can be the head's."""
+def _fits(head: AuditHead | None, seq: int, mac: str) -> None:
+    """Raises AuditLogBroken unless a chain that ends here fits the head."""
     if head is None:
         if seq:
-            raise Bad("its head is missing, so its end may be cut off")
+            raise AuditLogBroken("its head is missing, so its end may be cut off")
     elif seq < head.seq:
-        raise Bad(f"{head.seq - seq} records are missing at its end")
+        raise AuditLogBroken(f"{head.seq - seq} records are missing at its end")
     elif seq == head.seq and mac != head.mac:
-        raise Bad("its head names another last record")
+        raise AuditLogBroken("its head names another last record")

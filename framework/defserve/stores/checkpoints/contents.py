@@ -1,6 +1,6 @@
-"""The content of a checkpoint, in canonical form. A long one that was made of another shares what is the same with it.
+"""The content of a checkpoint, in canonical form. A long content shares the unchanged parts of the one before it.
 
-So a small change of a large content costs little more than writing it down.
+So a small change to a large content costs little more than writing it down.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from defserve.stores.checkpoints.json_equality import may_have_booleans
 from defserve.wire.jsonvalue import is_object
 
 SHORT: Final = 4_096
-"""Bytes of a text that is quicker written anew than compared with another."""
+"""A text of up to this many bytes is written anew faster than it is compared with another."""
 
 _UNREAD: Final = object()
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 
 
-class TooDeep(ValueError):
-    """Arrays and objects in one another, more than there may be."""
+class ContentTooDeep(ValueError):
+    """Arrays and objects are nested more deeply than allowed."""
 
 
-class Content:
-    """A JSON value, names in order, which nobody changes, in canonical text; read from it when it is asked for."""
+class CheckpointContent:
+    """A JSON value as canonical text. The value is decoded when it is first asked for, and must not be changed."""
 
     __slots__ = ("encoded", "_value", "_has_booleans", "__weakref__")
 
@@ -36,8 +36,8 @@ class Content:
         self.encoded, self._value, self._has_booleans = encoded, value, may_have_booleans
 
     @classmethod
-    def of(cls, value: Any) -> Content:
-        """Raises ValueError for what is no JSON value."""
+    def of(cls, value: Any) -> CheckpointContent:
+        """Raises ValueError if it is not a JSON value."""
         return cls(canonical(value))
 
     @property
@@ -56,12 +56,14 @@ class Content:
         return from_json(self.encoded)
 
 
-class Draft:
-    """What was made of a content, or of nothing; then there is no patch from the one to the other."""
+class CheckpointDraft:
+    """A new content, and the one before it. If there was none before, there is no patch."""
 
     __slots__ = ("content", "_before", "_ops")
 
-    def __init__(self, content: Content, before: Content | None, ops: list[Op] | None = None) -> None:
+    def __init__(
+        self, content: CheckpointContent, before: CheckpointContent | None, ops: list[Op] | None = None
+    ) -> None:
         self.content, self._before, self._ops = content, before, ops
 
     @property
@@ -78,10 +80,10 @@ class Draft:
         return self._ops
 
 
-def draft(made: Any, before: Content | None, depth: int) -> Draft:
-    """`made` is a JSON value or, in bytes, the text of one; it stays its maker's.
+def draft(made: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
+    """`made` is a JSON value or, in bytes, the text of one. It is not changed and not kept.
 
-    Raises ValueError for what is no JSON value, and TooDeep for more than `depth` containers in one another.
+    Raises ValueError if it is not a JSON value, and ContentTooDeep if more than `depth` containers are nested.
     """
     if isinstance(made, bytes):
         if before is None or len(before.encoded) <= SHORT:
@@ -92,18 +94,18 @@ def draft(made: Any, before: Content | None, depth: int) -> Draft:
     return _merged(made, may_have_booleans(to_json(made)), before, depth)
 
 
-def _written_anew(value: Any, before: Content | None, depth: int) -> Draft:
-    """What is short, or was nothing, is written quicker than compared."""
+def _written_anew(value: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
+    """For a short content, or the first one."""
     encoded = canonical(value)
     if encoded.count(b"{") + encoded.count(b"[") > depth:
         _bounded(value, depth)
     if before is not None and encoded == before.encoded:
-        return Draft(before, before, [])
-    return Draft(Content(encoded), before)
+        return CheckpointDraft(before, before, [])
+    return CheckpointDraft(CheckpointContent(encoded), before)
 
 
-def _merged(value: Any, has_booleans: bool, before: Content, depth: int) -> Draft:
-    """What is long shares with what it was made of all that is the same."""
+def _merged(value: Any, has_booleans: bool, before: CheckpointContent, depth: int) -> CheckpointDraft:
+    """For a long content: it shares all unchanged parts with the one before it."""
     try:
         value, ops = merge(
             before.value,
@@ -111,13 +113,17 @@ def _merged(value: Any, has_booleans: bool, before: Content, depth: int) -> Draf
             lambda new, level: _fresh(new, depth - level),
             has_booleans=before.may_have_booleans or has_booleans,
         )
-    except (TypeError, AttributeError) as error:  # a name that is no text
+    except (TypeError, AttributeError) as error:  # a name that is not text
         raise ValueError(f"not a JSON value: {error}") from None
-    return Draft(Content(_text(value), value, has_booleans), before, ops) if ops else Draft(before, before, ops)
+    return (
+        CheckpointDraft(CheckpointContent(_text(value), value, has_booleans), before, ops)
+        if ops
+        else CheckpointDraft(before, before, ops)
+    )
 
 
 def _fresh(value: Any, depth: int) -> Any:
-    """A value in canonical form that nobody else has."""
+    """A copy of a value, in canonical form."""
     if type(value) in _PLAIN:
         return value
     if type(value) is float and isfinite(value):
@@ -132,12 +138,12 @@ def _bounded(value: Any, depth: int) -> Any:
             return value
         level = [item for held in level for item in _items(held) if _holds(item)]
     if level:
-        raise TooDeep
+        raise ContentTooDeep
     return value
 
 
 def _holds(value: Any) -> bool:
-    """Whether it is written as an object or an array."""
+    """Whether it is encoded as an object or an array."""
     return isinstance(value, dict | list | tuple)
 
 
@@ -148,6 +154,6 @@ def _items(held: Any) -> Iterable[Any]:
 def _text(value: Any) -> bytes:
     """The canonical text of a value in canonical form."""
     text = to_json(value)
-    # Libraries write tiny numbers in different ways. To look for a single sign is the quickest.
+    # Libraries write tiny numbers in different ways. Searching for one character is fastest, so it comes first.
     has_tiny = (b"-" in text and b"e-" in text) or (b"." in text and b"0.0000" in text)
     return canonical(value) if has_tiny else text

@@ -1,7 +1,7 @@
-"""What has changed between two JSON values, as an RFC 6902 patch; and the later one, made of the earlier. No I/O.
+"""The difference between two JSON values, as an RFC 6902 patch, and the later value built from the earlier. No I/O.
 
-In arrays the common beginning and end are left out, and what is between is compared place by place: good for appending,
-inserting, deleting and editing in one place.
+In arrays, the common beginning and end are skipped, and the items between them are compared one by one. That gives
+small patches for appending, inserting, deleting and editing in one place.
 """
 
 from __future__ import annotations
@@ -9,47 +9,47 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from defserve.stores.checkpoints.json_equality import common_ends, differing
+from defserve.stores.checkpoints.json_equality import common_ends, comparison
 from defserve.wire.jsonvalue import is_object
 
 Op = dict[str, Any]
 Fresh = Callable[[Any, int], Any]
-"""Takes a value that is new, and how many containers it is in."""
+"""Copies a new value; the number is how many containers it is nested in."""
 
 _ABSENT: Final = object()
 
 
 def diff(before: Any, after: Any, *, has_booleans: bool = True) -> list[Op]:
-    """The operations (add, remove, replace) that make `after` of `before`; none if they are the same.
+    """The operations (add, remove, replace) that turn `before` into `after`; none if they are equal.
 
-    Their values are those of `after`, not copies. `has_booleans` as for `merge`.
+    Their values are taken from `after`, not copied. `has_booleans` as for `merge`.
     """
     return merge(before, after, lambda value, _: value, has_booleans=has_booleans)[1]
 
 
 def merge(before: Any, after: Any, fresh: Fresh, *, has_booleans: bool = True) -> tuple[Any, list[Op]]:
-    """`after`, of parts of `before` and what `fresh` makes of the others, names in order; and how to get there.
+    """`after`, built from the unchanged parts of `before` and from what `fresh` makes of the others; and the patch.
 
-    Who knows that there are no booleans in either is spared a closer look.
+    Names are sorted. Without booleans in either value (`has_booleans` false), comparing is faster.
     """
     walk = _Walk(fresh, has_booleans)
     return walk.value("", before, after, 0), walk.ops
 
 
 class _Walk:
-    """Through two values at once. Each step returns the later one, and notes what has changed."""
+    """Walks through two values at once. Each step returns the later value and records what has changed."""
 
     __slots__ = ("ops", "_fresh", "_differ")
 
     def __init__(self, fresh: Fresh, has_booleans: bool) -> None:
         self.ops: list[Op] = []
-        self._fresh, self._differ = fresh, differing(has_booleans=has_booleans)
+        self._fresh, self._differ = fresh, comparison(has_booleans=has_booleans)
 
     def value(self, path: str, before: Any, after: Any, level: int) -> Any:
         return self._changed(path, before, after, level) if self._differ(before, after) else before
 
     def _changed(self, path: str, before: Any, after: Any, level: int) -> Any:
-        kind = before.__class__  # what was kept is of JSON's own kinds
+        kind = before.__class__  # a stored value has only the types of JSON
         if kind is dict and is_object(after):
             return self._object(path, before, after, level + 1)
         if kind is list and isinstance(after, list):
@@ -77,7 +77,7 @@ class _Walk:
         return merged
 
     def _edited(self, path: str, before: dict[str, Any], after: dict[str, Any], level: int) -> dict[str, Any]:
-        """An object whose names are the same: as a rule few of many values have changed."""
+        """An object with the same names: usually few of its values have changed."""
         merged, differ = before.copy(), self._differ
         for name, mate in before.items():
             if differ(mate, item := after[name]):

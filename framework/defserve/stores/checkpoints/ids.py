@@ -1,8 +1,8 @@
-"""A checkpoint's id: unguessable, and bound by a MAC to its owner, its feature set and its content.
+"""The id of a checkpoint: unguessable, and bound by a MAC to its owner, its feature set and its content.
 
-So whoever hands back a content with its id cannot have changed it, and an id means nothing to another owner. The
-content is taken in canonical JSON: sorted names, no spaces, whole numbers without a point, as every peer's JSON library
-may write it.
+So a client that returns a content with its id cannot have changed it, and an id is useless to another owner. The MAC
+is over the content in canonical JSON: sorted names, no spaces, whole numbers without a point. JSON libraries of peers
+write the same value in different ways.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAYBE_WHOLE: Final = re.compile(r"[0-9]\.0(?![0-9])|[0-9]e\+")
 
 
 def _encoder() -> Callable[[Any], str]:
-    """json's own, kept: it makes one anew for every text, which takes longer than to write a short one."""
+    """The encoder of `json`, made once: `json` makes one for every text, and that takes longer than a short text."""
     json_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     make: Any = getattr(encoder, "c_make_encoder", None)
     write_text: Any = getattr(encoder, "encode_basestring", None)
@@ -45,10 +45,10 @@ _encode: Final = _encoder()
 
 
 def canonical(value: Any) -> bytes:
-    """The one text of a JSON value. Raises ValueError for what JSON cannot hold: infinities, halves of characters."""
+    """The canonical text of a JSON value. Raises ValueError for what JSON cannot hold: infinities, lone surrogates."""
     try:
         text = _encode(value)
-        # A look at the text is cheaper than a walk through the value, which hardly any value needs.
+        # Searching the text is cheaper than walking through the value, which hardly any value needs.
         if (".0" in text or "e+" in text) and _MAYBE_WHOLE.search(text):
             text = _encode(_with_whole_numbers(value))
         return text.encode()
@@ -77,7 +77,7 @@ def verify(key: bytes, id: str, principal: str, feature_set: str, content: bytes
 
 
 def _mac(key: bytes, random: bytes, principal: str, feature_set: str, content: bytes) -> bytes:
-    # Each with its length before it, so that no two lists of parts read the same.
+    # Each part has its length before it, so that no two lists of parts have the same bytes.
     said = b"".join((_framed(_LABEL), _framed(random), _of_whom(principal, feature_set), _framed(content)))
     return hmac.digest(key, said, "sha256")[:_MAC]
 

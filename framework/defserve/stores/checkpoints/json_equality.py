@@ -1,7 +1,7 @@
-"""When two JSON values are the same: 1 and 1.0 are, whatever order names are in; true and 1 are not. No I/O.
+"""When two JSON values are equal: 1 and 1.0 are, true and 1 are not; the order of names does not matter. No I/O.
 
-Python compares large values quickly, but takes true for 1. So there are two ways to ask: one for values of which at
-least one has booleans, and a quicker one for the others.
+Python compares large values quickly, but treats true as 1. So there are two ways to compare: one if any of the values
+has booleans, and a faster one otherwise.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from typing import Any
 
 from defserve.wire.jsonvalue import is_object
 
-Differ = Callable[[Any, Any], bool]
+Comparison = Callable[[Any, Any], bool]
 
 
-def differ(one: Any, other: Any) -> bool:
-    """Whether two values are not the same."""
+def are_different(one: Any, other: Any) -> bool:
+    """Whether two values are not equal."""
     return one is not other and (one != other or not _alike(one, other))
 
 
-def differing(*, has_booleans: bool) -> Differ:
-    """How to ask of values that have booleans, or surely have none."""
-    return differ if has_booleans else ne
+def comparison(*, has_booleans: bool) -> Comparison:
+    """How to compare values that may have booleans, or that surely have none."""
+    return are_different if has_booleans else ne
 
 
 def may_have_booleans(text: bytes) -> bool:
     return b"true" in text or b"false" in text
 
 
-def common_ends(before: Sequence[Any], after: Sequence[Any], differ: Differ) -> tuple[int, int]:
-    """How many items are the same at the beginning of two arrays, and how many of the others at their end."""
+def common_ends(before: Sequence[Any], after: Sequence[Any], differ: Comparison) -> tuple[int, int]:
+    """How many items are equal at the beginning of two arrays, and how many of the rest at their end."""
     both = min(len(before), len(after))
     start = _common(before, after, both, differ)
     return start, _common(reversed(before), reversed(after), both - start, differ)
 
 
-def _common(one: Any, other: Any, most: int, differ: Differ) -> int:
+def _common(one: Any, other: Any, most: int, differ: Comparison) -> int:
     return next(compress(count(), islice(map(differ, one, other), most)), most)
 
 
 def _alike(one: Any, other: Any) -> bool:
     """Whether two equal values have their booleans in the same places."""
     if is_object(one):
-        # Of every object in a large value: so in one loop, and without a look at what can be no boolean.
+        # This runs for every object in a large value: so it is one loop, and skips what cannot be a boolean.
         for name, item in one.items():
             if type(item) is not str and item is not (mate := other[name]) and not _alike(item, mate):
                 return False

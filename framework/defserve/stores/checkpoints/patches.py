@@ -15,29 +15,27 @@ from defserve.wire.jsonvalue import excess, is_array, is_object
 MAX_OPS: Final = 1_000
 MAX_DEPTH: Final = 64
 MAX_BYTES: Final = 1024 * 1024
-
-
 _UNBOUNDED: Final = 1 << 62
 
 
 class BadPatch(Refused, ValueError):
-    """A patch that is none, or does not fit the value it is for."""
+    """A patch that is malformed, or does not fit the value."""
 
     error_type = "bad_patch"
 
 
 def smaller(ops: list[Op], text: bytes) -> bool:
-    """Whether the patch is shorter on the wire than the text of the value itself, and not too long to be applied."""
+    """Whether a patch is shorter on the wire than the text of the value, and short enough to be applied."""
     return len(ops) <= MAX_OPS and len(to_json(ops)) < len(text)
 
 
 def apply(
     value: Any, ops: Any, *, max_ops: int = MAX_OPS, max_depth: int = MAX_DEPTH, max_bytes: int = MAX_BYTES
 ) -> Any:
-    """A new value: `value` with a patch from anywhere applied. Neither argument is changed.
+    """A new value: `value` with an untrusted patch applied. Neither argument is changed.
 
-    Raises BadPatch if `ops` is no patch, does not fit or fails a `test`, and LimitExceeded if it has too many
-    operations, or makes too deep or too large a value, even in between.
+    Raises BadPatch if `ops` is not a patch, does not fit or fails a `test`, and LimitExceeded if it has too many
+    operations, or if a value is too deep or too large, even in between.
     """
     if not is_array(ops):
         raise BadPatch("a patch is an array of operations")
@@ -56,13 +54,13 @@ def apply(
 
 
 def replay(value: Any, ops: list[Op]) -> Any:
-    """`value`, itself changed, after a patch of our own making. Raises BadPatch if it does not fit."""
+    """Apply a patch that was made here. Changes `value` itself. Raises BadPatch if it does not fit."""
     with _refusing():
         return _applied(value, ops)
 
 
 class _Budget:
-    """What a patch may still add. Removing gives nothing back, so that all its steps together stay cheap."""
+    """What a patch may still add. Removing gives nothing back, so all steps together stay cheap."""
 
     def __init__(self, depth: int, limit: int, held: int, patch: int) -> None:
         self._depth, self._limit = depth, limit
@@ -96,7 +94,7 @@ def _applied(value: Any, ops: list[Any]) -> Any:
 
 @contextmanager
 def _refusing() -> Generator[None]:
-    """Whatever a hostile patch makes the libraries raise, as BadPatch."""
+    """Turns whatever a hostile patch makes the libraries raise into BadPatch."""
     try:
         yield
     except Refused:

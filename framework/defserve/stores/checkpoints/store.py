@@ -1,6 +1,6 @@
-"""Checkpoint trees in a store: every change is one atomic step from the tree as it was seen, so none forks or is lost.
+"""Checkpoint trees in a store. Every change is one atomic step, made only if the tree is as it was read.
 
-A call holds a checkpoint, works on a content of its own, and commits what it made of it:
+So no tree forks and no commit is lost. A call holds a checkpoint, works on a copy of its content, and commits it:
 
     held = await trees.hold(key)
     content = held.content()
@@ -17,18 +17,18 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from defserve.errors import LimitExceeded, Refused
-from defserve.stores.checkpoints.cache import Known
-from defserve.stores.checkpoints.contents import Content, Draft, TooDeep, draft
+from defserve.stores.checkpoints.cache import CheckpointCache
+from defserve.stores.checkpoints.contents import CheckpointContent, CheckpointDraft, ContentTooDeep, draft
 from defserve.stores.checkpoints.diffs import Op, diff
 from defserve.stores.checkpoints.ids import RANDOM, identify, is_id, verify
 from defserve.stores.checkpoints.patches import MAX_BYTES, MAX_DEPTH, smaller
 from defserve.stores.checkpoints.tree import (
     SPACES,
     Checkpoint,
-    Gone,
-    Record,
+    CheckpointGone,
+    CheckpointRecord,
+    CheckpointTree,
     Retention,
-    Tree,
     TreeKey,
     branches,
     content,
@@ -37,7 +37,7 @@ from defserve.stores.checkpoints.tree import (
     prune,
     successor,
 )
-from defserve.stores.store import Change, Store, StoreBusy, StoreCorrupt
+from defserve.stores.store import Store, StoreBusy, StoreChange, StoreCorrupt
 
 TREE: Final = "tree"
 """The name of the tree itself in its space; no checkpoint's id."""
@@ -46,7 +46,7 @@ CACHED: Final = 64 * 1024 * 1024
 
 
 class HeadMoved(Refused):
-    """Another call committed or rolled back meanwhile, so this one's work has no place."""
+    """Another call committed or rolled back meanwhile, so this one cannot commit."""
 
     error_type = "state_conflict"
 
@@ -54,8 +54,8 @@ class HeadMoved(Refused):
         super().__init__("The state was changed meanwhile; try again", data={"checkpoint": head})
 
 
-class Tampered(Refused):
-    """A content that is not the one its checkpoint was made for."""
+class StateTampered(Refused):
+    """A content that does not belong to its checkpoint."""
 
     error_type = "state_tampered"
 
@@ -69,21 +69,21 @@ class _Opaque:
 
 
 OPAQUE: Final = _Opaque()
-"""Commits a checkpoint without a content: a name for something kept elsewhere."""
+"""Commits a checkpoint without a content: a name for a state that is kept elsewhere."""
 
 
-class Held(NamedTuple):
-    """A checkpoint as a call starts from it; nothing, in a tree that has none yet.
+class HeldCheckpoint(NamedTuple):
+    """The checkpoint that a call starts from; empty in a tree that has none yet.
 
-    `verified` is false for a content whose origin nobody vouches for.
+    `verified` is false for a content whose origin was not proved.
     """
 
     key: TreeKey
-    tree: Tree
+    tree: CheckpointTree
     parent: str | None = None
     verified: bool = True
-    before: Content | None = None
-    record: Record | None = None
+    before: CheckpointContent | None = None
+    record: CheckpointRecord | None = None
     seen: bytes | None = None
 
     def __repr__(self) -> str:
@@ -91,36 +91,36 @@ class Held(NamedTuple):
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """Where it is in the tree; None if it is not kept there."""
+        """The checkpoint in the tree; None if it is not kept there."""
         return self.record.checkpoint if self.record is not None else None
 
     def content(self) -> Any:
-        """A copy of the content that is the caller's own; None if there is none."""
+        """A copy of the content; None if there is none."""
         return self.before.copy() if self.before is not None else None
 
 
 class Commit(NamedTuple):
-    """A checkpoint that was made, and what it was made of."""
+    """A checkpoint that was made, and its content."""
 
     checkpoint: Checkpoint
-    made: Draft | None = None
+    made: CheckpointDraft | None = None
 
     def __repr__(self) -> str:
         return f"Commit({self.checkpoint!r})"
 
     @property
     def content(self) -> Any:
-        """Its content, to be left as it is; None if it has none."""
+        """Its content, which must not be changed; None if it has none."""
         return self.made.content.value if self.made is not None else None
 
     def patch(self) -> list[Op] | None:
-        """From the parent's content to this one; None if there is none, or the content itself is not longer."""
+        """The patch from the parent's content; None if there is none, or if it is no shorter than the content."""
         ops = self.made.ops if self.made is not None else None
         return ops if self.made is not None and ops is not None and smaller(ops, self.made.content.encoded) else None
 
 
 class CheckpointStore:
-    """The trees in a store, whose ids are made with `secret`: give the same one to all who share the store."""
+    """The trees in a store. Ids are made with `secret`: give the same secret to all who share the store."""
 
     def __init__(
         self,
@@ -135,62 +135,68 @@ class CheckpointStore:
         self._store, self._secret, self._clock = store, secret, clock
         self.retention = retention or Retention()
         self._max_bytes, self._max_depth = max_bytes, max_depth
-        self._known = Known(CACHED)
+        self._known = CheckpointCache(CACHED)
 
-    async def load(self, key: TreeKey) -> Tree:
+    async def load(self, key: TreeKey) -> CheckpointTree:
         """The tree as it is now; an empty one if nothing was ever committed."""
         return (await self._load(key))[1]
 
-    async def hold(self, key: TreeKey, at: str | None = None) -> Held:
-        """The head, or the checkpoint `at`, to start from. Raises Gone."""
+    async def hold(self, key: TreeKey, at: str | None = None) -> HeldCheckpoint:
+        """The head, or the checkpoint `at`, to start from. Raises CheckpointGone."""
         seen, tree = await self._load(key)
         id = tree.head if at is None else at
         if id is None:
-            return Held(key, tree, seen=seen)
+            return HeldCheckpoint(key, tree, seen=seen)
         found = self._known.find(key, tree, id) if at is None else None
         record, before = found or await self._find(key, tree, id)
-        return Held(key, tree, id, before=before, record=record, seen=seen)
+        return HeldCheckpoint(key, tree, id, before=before, record=record, seen=seen)
 
-    async def adopt(self, key: TreeKey, content: Any, *, checkpoint: str | None = None) -> Held:
-        """A content that comes from elsewhere, to start from, and the checkpoint it is said to be.
+    async def adopt(self, key: TreeKey, content: Any, *, checkpoint: str | None = None) -> HeldCheckpoint:
+        """Start from a content that comes from elsewhere, and the checkpoint that it claims to be.
 
-        It need not be kept here any longer. Raises Tampered if the two do not belong together for this owner, and
-        LimitExceeded. Without a checkpoint nobody vouches for it: it is not `verified` and has no parent.
+        The checkpoint may have been pruned. Raises StateTampered if the two do not belong together for this owner, and
+        LimitExceeded. Without a checkpoint its origin is not proved: it is not `verified` and has no parent.
         """
         seen, tree = await self._load(key)
         known = self._known.find(key, tree, checkpoint) if checkpoint is not None else None
         before = self._draft(content, known[1] if known is not None else None).content
         if checkpoint is None:
-            return Held(key, tree, verified=False, before=before, seen=seen)
+            return HeldCheckpoint(key, tree, verified=False, before=before, seen=seen)
         if not verify(self._secret, checkpoint, key.owner, key.feature_set, before.encoded):
-            raise Tampered(checkpoint)
+            raise StateTampered(checkpoint)
         record = await self._record(key, checkpoint)
-        return Held(key, tree, checkpoint, before=before, record=record, seen=seen)
+        return HeldCheckpoint(key, tree, checkpoint, before=before, record=record, seen=seen)
 
-    def draft(self, held: Held, content: Any) -> Draft:
-        """What a commit would keep of a JSON value or, in bytes, the text of one: without any I/O.
+    def draft(self, held: HeldCheckpoint, content: Any) -> CheckpointDraft:
+        """What a commit would store of a JSON value or, in bytes, the text of one. No I/O.
 
         Raises LimitExceeded or ValueError for a content that cannot be kept.
         """
         return self._draft(content, held.before)
 
-    async def commit(self, held: Held, content: Any = OPAQUE, *, branch: bool = False) -> Commit:
+    async def commit(self, held: HeldCheckpoint, content: Any = OPAQUE, *, branch: bool = False) -> Commit:
         """Make a new checkpoint of `content` below the one that is held, and make it the head.
 
-        The content is a draft, or what can be made one, and stays the caller's. Returns when it is kept. Raises
-        HeadMoved if what is held is not the head, unless this may `branch` off, and LimitExceeded or ValueError for a
-        content that cannot be kept. Nothing is left of a commit that raises, save when the store was lost while it was
-        asked: then it may turn up as the head.
+        The content is a draft, or what a draft can be made of; it is not changed. Returns when it is stored. Raises
+        HeadMoved if what is held is not the head, unless it may `branch` off, and LimitExceeded or ValueError for a
+        content that cannot be stored. A commit that raises leaves nothing behind. The only exception is a store that
+        was lost during the commit: then the checkpoint may appear as the head.
         """
-        made = content if isinstance(content, Draft) else None if content is OPAQUE else self.draft(held, content)
+        made = (
+            content
+            if isinstance(content, CheckpointDraft)
+            else None
+            if content is OPAQUE
+            else self.draft(held, content)
+        )
         key, encoded = held.key, made.content.encoded if made is not None else b""
         id = identify(self._secret, key.owner, key.feature_set, encoded, os.urandom(RANDOM))
         for _ in range(ATTEMPTS):
             if not branch and held.parent != held.tree.head:
                 raise HeadMoved(held.tree.head)
             record, tree = self._next(held, id, made)
-            change = Change(key.space, put={TREE: tree.encode(), id: record.encode()}, expect={TREE: held.seen})
-            # A store that lost its connection may have asked twice, and been told of its own first change.
+            change = StoreChange(key.space, put={TREE: tree.encode(), id: record.encode()}, expect={TREE: held.seen})
+            # A store that lost its connection may have asked twice, and then sees its own first change.
             if await self._store.change(change) or await self._record(key, id) is not None:
                 self._known.move(key, tree, record, made.content if made is not None else None)
                 await self._prune_if_due(key, tree)
@@ -199,49 +205,49 @@ class CheckpointStore:
         raise _contended()
 
     async def rollback(self, key: TreeKey, to: str) -> Checkpoint:
-        """Make a checkpoint the head. Raises Gone."""
+        """Make a checkpoint the head. Raises CheckpointGone."""
         for _ in range(ATTEMPTS):
             seen, tree = await self._load(key)
             record, _ = await self._find(key, tree, to)
             if tree.head == to:
                 return record.checkpoint
             moved = tree._replace(head=to).encode()
-            if await self._store.change(Change(key.space, put={TREE: moved}, expect={TREE: seen})):
+            if await self._store.change(StoreChange(key.space, put={TREE: moved}, expect={TREE: seen})):
                 return record.checkpoint
         raise _contended()
 
     async def get(self, key: TreeKey, id: str) -> Checkpoint:
-        """Raises Gone."""
+        """Raises CheckpointGone."""
         record, _ = await self._find(key, await self.load(key), id)
         return record.checkpoint
 
     async def content(self, key: TreeKey, id: str) -> Any:
-        """A copy of a checkpoint's content; None if it has none. Raises Gone."""
+        """A copy of a checkpoint's content; None if it has none. Raises CheckpointGone."""
         return (await self.hold(key, id)).content()
 
     async def diff(self, key: TreeKey, a: str, b: str) -> list[Op]:
-        """The patch from one checkpoint's content to another's, anywhere in the tree. Raises Gone."""
+        """The patch from one checkpoint's content to another's, anywhere in the tree. Raises CheckpointGone."""
         return diff(await self.content(key, a), await self.content(key, b))
 
     async def checkpoints(self, key: TreeKey) -> list[Checkpoint]:
-        """All that can be asked for, in the order of their making. Reads the whole tree."""
+        """All checkpoints that can be asked for, the oldest first. Reads the whole tree."""
         tree, records = await self._scan(key)
         now = self._clock()
         found = (record.checkpoint for record in records.values())
         return sorted((at for at in found if self.retention.holds(at, tree, now)), key=lambda at: at.number)
 
     async def branches(self, key: TreeKey) -> list[Checkpoint]:
-        """The ends of the tree. Reads the whole tree."""
+        """The checkpoints without children. Reads the whole tree."""
         return branches(await self.checkpoints(key))
 
     async def history(self, key: TreeKey, id: str | None = None) -> list[Checkpoint]:
-        """The way from a checkpoint, or the head, back to the root. Reads the whole tree. Raises Gone."""
+        """A checkpoint, or the head, and its ancestors up to the root. Reads the whole tree. Raises CheckpointGone."""
         start = await self.get(key, id) if id is not None else None
         end = start.id if start is not None else (await self.load(key)).head
         return history(await self.checkpoints(key), end) if end is not None else []
 
     async def prune(self, key: TreeKey, retention: Retention | None = None) -> int:
-        """Let go of what is not retained, and say how many that were. Nothing else changes for anyone."""
+        """Drop what is not retained, and return how many that were. Nothing else changes for callers."""
         for _ in range(ATTEMPTS):
             seen, tree = await self._load(key)
             _, records = await self._scan(key)
@@ -250,16 +256,16 @@ class CheckpointStore:
                 return 0
             after = tree._replace(kept=tree.kept - len(todo.drop), epoch=tree.epoch + 1)
             put = {TREE: after.encode(), **{record.id: record.encode() for record in todo.rewrite}}
-            if await self._store.change(Change(key.space, put=put, drop=todo.drop, expect={TREE: seen})):
+            if await self._store.change(StoreChange(key.space, put=put, drop=todo.drop, expect={TREE: seen})):
                 return len(todo.drop)
         raise _contended()
 
     async def forget(self, key: TreeKey) -> None:
-        """Let go of a whole tree."""
+        """Drop a whole tree."""
         for _ in range(ATTEMPTS):
             seen, _ = await self._load(key)
             names = [name async for name, _ in self._store.scan(key.space)]
-            if await self._store.change(Change(key.space, drop=[*names, TREE], expect={TREE: seen})):
+            if await self._store.change(StoreChange(key.space, drop=[*names, TREE], expect={TREE: seen})):
                 return
         raise _contended()
 
@@ -267,13 +273,13 @@ class CheckpointStore:
         return sorted([TreeKey.of(space) async for space in self._store.spaces(SPACES)])
 
     async def export(self, key: TreeKey) -> AsyncIterator[dict[str, Any]]:
-        """Every checkpoint with its content, as JSON, in the order of their making."""
+        """Every checkpoint with its content, as JSON, the oldest first."""
         tree = await self.load(key)
         for at in await self.checkpoints(key):
             yield {**at._asdict(), "head": at.id == tree.head, "content": await self.content(key, at.id)}
 
     async def verify(self, key: TreeKey) -> list[str]:
-        """What is wrong with a tree, a line each: lost or unreadable checkpoints, contents that are not their ids'."""
+        """The problems of a tree, a line each: lost or unreadable checkpoints, contents that do not match their ids."""
         try:
             tree, records = await self._scan(key)
         except StoreCorrupt as corrupt:
@@ -284,56 +290,60 @@ class CheckpointStore:
             if not verify(self._secret, id, key.owner, key.feature_set, _encoded_of(record, records))
         ]
 
-    def _draft(self, content: Any, before: Content | None) -> Draft:
+    def _draft(self, content: Any, before: CheckpointContent | None) -> CheckpointDraft:
         try:
             made = draft(content, before, self._max_depth)
-        except TooDeep:
+        except ContentTooDeep:
             raise _too_much("levels", self._max_depth) from None
         if len(made.content.encoded) > self._max_bytes:
             raise _too_much("bytes", self._max_bytes)
         return made
 
-    def _next(self, held: Held, id: str, made: Draft | None) -> tuple[Record, Tree]:
+    def _next(
+        self, held: HeldCheckpoint, id: str, made: CheckpointDraft | None
+    ) -> tuple[CheckpointRecord, CheckpointTree]:
         tree, parent = held.tree, held.checkpoint
         depth = parent.depth + 1 if parent is not None else 0
         at = Checkpoint(id, held.parent, depth, tree.last + 1, self._clock(), made is None)
         epoch = tree.epoch if held.seen is not None else int.from_bytes(os.urandom(4))
         record = successor(at, made, held.record)
-        return record, Tree(id, tree.last + 1, tree.kept + 1, epoch)
+        return record, CheckpointTree(id, tree.last + 1, tree.kept + 1, epoch)
 
-    async def _again(self, held: Held) -> Held:
-        """The same checkpoint in the tree as it is by now."""
+    async def _again(self, held: HeldCheckpoint) -> HeldCheckpoint:
+        """The same checkpoint in the tree as it is now."""
         seen, tree = await self._load(held.key)
         record = held.record
         if record is not None and tree.epoch != held.tree.epoch:
             record = await self._record(held.key, record.id)
         return held._replace(tree=tree, seen=seen, record=record)
 
-    async def _prune_if_due(self, key: TreeKey, tree: Tree) -> None:
+    async def _prune_if_due(self, key: TreeKey, tree: CheckpointTree) -> None:
         if self.retention.is_due(tree):
-            # The commit is kept and must be told; pruning is due again with the next one.
+            # The commit is stored and must be acknowledged. Pruning is due again with the next one.
             with suppress(Refused):
                 await self.prune(key)
 
-    async def _load(self, key: TreeKey) -> tuple[bytes | None, Tree]:
+    async def _load(self, key: TreeKey) -> tuple[bytes | None, CheckpointTree]:
         seen = (await self._store.get(key.space, [TREE])).get(TREE)
-        return seen, Tree.decode(seen) if seen is not None else Tree()
+        return seen, CheckpointTree.decode(seen) if seen is not None else CheckpointTree()
 
-    async def _record(self, key: TreeKey, id: str) -> Record | None:
+    async def _record(self, key: TreeKey, id: str) -> CheckpointRecord | None:
         found = (await self._store.get(key.space, [id])).get(id) if is_id(id) else None
-        return Record.decode(id, found) if found is not None else None
+        return CheckpointRecord.decode(id, found) if found is not None else None
 
-    async def _find(self, key: TreeKey, tree: Tree, id: str) -> tuple[Record, Content | None]:
-        """A checkpoint that can be asked for, and its content. Raises Gone."""
+    async def _find(
+        self, key: TreeKey, tree: CheckpointTree, id: str
+    ) -> tuple[CheckpointRecord, CheckpointContent | None]:
+        """A checkpoint that is retained, and its content. Raises CheckpointGone."""
         known = self._known.find(key, tree, id)
         found = known or await self._read(key, id)
         if found is None or not self.retention.holds(found[0].checkpoint, tree, self._clock()):
-            raise Gone(id)
+            raise CheckpointGone(id)
         if known is None:
             self._known.keep(key, tree, *found)
         return found
 
-    async def _read(self, key: TreeKey, id: str) -> tuple[Record, Content | None] | None:
+    async def _read(self, key: TreeKey, id: str) -> tuple[CheckpointRecord, CheckpointContent | None] | None:
         missing: list[str] = []
         for _ in range(ATTEMPTS):
             record = await self._record(key, id)
@@ -342,27 +352,29 @@ class CheckpointStore:
             chain = await self._store.get(key.space, record.chain) if record.chain else {}
             lost = [name for name in record.chain if name not in chain]
             if not lost:
-                return record, _content_of(record, {name: Record.decode(name, it) for name, it in chain.items()})
+                return record, _content_of(
+                    record, {name: CheckpointRecord.decode(name, it) for name, it in chain.items()}
+                )
             if lost == missing:
                 break
-            # Pruned between the two looks: then the record itself was rewritten as well.
+            # Pruned between the two reads: then the record itself was rewritten as well.
             missing = lost
         raise StoreCorrupt(f"the content of the checkpoint {id} cannot be found")
 
-    async def _scan(self, key: TreeKey) -> tuple[Tree, dict[str, Record]]:
+    async def _scan(self, key: TreeKey) -> tuple[CheckpointTree, dict[str, CheckpointRecord]]:
         _, tree = await self._load(key)
         entries = {name: data async for name, data in self._store.scan(key.space) if name != TREE}
-        return tree, {name: Record.decode(name, data) for name, data in entries.items()}
+        return tree, {name: CheckpointRecord.decode(name, data) for name, data in entries.items()}
 
 
-def _content_of(record: Record, records: dict[str, Record]) -> Content | None:
+def _content_of(record: CheckpointRecord, records: dict[str, CheckpointRecord]) -> CheckpointContent | None:
     if record.form == "opaque":
         return None
     value = content(record, records)
-    return Content(record.body, value) if record.form == "snapshot" else Content.of(value)
+    return CheckpointContent(record.body, value) if record.form == "snapshot" else CheckpointContent.of(value)
 
 
-def _encoded_of(record: Record, records: dict[str, Record]) -> bytes:
+def _encoded_of(record: CheckpointRecord, records: dict[str, CheckpointRecord]) -> bytes:
     found = _content_of(record, records)
     return found.encoded if found is not None else b""
 

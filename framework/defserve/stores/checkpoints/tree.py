@@ -1,8 +1,8 @@
-"""A tree of checkpoints: what is kept of each, how its content is found again, what may go. No I/O, no clock.
+"""A tree of checkpoints: how each is kept, how its content is rebuilt, which may be pruned. No I/O, no clock.
 
-A checkpoint is kept as its whole content (a snapshot), if that is large as a patch on its parent, or as nothing but a
-name (opaque). A patch names the chain it stands on, from a snapshot to its parent, never more than SNAPSHOT_EVERY of
-them: so finding a content costs the same at any depth.
+A checkpoint is kept as its whole content (a snapshot), or as a patch on its parent if the content is large, or as a
+name only (opaque). A patch names the chain it is based on, from a snapshot to its parent. A chain has at most
+SNAPSHOT_EVERY checkpoints, so rebuilding a content costs the same at any depth.
 
     a ── b ── c ── d          a: snapshot   b: patch on (a)   c: patch on (a, b)   d: patch on (a, b, c)
          └─── e               e: patch on (a, b); made after a rollback to b, and the head since
@@ -18,22 +18,23 @@ from typing import Any, Final, Literal, NamedTuple
 from pydantic_core import from_json, to_json
 
 from defserve.errors import Refused, UsageError
-from defserve.stores.checkpoints.contents import Draft
+from defserve.stores.checkpoints.contents import CheckpointDraft
 from defserve.stores.checkpoints.ids import canonical
 from defserve.stores.checkpoints.patches import MAX_OPS, BadPatch, replay
 from defserve.stores.store import StoreCorrupt
 
 SNAPSHOT_EVERY: Final = 16
 WHOLE: Final = 4_096
-"""Up to so many bytes, a page of most databases, a content is kept whole: to find it again is one step."""
+"""A content of up to this many bytes, a page of most databases, is kept whole, so that reading it is one step."""
 
 Form = Literal["snapshot", "patch", "opaque"]
 
-_SPACE: Final = "state:"
+SPACES: Final = "state:"
+"""What the name of every tree's space begins with."""
 
 
-class Gone(Refused):
-    """A checkpoint that is not there: pruned, never made, or another's."""
+class CheckpointGone(Refused):
+    """There is no such checkpoint: it was pruned, never made, or belongs to another owner."""
 
     error_type = "checkpoint_not_found"
 
@@ -42,7 +43,7 @@ class Gone(Refused):
 
 
 class TreeKey(NamedTuple):
-    """One tree: a feature set's state, of one owner."""
+    """The name of a tree: the state of a feature set, for one owner."""
 
     feature_set: str
     owner: str
@@ -53,23 +54,19 @@ class TreeKey(NamedTuple):
 
     @classmethod
     def of(cls, space: str) -> TreeKey:
-        feature_set, owner = from_json(space.removeprefix(_SPACE))
+        feature_set, owner = from_json(space.removeprefix(SPACES))
         return cls(feature_set, owner)
 
 
 @lru_cache(maxsize=4096)
 def _space(key: TreeKey) -> str:
-    return _SPACE + to_json([key.feature_set, key.owner]).decode()
-
-
-SPACES: Final = _SPACE
-"""What the name of every tree's space begins with."""
+    return SPACES + to_json([key.feature_set, key.owner]).decode()
 
 
 class Checkpoint(NamedTuple):
-    """A state as it once was. `number` is its place in the order of making, `depth` its distance from the root.
+    """A state at some time. `number` counts the checkpoints of a tree, `depth` is the distance from the root.
 
-    `parent` may be gone by now.
+    `parent` may have been pruned.
     """
 
     id: str
@@ -80,10 +77,10 @@ class Checkpoint(NamedTuple):
     opaque: bool = False
 
 
-class Tree(NamedTuple):
-    """What changes of a tree: where its head is, the number of the last checkpoint, how many are kept.
+class CheckpointTree(NamedTuple):
+    """The changing part of a tree: its head, the number of the last checkpoint, how many are kept.
 
-    `epoch` changes whenever records were rewritten, so what was known of them before is no longer good.
+    `epoch` changes whenever records are rewritten. Records that were cached before are then no longer valid.
     """
 
     head: str | None = None
@@ -95,7 +92,7 @@ class Tree(NamedTuple):
         return to_json({"head": self.head, "last": self.last, "count": self.kept, "epoch": self.epoch})
 
     @classmethod
-    def decode(cls, data: bytes) -> Tree:
+    def decode(cls, data: bytes) -> CheckpointTree:
         """Raises StoreCorrupt."""
         try:
             said = from_json(data)
@@ -104,8 +101,8 @@ class Tree(NamedTuple):
             raise StoreCorrupt("a tree in the store cannot be read") from None
 
 
-class Record(NamedTuple):
-    """A checkpoint as it is kept: one line of JSON about it, and one of its content or patch."""
+class CheckpointRecord(NamedTuple):
+    """A checkpoint as it is stored: a line of JSON about it, then its content or patch."""
 
     checkpoint: Checkpoint
     form: Form
@@ -122,7 +119,7 @@ class Record(NamedTuple):
         return b"%b\n%b" % (to_json({**head, "chain": self.chain} if self.chain else head), self.body)
 
     @classmethod
-    def decode(cls, id: str, data: bytes) -> Record:
+    def decode(cls, id: str, data: bytes) -> CheckpointRecord:
         """Raises StoreCorrupt."""
         head, _, body = data.partition(b"\n")
         try:
@@ -136,20 +133,20 @@ class Record(NamedTuple):
             raise StoreCorrupt(f"the checkpoint {id} in the store cannot be read") from None
 
 
-def successor(at: Checkpoint, made: Draft | None, parent: Record | None) -> Record:
-    """How to keep a new checkpoint with what was `made` of its parent's content. The parent need not be kept itself."""
+def successor(at: Checkpoint, made: CheckpointDraft | None, parent: CheckpointRecord | None) -> CheckpointRecord:
+    """How to store a new checkpoint whose content is `made`. Its parent need not be stored itself."""
     if made is None:
-        return Record(at, "opaque")
+        return CheckpointRecord(at, "opaque")
     text = made.content.encoded
     if len(text) > WHOLE and parent is not None and len(parent.chain) < SNAPSHOT_EVERY:
         ops = made.ops
         if ops is not None and len(ops) <= MAX_OPS and len(body := to_json(ops)) < len(text):
-            return Record(at, "patch", (*parent.chain, parent.id), body)
-    return Record(at, "snapshot", (), text)
+            return CheckpointRecord(at, "patch", (*parent.chain, parent.id), body)
+    return CheckpointRecord(at, "snapshot", (), text)
 
 
-def content(record: Record, records: Mapping[str, Record]) -> Any:
-    """The content of a checkpoint, from the records of its chain; None for one that has none. Raises StoreCorrupt."""
+def content(record: CheckpointRecord, records: Mapping[str, CheckpointRecord]) -> Any:
+    """The content of a checkpoint, from the records of its chain; None if it has none. Raises StoreCorrupt."""
     if record.form == "opaque":
         return None
     try:
@@ -164,41 +161,43 @@ def content(record: Record, records: Mapping[str, Record]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What is kept of a tree: its head, and the last `keep` checkpoints unless they are older than `ttl` seconds."""
+    """Which checkpoints of a tree are kept: the head, and the last `keep` unless they are older than `ttl` seconds."""
 
     keep: int | None = None
     ttl: float | None = None
 
     def __post_init__(self) -> None:
         if (self.keep is not None and self.keep < 1) or (self.ttl is not None and not self.ttl > 0):
-            raise UsageError(f"keep={self.keep}, ttl={self.ttl}: both must be positive", fix="leave them out for ever")
+            raise UsageError(f"keep={self.keep}, ttl={self.ttl}: both must be positive", fix="leave out to keep all")
 
-    def holds(self, at: Checkpoint, tree: Tree, now: float) -> bool:
-        """Whether it can still be asked for, kept in the store or not."""
+    def holds(self, at: Checkpoint, tree: CheckpointTree, now: float) -> bool:
+        """Whether it can still be asked for, even if it is still in the store."""
         return at.id == tree.head or (
             (self.keep is None or at.number > tree.last - self.keep) and (self.ttl is None or at.time >= now - self.ttl)
         )
 
-    def is_due(self, tree: Tree) -> bool:
-        """Whether it is time to prune: seldom enough that it costs each commit next to nothing."""
+    def is_due(self, tree: CheckpointTree) -> bool:
+        """Whether it is time to prune. That is rare, so it costs each commit next to nothing."""
         if self.keep is not None and tree.kept > self.keep + max(64, self.keep // 4):
             return True
         return self.ttl is not None and tree.last % 256 == 0
 
 
-class Pruning(NamedTuple):
-    """Ids to drop, and records to rewrite because what they stood on goes."""
+class PruningPlan(NamedTuple):
+    """Ids to drop, and records to rewrite because their chain is dropped."""
 
     drop: tuple[str, ...]
-    rewrite: tuple[Record, ...]
+    rewrite: tuple[CheckpointRecord, ...]
 
 
-def prune(records: Mapping[str, Record], tree: Tree, retention: Retention, now: float) -> Pruning:
-    """What to do so that only what the retention holds is kept. Raises StoreCorrupt."""
+def prune(
+    records: Mapping[str, CheckpointRecord], tree: CheckpointTree, retention: Retention, now: float
+) -> PruningPlan:
+    """What to do so that only what the retention allows is kept. Raises StoreCorrupt."""
     kept = {id: record for id, record in records.items() if retention.holds(record.checkpoint, tree, now)}
-    rewritten: dict[str, Record] = {}
+    rewritten: dict[str, CheckpointRecord] = {}
     if len(kept) == len(records):
-        return Pruning((), ())
+        return PruningPlan((), ())
     # A parent is always older than its children, so its own chain is settled before theirs.
     for record in sorted(kept.values(), key=lambda record: record.checkpoint.number):
         if record.form != "patch":
@@ -210,11 +209,11 @@ def prune(records: Mapping[str, Record], tree: Tree, retention: Retention, now: 
         chain = (*rewritten.get(parent_id, kept[parent_id]).chain, parent_id)
         if chain != record.chain:
             rewritten[record.id] = record._replace(chain=chain)
-    return Pruning(tuple(records.keys() - kept.keys()), tuple(rewritten.values()))
+    return PruningPlan(tuple(records.keys() - kept.keys()), tuple(rewritten.values()))
 
 
 def history(checkpoints: Iterable[Checkpoint], id: str) -> list[Checkpoint]:
-    """The way to a checkpoint: itself first, then its ancestors as far as they are kept."""
+    """A checkpoint, then its ancestors as far as they are kept."""
     by_id = {at.id: at for at in checkpoints}
     way: list[Checkpoint] = []
     at = by_id.get(id)
@@ -225,14 +224,14 @@ def history(checkpoints: Iterable[Checkpoint], id: str) -> list[Checkpoint]:
 
 
 def branches(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """The ends of the tree, that nothing was built on, in the order of their making."""
+    """The checkpoints without children, the oldest first."""
     all_of_them = list(checkpoints)
     parents = {at.parent for at in all_of_them}
     return sorted((at for at in all_of_them if at.id not in parents), key=lambda at: at.number)
 
 
-def problems(records: Mapping[str, Record], tree: Tree) -> list[str]:
-    """What is wrong with a tree, a line each."""
+def problems(records: Mapping[str, CheckpointRecord], tree: CheckpointTree) -> list[str]:
+    """The problems of a tree, a line each."""
     found = [line for record in records.values() for line in _problems_of(record, records)]
     if tree.head is not None and tree.head not in records:
         found.append(f"the head {tree.head} is missing")
@@ -243,7 +242,7 @@ def problems(records: Mapping[str, Record], tree: Tree) -> list[str]:
     return found
 
 
-def _problems_of(record: Record, records: Mapping[str, Record]) -> Sequence[str]:
+def _problems_of(record: CheckpointRecord, records: Mapping[str, CheckpointRecord]) -> Sequence[str]:
     at = record.checkpoint
     parent = records.get(at.parent) if at.parent is not None else None
     if parent is not None and parent.checkpoint.depth + 1 != at.depth:

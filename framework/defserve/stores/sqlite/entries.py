@@ -1,4 +1,4 @@
-"""The entries in an SQLite file: what many ask for, or change, in a few statements. Within the caller's transaction."""
+"""The entries of an SQLite file: many lookups or changes in a few statements, within the caller's transaction."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
-from defserve.stores.sqlite.seen import Place
-from defserve.stores.store import Change
+from defserve.stores.sqlite.cache import Place
+from defserve.stores.store import StoreChange
 
 LIVE: Final = "(expires IS NULL OR expires > ?)"
 
-# Rows of a statement. Each is prepared once; the fewer are run, the less threads wait for one another.
+# Rows in one statement. Each statement is prepared once. Fewer statements mean that threads wait less for one another.
 _MOST: Final = 128
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, _MOST)
 _PUT_SIZES: Final = (*range(1, 8), *range(8, _MOST + 1, 8))
@@ -23,7 +23,7 @@ def _rows(marks: str, size: int) -> str:
 
 
 _FIND: Final = {
-    # A cross join, so that it is the entries that are looked up.
+    # A cross join makes SQLite look up the entries, and not scan them.
     size: f"""
     WITH wanted (space, name) AS (VALUES {_rows("(?, ?)", size)})
     SELECT space, name, value, expires FROM wanted CROSS JOIN entries USING (space, name) WHERE {LIVE}
@@ -47,8 +47,8 @@ Row = tuple[str, str, bytes, float | None]
 """A place, its value, and when it expires."""
 
 
-class Wanted(NamedTuple):
-    """Names that somebody asks for."""
+class Lookup(NamedTuple):
+    """The names that one caller asks for."""
 
     space: str
     names: Sequence[str]
@@ -62,13 +62,13 @@ class Wanted(NamedTuple):
 
 
 def find(connection: sqlite3.Connection, places: Collection[Place], now: float) -> list[Row]:
-    """Those that are there; some may come twice."""
+    """The entries that exist; some may come twice."""
     found: list[Row] = []
     wanted = list(places)
     for start in range(0, len(wanted), _MOST):
         some = wanted[start : start + _MOST]
         size = 1 << (len(some) - 1).bit_length()
-        some += some[-1:] * (size - len(some))  # it does no harm to ask twice
+        some += some[-1:] * (size - len(some))  # asking twice does no harm
         found += connection.execute(_FIND[size], (*chain.from_iterable(some), now))
     return found
 
@@ -78,23 +78,23 @@ def values(rows: Iterable[Row]) -> dict[Place, bytes]:
 
 
 def lasting(rows: Iterable[Row]) -> dict[Place, bytes]:
-    """The values of those that do not expire."""
+    """The values of the entries that do not expire."""
     return {(space, name): value for space, name, value, expires in rows if expires is None}
 
 
-class Made(NamedTuple):
-    """Which changes were made, and what came of each place: its value, or None if that is not there for good."""
+class ChangeResults(NamedTuple):
+    """Which changes were made, and the new value of each place; None if there is none, or one that expires."""
 
     is_made: list[bool]
     outcome: dict[Place, bytes | None]
 
 
-def make(
-    connection: sqlite3.Connection, changes: Sequence[Change], now: float, known: Mapping[Place, bytes] = NOTHING
-) -> Made:
-    """Make those changes that find what they expect, each after the ones before it.
+def apply_changes(
+    connection: sqlite3.Connection, changes: Sequence[StoreChange], now: float, known: Mapping[Place, bytes] = NOTHING
+) -> ChangeResults:
+    """Make the changes that find what they expect, each after the ones before it.
 
-    What is `known` to be there is not looked up.
+    Values that are `known` are not looked up.
     """
     held: dict[Place, bytes] = {}
     unknown: list[Place] = []
@@ -111,11 +111,11 @@ def make(
     outcome = _Outcome(held)
     is_made = [outcome.add(change, now) for change in changes]
     outcome.write(connection, now)
-    return Made(is_made, outcome.lasting)
+    return ChangeResults(is_made, outcome.lasting)
 
 
 class _Outcome:
-    """What becomes of entries by changes, worked out before it is written."""
+    """The effect of changes on entries, worked out before it is written."""
 
     def __init__(self, held: dict[Place, bytes]) -> None:
         self._held = held
@@ -124,7 +124,7 @@ class _Outcome:
         self._renew: dict[str, float] = {}
         self.lasting: dict[Place, bytes | None] = {}
 
-    def add(self, change: Change, now: float) -> bool:
+    def add(self, change: StoreChange, now: float) -> bool:
         space, put, drop, expect, ttl = change
         held = self._held
         for name, value in expect.items():
@@ -158,6 +158,6 @@ class _Outcome:
 
 
 def _filled(rows: list[Row]) -> list[Row]:
-    """As many as some statement takes: it does no harm to write one twice."""
+    """As many rows as one of the statements takes. Writing a row twice does no harm."""
     missing = -len(rows) % 8 if len(rows) > 8 else 0
     return rows + rows[:1] * missing

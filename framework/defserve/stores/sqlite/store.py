@@ -1,9 +1,9 @@
-"""A store in an SQLite file: acknowledged is on the disk. Written by one thread, read by another, never by the loop.
+"""A store in an SQLite file: an acknowledged change is on the disk. One thread writes, another reads.
 
-Write-ahead log with `synchronous=FULL`: a commit returns after its fsync, and what comes together shares one. Several
-processes may use one file on one machine (not over a network file system); what the loop may know without asking is
-up to `sqlite_seen`. After trouble the connection is made anew with the next use, so that a disk with room again, or a
-file made writable, is all it takes.
+It uses a write-ahead log with `synchronous=FULL`: a commit returns after its fsync, and changes that come together
+share one. Several processes may use one file on one machine, but not over a network file system. What the loop may
+answer without asking a thread is in `cache`. After trouble the next use opens a new connection, so the store recovers
+as soon as the disk has room again or the file can be written.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from threading import RLock
 from typing import Any, Final
 
 from defserve.errors import Refused, UsageError
-from defserve.stores.sqlite.entries import LIVE, Wanted, find, lasting, make, values
-from defserve.stores.sqlite.seen import BESIDE, Place, Seen
-from defserve.stores.sqlite.writer import Lane, Outcome
-from defserve.stores.store import Change, StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
+from defserve.stores.formats import newer_format
+from defserve.stores.sqlite.cache import BESIDE, Place, SqliteCache
+from defserve.stores.sqlite.entries import LIVE, Lookup, apply_changes, find, lasting, values
+from defserve.stores.sqlite.worker import WorkerThread
+from defserve.stores.store import StoreBusy, StoreChange, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
 
 APPLICATION: Final = 0x64656673
-"""The file's application id, which tells it from anybody else's SQLite file."""
+"""The application id of the file, which tells it from SQLite files of other programs."""
 
 MIGRATIONS: Final = (
     """
@@ -40,7 +41,7 @@ MIGRATIONS: Final = (
     ) WITHOUT ROWID;
     CREATE INDEX expiring ON entries (expires) WHERE expires IS NOT NULL;
     """,
-    # With rows in the order of their making, those written together are on few pages.
+    # With rows in the order they were written, those written together are on few pages.
     """
     CREATE TABLE made_anew (
         space TEXT NOT NULL,
@@ -55,7 +56,8 @@ MIGRATIONS: Final = (
     CREATE INDEX expiring ON entries (expires) WHERE expires IS NOT NULL;
     """,
 )
-"""What makes each version of the schema of the one before. `user_version` says how many were done."""
+"""Each makes the next format of the one before. `user_version` is the number of those that were done: the format of
+the file, of its schema as well as of the values in it."""
 
 BUSY: Final = 5.0
 PAGE: Final = 256
@@ -78,7 +80,7 @@ _PROBLEMS: Final[dict[int, tuple[Problem, str]]] = {
     sqlite3.SQLITE_LOCKED: _BUSY,
 }
 
-# What the system says of the file beside the store's.
+# What the system says about the cache's file beside the store's.
 _CODES: Final[dict[int | None, int]] = {
     errno.EACCES: sqlite3.SQLITE_READONLY,
     errno.EPERM: sqlite3.SQLITE_READONLY,
@@ -87,22 +89,22 @@ _CODES: Final[dict[int | None, int]] = {
     errno.EDQUOT: sqlite3.SQLITE_FULL,
 }
 
-Read = Wanted | Callable[[sqlite3.Connection], Any]
+Read = Lookup | Callable[[sqlite3.Connection], Any]
 
 
 class SqliteStore:
-    """A Store in the file at `path`, which is made, for its owner alone, if it is not there."""
+    """A Store in the file at `path`. A missing file is created, for its owner alone."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, busy: float = BUSY, clock: Callable[[], float] = time.time
     ) -> None:
         self.path = Path(path).expanduser()
         self._clock, self._pid = clock, 0
-        self._seen = seen = Seen(self.path)
-        writer, reader = _Connection(self.path, busy, seen), _Connection(self.path, busy, seen)
-        writing = _Writing(writer, reader, clock)
-        self._writer: Lane[Change, bool] = Lane("defserve-writer", writing, writing.leave)
-        self._reader: Lane[Read, Any] = Lane("defserve-reader", _Reading(reader, clock), reader.drop)
+        self._cache = cache = SqliteCache(self.path)
+        writer, reader = _Connection(self.path, busy, cache), _Connection(self.path, busy, cache)
+        work = _WriterWork(writer, reader, clock)
+        self._writer: WorkerThread[StoreChange, bool] = WorkerThread("defserve-writer", work, work.leave)
+        self._reader: WorkerThread[Read, Any] = WorkerThread("defserve-reader", _ReaderWork(reader, clock), reader.drop)
 
     async def open(self) -> None:
         self._claim()
@@ -110,10 +112,10 @@ class SqliteStore:
 
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
         self._claim()
-        seen = self._seen.find(space, names)
-        return seen if seen is not None else await self._reader.do(Wanted(space, names))
+        known = self._cache.find(space, names)
+        return known if known is not None else await self._reader.do(Lookup(space, names))
 
-    async def change(self, change: Change) -> bool:
+    async def change(self, change: StoreChange) -> bool:
         self._claim()
         return await self._writer.do(change)
 
@@ -140,13 +142,13 @@ class SqliteStore:
     async def close(self) -> None:
         if self._pid != os.getpid():
             return
-        self._pid = 0  # who comes meanwhile opens it again
+        self._pid = 0  # a call that comes meanwhile opens it again
         await self._writer.close()
         await self._reader.close()
-        self._seen.close()
+        self._cache.close()
 
     def _claim(self) -> None:
-        """SQLite must not be carried into a forked process: it would go without the locks it thinks it has."""
+        """SQLite must not be carried into a forked process: it would work without the locks it believes it has."""
         if self._pid != (pid := os.getpid()):
             if self._pid:
                 raise UsageError(
@@ -159,62 +161,55 @@ class SqliteStore:
         return await self._reader.do(lambda connection: connection.execute(sql, values).fetchall())
 
 
-class _Writing:
+class _WriterWork:
     """Makes the changes that came together in one transaction, so that they share its fsync."""
 
     def __init__(self, connection: _Connection, reader: _Connection, clock: Callable[[], float]) -> None:
         self._connection, self._reader, self._clock = connection, reader, clock
-        self._seen, self._version = connection.seen, -1
+        self._cache, self._version = connection.cache, -1
         self._swept = clock()
 
-    def __call__(self, changes: Sequence[Change]) -> Sequence[Outcome]:
+    def __call__(self, changes: Sequence[StoreChange], is_retry: bool = False) -> Sequence[bool | Exception]:
         try:
             return self._commit(changes)
         except Exception as error:
             self._drop()
             if _is_of_one(error, changes):
                 return [outcome for change in changes for outcome in self([change])]
-            if _code(error) != sqlite3.SQLITE_READONLY:
-                return self._failed(changes, error)
-        # It may be writable by now: that shows only to connections made since.
-        try:
-            return self._commit(changes)
-        except Exception as error:
-            self._drop()
-            return self._failed(changes, error)
+            # Only a connection made since then sees that a file can be written again.
+            if _code(error) == sqlite3.SQLITE_READONLY and not is_retry:
+                return self(changes, is_retry=True)
+            problem = self._connection.problem(error)
+            # Each caller raises an exception of its own.
+            return [copy(problem) for _ in changes]
 
-    def _commit(self, changes: Sequence[Change]) -> Sequence[Outcome]:
+    def _commit(self, changes: Sequence[StoreChange]) -> Sequence[bool]:
         connection = self._connection.get()
         connection.execute("BEGIN IMMEDIATE")
         now = self._clock()  # it may have waited for its turn
         # SQLite changes it whenever another connection has committed.
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]
-        known = self._seen.known(is_alone=version == self._version)
+        known = self._cache.known(is_alone=version == self._version)
         self._version = version
-        made = make(connection, changes, now, known)
+        made = apply_changes(connection, changes, now, known)
         if made.outcome:
-            self._seen.open()
+            self._cache.open()
             self._sweep(connection, now)
-            self._seen.begin(made.outcome)
+            self._cache.begin(made.outcome)
         connection.execute("COMMIT")
         if made.outcome:
-            self._seen.end(made.outcome)
-        return [(True, is_made) for is_made in made.is_made]
+            self._cache.end(made.outcome)
+        return made.is_made
 
     def leave(self) -> None:
         self._connection.drop()
-        self._version = -1  # of that connection: another's may be the same by chance
+        self._version = -1  # the version belongs to that connection; another's may be the same by chance
 
     def _drop(self) -> None:
-        # SQLite lets a process's connections share what it knows of a file, so one alone would not start afresh.
+        # The connections of a process share what SQLite knows of a file, so one alone would not start afresh.
         self.leave()
         self._reader.drop()
-        self._seen.fail()
-
-    def _failed(self, changes: Sequence[Change], error: Exception) -> Sequence[Outcome]:
-        problem = self._connection.problem(error)
-        # Each caller raises one of its own.
-        return [(False, copy(problem)) for _ in changes]
+        self._cache.fail()
 
     def _sweep(self, connection: sqlite3.Connection, now: float) -> None:
         if not 0 <= now - self._swept < 60:
@@ -222,53 +217,52 @@ class _Writing:
             connection.execute("DELETE FROM entries WHERE expires <= ?", (now,))
 
 
-class _Reading:
-    """Answers all who want values by their names at once, and every other question for itself."""
+class _ReaderWork:
+    """Answers all lookups together, and every other question by itself."""
 
     def __init__(self, connection: _Connection, clock: Callable[[], float]) -> None:
-        self._connection, self._clock, self._seen = connection, clock, connection.seen
+        self._connection, self._clock, self._cache = connection, clock, connection.cache
 
-    def __call__(self, reads: Sequence[Read]) -> Sequence[Outcome]:
-        wanted = {place for read in reads if isinstance(read, Wanted) for place in read.places}
-        is_good, found = True, dict[Place, bytes]()
-        if wanted:
-            is_good, found = self._one(lambda connection: self._find(connection, wanted))
-            if not is_good and _is_of_one(found, reads):
-                return [outcome for read in reads for outcome in self([read])]
-        return [_share(read, is_good, found) if isinstance(read, Wanted) else self._one(read) for read in reads]
+    def __call__(self, reads: Sequence[Read]) -> Sequence[Any]:
+        places = {place for read in reads if isinstance(read, Lookup) for place in read.places}
+        found: Any = self._one(lambda connection: self._find(connection, places)) if places else {}
+        if isinstance(found, Exception) and _is_of_one(found, reads):
+            return [outcome for read in reads for outcome in self([read])]
+        return [_share(read, found) if isinstance(read, Lookup) else self._one(read) for read in reads]
 
-    def _find(self, connection: sqlite3.Connection, wanted: set[Place]) -> dict[Place, bytes]:
-        with suppress(OSError):  # who may only read has to look each time
-            self._seen.open()
-        number = self._seen.look()
-        rows = find(connection, wanted, self._clock())
-        self._seen.learn(lasting(rows), number)
+    def _find(self, connection: sqlite3.Connection, places: set[Place]) -> dict[Place, bytes]:
+        with suppress(OSError):  # a process that may only read has to look each time
+            self._cache.open()
+        number = self._cache.look()
+        rows = find(connection, places, self._clock())
+        self._cache.learn(lasting(rows), number)
         return values(rows)
 
-    def _one(self, read: Callable[[sqlite3.Connection], Any]) -> tuple[bool, Any]:
+    def _one(self, read: Callable[[sqlite3.Connection], Any]) -> Any:
+        """What it reads, or the exception for its caller."""
         try:
             with self._connection.lock:
-                return True, read(self._connection.get())
+                return read(self._connection.get())
         except Exception as error:
             self._connection.drop()
-            return False, self._connection.problem(error)
+            return self._connection.problem(error)
 
 
 def _is_of_one(error: Exception, jobs: Sequence[object]) -> bool:
-    """Whether something is wrong with one of several, such as a name that cannot be written. Then each is alone."""
+    """Whether one of several jobs is at fault, such as a name that cannot be written. Then each is done alone."""
     return len(jobs) > 1 and not isinstance(error, sqlite3.Error | OSError | Refused)
 
 
-def _share(wanted: Wanted, is_good: bool, found: Any) -> Outcome:
+def _share(lookup: Lookup, found: dict[Place, bytes] | Exception) -> dict[str, bytes] | Exception:
     # Each caller raises an exception of its own.
-    return is_good, wanted.among(found) if is_good else copy(found)
+    return copy(found) if isinstance(found, Exception) else lookup.among(found)
 
 
 class _Connection:
-    """A connection that is made when it is needed, and again after it was dropped. Used by one thread at a time."""
+    """A connection that is opened when it is needed, and again after it was dropped. Used by one thread at a time."""
 
-    def __init__(self, path: Path, busy: float, seen: Seen) -> None:
-        self._path, self._busy, self.lock, self.seen = path, busy, RLock(), seen
+    def __init__(self, path: Path, busy: float, cache: SqliteCache) -> None:
+        self._path, self._busy, self.lock, self.cache = path, busy, RLock(), cache
         self._open: sqlite3.Connection | None = None
 
     def get(self) -> sqlite3.Connection:
@@ -284,7 +278,7 @@ class _Connection:
         return self._open
 
     def drop(self) -> None:
-        """Close it, and so undo what was not committed."""
+        """Close it, which undoes what was not committed."""
         with self.lock:
             opened, self._open = self._open, None
             if opened is not None:
@@ -292,7 +286,7 @@ class _Connection:
                     opened.close()
 
     def problem(self, error: Exception) -> Exception:
-        """What to tell the caller."""
+        """The exception for the caller."""
         log.error("the store %s is in trouble: %s", self._path, error)
         if not isinstance(error, sqlite3.Error | OSError):
             return error
@@ -301,7 +295,7 @@ class _Connection:
 
 
 def _code(error: Exception) -> int:
-    """SQLite's primary result code; the rest of it says more than anybody asks."""
+    """SQLite's primary result code, without its extension."""
     if isinstance(error, OSError):
         return _CODES.get(error.errno, 0)
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -313,25 +307,45 @@ def _make_private(path: Path) -> None:
     mode = path.stat().st_mode & 0o777
     real = os.path.realpath(path)
     for side in (f"{real}-wal", f"{real}-shm", f"{real}{BESIDE}"):
-        # Made with the mode the file had then; one that was read-only must not stay so behind its back.
+        # They were created with the mode the file had then. If it was read-only, they must not stay so.
         with suppress(OSError):
             if os.stat(side).st_mode & 0o777 != mode:
                 os.chmod(side, mode)
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Settings, and the schema as this version wants it. Raises StoreUnavailable for a file that is not ours."""
+    """Set up a connection, and bring the file to the format of this version.
+
+    Raises StoreUnavailable, with the file untouched, if it belongs to another program or a later version.
+    """
     connection.execute("PRAGMA synchronous = FULL")
+    if _format(connection) == len(MIGRATIONS):
+        return
+    _use_wal(connection)
+    connection.execute("BEGIN IMMEDIATE")
+    # Another process may have migrated it meanwhile.
+    for statement in ";".join(MIGRATIONS[_format(connection) :]).split(";"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    connection.execute("COMMIT")
+
+
+def _format(connection: sqlite3.Connection) -> int:
+    """The format of the file; 0 if it is new."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != len(MIGRATIONS):
-        _use_wal(connection)
-        _migrate(connection)
-    elif connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    if application != APPLICATION and (
+        version or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    ):
         raise StoreUnavailable("The SQLite file belongs to another application")
+    if version > len(MIGRATIONS):
+        raise StoreUnavailable(newer_format("The store", version, len(MIGRATIONS)))
+    return version
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """SQLite does not wait for its turn here, so of several that begin at once some have to ask again."""
+    """SQLite does not wait for a lock here, so when several processes begin at once, some have to ask again."""
     for tries_left in reversed(range(100)):
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -340,21 +354,3 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             if _code(error) != sqlite3.SQLITE_BUSY or not tries_left:
                 raise
             time.sleep(0.02)
-
-
-def _migrate(connection: sqlite3.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
-    is_empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-    if application != APPLICATION and not is_empty:
-        raise StoreUnavailable("The SQLite file belongs to another application")
-    if version > len(MIGRATIONS):
-        raise StoreUnavailable(
-            f"The store has version {version}, this defserve knows up to {len(MIGRATIONS)}; upgrade defserve"
-        )
-    for statement in ";".join(MIGRATIONS[version:]).split(";"):
-        connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {APPLICATION}")
-    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-    connection.execute("COMMIT")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from defserve.stores.events import EventStore, Gap, Kind, MemoryEvents
+from defserve.stores.events import EventGap, EventStore, MemoryEvents, StoredEventKind
 from defserve.transports.http import sse_format
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.outbox import UNREAD, ClientOutbox, OutboundMessage
@@ -47,7 +47,7 @@ class HttpSession:
         """The stream a client wants to go on with, and what it has missed; None for an id that is not ours."""
         try:
             found = self.events.after(event_id)
-        except Gap as gap:
+        except EventGap as gap:
             # What somebody waits for is never dropped: what is left is still worth having.
             found = (gap.stream, gap.left) if gap.stream is not None else None
         if found is None:
@@ -122,7 +122,7 @@ class ResponseStream:
             message.taken()
 
     def _kept(self, message: OutboundMessage) -> str:
-        kind: Kind = "message"
+        kind: StoredEventKind = "message"
         if message.answers:
             kind = "result"
         elif message.asks:

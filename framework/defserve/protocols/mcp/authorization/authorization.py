@@ -47,7 +47,7 @@ class Authorization(Extension):
 
     def _admit(self, call: Call, item: Any) -> None:
         caller = identity(call.session)
-        if caller.kind == "local" or caller.is_crowd:
+        if caller.kind == "local" or caller.is_shared_identity:
             return
         if item.kind == "tool" and not caller.may_invoke(item.name):
             raise NotPermitted(f"this key may not call {item.name}", data={"permission": f"ToolInvoke({item.name})"})

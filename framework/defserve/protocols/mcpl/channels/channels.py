@@ -132,7 +132,7 @@ class Channels(Section):
         """Whether messages of some type could be delivered to this peer, be it into an inbox."""
         for kind in self.book.types:
             problem = peers.obstacle(peer, kind.feature_set, "incoming", "channels")
-            has_inbox = kind.feature_set.inbox is not None and not peer.session.is_crowd
+            has_inbox = kind.feature_set.inbox is not None and not peer.session.is_shared_identity
             if problem is None or (isinstance(problem, NoBackChannel) and has_inbox):
                 return True
         return False

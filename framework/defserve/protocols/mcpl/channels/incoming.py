@@ -146,7 +146,7 @@ def _principal(to: To) -> str | None:
     if isinstance(to, str):
         return to
     meant = Peer(to) if isinstance(to, Session) else peers.current() if to is None else None
-    return meant.session.principal if meant is not None and not meant.session.is_crowd else None
+    return meant.session.principal if meant is not None and not meant.session.is_shared_identity else None
 
 
 def _checked(message: object) -> Message:

@@ -144,7 +144,7 @@ class Pushing(Section):
             principal = to
         else:
             meant = Peer(to) if isinstance(to, Session) else peers.current()
-            principal = meant.session.principal if meant is not None and not meant.session.is_crowd else None
+            principal = meant.session.principal if meant is not None and not meant.session.is_shared_identity else None
         if feature_set.inbox is None or principal is None:
             raise error
         return _kept(feature_set, wire, principal)
@@ -315,4 +315,4 @@ def _kept(feature_set: FeatureSet, wire: Params, principal: str | None) -> Recei
 
 
 def _inbox_for(feature_set: FeatureSet, peer: Peer, problem: Exception) -> bool:
-    return isinstance(problem, NoBackChannel) and feature_set.inbox is not None and not peer.session.is_crowd
+    return isinstance(problem, NoBackChannel) and feature_set.inbox is not None and not peer.session.is_shared_identity

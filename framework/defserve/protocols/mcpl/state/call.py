@@ -13,9 +13,9 @@ from defserve.protocols.mcpl.state.binding import Working
 from defserve.protocols.mcpl.state.owner import Unowned, owner_of
 from defserve.protocols.mcpl.state.turns import Turn
 from defserve.protocols.mcpl.state.wire import given, refuse_content, start
-from defserve.stores.checkpoints.contents import Draft
-from defserve.stores.checkpoints.store import CheckpointStore, Commit, Held
-from defserve.stores.checkpoints.tree import Gone, TreeKey
+from defserve.stores.checkpoints.contents import CheckpointDraft
+from defserve.stores.checkpoints.store import CheckpointStore, Commit, HeldCheckpoint
+from defserve.stores.checkpoints.tree import CheckpointGone, TreeKey
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.state.states import States
@@ -51,7 +51,7 @@ class Holding:
         self._states, self._call = states, call
         self._turn: Turn | None = None
         self._trees: CheckpointStore | None = None
-        self._held: Held | None = None
+        self._held: HeldCheckpoint | None = None
         self._branches = False
         self._before, self._value = b"", None
 
@@ -74,7 +74,7 @@ class Holding:
                 )
             with states.fitting():
                 self._value, self._before = states.values.take(held.before)
-        except Gone as gone:
+        except CheckpointGone as gone:
             await self._release()
             raise CheckpointNotFound(gone.data["checkpoint"]) from None
         except BaseException:
@@ -95,7 +95,7 @@ class Holding:
         else:
             await uninterrupted(self._call, self._commit(*made))
 
-    def _made(self) -> tuple[Draft, Any] | None:
+    def _made(self) -> tuple[CheckpointDraft, Any] | None:
         """What there is to keep, and a value of it for the next call.
 
         The first checkpoint is made for a host to come back to, whatever the call did. Raises TypeError for what could
@@ -115,7 +115,7 @@ class Holding:
         except ValueError as error:
             raise TypeError(f"a tool left {states!r} as its model refuses it: {error}") from None
 
-    async def _commit(self, draft: Draft, value: Any) -> None:
+    async def _commit(self, draft: CheckpointDraft, value: Any) -> None:
         """Keep it, and only then let the next one in."""
         assert self._held is not None and self._trees is not None
         try:

@@ -23,7 +23,7 @@ from defserve.protocols.mcpl.state.turns import Turns
 from defserve.protocols.mcpl.state.values import Values, summary
 from defserve.stores.checkpoints.diffs import Op
 from defserve.stores.checkpoints.store import CheckpointStore
-from defserve.stores.checkpoints.tree import Checkpoint, Gone, Retention, TreeKey
+from defserve.stores.checkpoints.tree import Checkpoint, CheckpointGone, Retention, TreeKey
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -164,7 +164,7 @@ def found() -> Generator[None]:
     """Inside, a checkpoint that is not there is CheckpointNotFound."""
     try:
         yield
-    except Gone as gone:
+    except CheckpointGone as gone:
         raise CheckpointNotFound(gone.data["checkpoint"]) from None
 
 

@@ -13,7 +13,7 @@ from defserve.errors import UsageError
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-    from defserve.stores.checkpoints.contents import Content
+    from defserve.stores.checkpoints.contents import CheckpointContent
 
 M = TypeVar("M")
 
@@ -31,9 +31,9 @@ class Values(Generic[M]):
     def __init__(self, model: type[M], subject: str) -> None:
         self._adapter = _adapter(model)
         self._fresh = self._checked_fresh(model, subject)
-        self._known: WeakKeyDictionary[Content, _Known[M]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[CheckpointContent, _Known[M]] = WeakKeyDictionary()
 
-    def take(self, content: Content | None) -> tuple[M, bytes]:
+    def take(self, content: CheckpointContent | None) -> tuple[M, bytes]:
         """A value of the caller's own, of a content or of none yet, and its text. Raises ValueError as `read` does."""
         known = self._known.get(content) if content is not None else None
         if known is not None:
@@ -44,11 +44,11 @@ class Values(Generic[M]):
             self._known[content] = _Known(text, [])
         return value, text
 
-    def give(self, content: Content, value: M) -> None:
+    def give(self, content: CheckpointContent, value: M) -> None:
         """Leave a value of a content, that nobody has, to the next one who takes it."""
         self._known[content] = _Known(self.dump(value), [value])
 
-    def read(self, content: Content | None) -> M:
+    def read(self, content: CheckpointContent | None) -> M:
         """A value of the caller's own. Raises ValueError if the content does not fit."""
         return self._adapter.validate_json(self._fresh if content is None else content.encoded)
 

@@ -16,8 +16,8 @@ from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.params import meta, text
 from defserve.protocols.mcpl.errors import StateRefused
 from defserve.protocols.mcpl.policies import is_stateless, live
-from defserve.stores.checkpoints.store import CheckpointStore, Commit, Held
-from defserve.stores.checkpoints.tree import Gone, TreeKey
+from defserve.stores.checkpoints.store import CheckpointStore, Commit, HeldCheckpoint
+from defserve.stores.checkpoints.tree import CheckpointGone, TreeKey
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
@@ -91,11 +91,11 @@ def checkpoint_in(params: Params) -> str:
     return found
 
 
-async def start(trees: CheckpointStore, key: TreeKey, given: Given, call: Call, *, has_head: bool) -> Held:
-    """Where a call starts. Raises Gone, Tampered and LimitExceeded."""
+async def start(trees: CheckpointStore, key: TreeKey, given: Given, call: Call, *, has_head: bool) -> HeldCheckpoint:
+    """Where a call starts. Raises CheckpointGone, Tampered and LimitExceeded."""
     if not given.has_content:
         if given.checkpoint is None and not has_head:
-            return Held(key, await trees.load(key))
+            return HeldCheckpoint(key, await trees.load(key))
         return await trees.hold(key, given.checkpoint)
     adopted = await trees.adopt(key, given.state, checkpoint=given.checkpoint)
     if given.checkpoint is not None or adopted.before is None:
@@ -105,14 +105,14 @@ async def start(trees: CheckpointStore, key: TreeKey, given: Given, call: Call, 
 
 async def _recognised(
     trees: CheckpointStore, key: TreeKey, content: bytes, call: Call, *, has_head: bool
-) -> Held | None:
+) -> HeldCheckpoint | None:
     """The checkpoint that a content alone is known to be of: one the host was told of, or the head."""
     told = call.session.peek(Told)
     id = told.find(key.feature_set, content) if told is not None else None
     if id is not None:
         try:
             return await trees.hold(key, id)
-        except Gone:
+        except CheckpointGone:
             pass
     held = await trees.hold(key) if has_head else None
     return held if held is not None and held.before is not None and held.before.encoded == content else None

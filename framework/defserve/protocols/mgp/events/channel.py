@@ -53,7 +53,7 @@ class Event:
             return True
         caller = identity(session)
         # A crowd is many behind one name: what is meant for one of them is not for all.
-        return self._to == caller.id and not caller.is_crowd
+        return self._to == caller.id and not caller.is_shared_identity
 
     def wire(self) -> Params:
         return {

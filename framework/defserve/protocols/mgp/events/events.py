@@ -223,7 +223,7 @@ class Events:
 def _caller(call: Call) -> Audience:
     # Callers nobody can tell apart share a principal; what concerns one of them is for its session alone.
     caller = identity(call.session)
-    return call.session if caller.is_crowd else caller.id
+    return call.session if caller.is_shared_identity else caller.id
 
 
 def _wanted(params: Params) -> list[str]:

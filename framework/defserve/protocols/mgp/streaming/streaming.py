@@ -127,7 +127,7 @@ def _find(call: Call, id: Id) -> Call | None:
     mine = call.session.in_flight.get(id)
     if mine is not None or call.terms.offer is None or not call.terms.offer.stateless:
         return mine
-    if call.session.is_crowd and not (isinstance(id, str) and len(id) >= UNGUESSABLE):
+    if call.session.is_shared_identity and not (isinstance(id, str) and len(id) >= UNGUESSABLE):
         return None
     short = [session for session in call.session.composition.short_sessions if session.principal == call.principal]
     found = [session.in_flight[id] for session in short if id in session.in_flight]

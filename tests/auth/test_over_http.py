@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx2
 import pytest
 
 from defserve import Auth, Context, Limits, Server, StaticTokens, UsageError
+from tests.auth.web import client, post, stateless
 
 pytestmark = pytest.mark.anyio
 
 RESOURCE = "https://tools.example.com/mcp"
 ISSUER = "https://login.example.com"
 METADATA = "https://tools.example.com/.well-known/oauth-protected-resource/mcp"
-VERSION = "2026-07-28"
 
 
 def guarded(**limits: Any) -> Server:
@@ -36,32 +35,6 @@ def guarded(**limits: Any) -> Server:
         return "erased"
 
     return server
-
-
-def client(server: Server) -> httpx2.AsyncClient:
-    transport = httpx2.ASGITransport(server.asgi(allowed_hosts=["tools.example.com"]))
-    return httpx2.AsyncClient(transport=transport, base_url="https://tools.example.com")
-
-
-def stateless(method: str, **params: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": VERSION,
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
-    headers = {
-        "accept": "application/json, text/event-stream",
-        "mcp-protocol-version": VERSION,
-        "mcp-method": method,
-        **({"mcp-name": params["name"]} if "name" in params else {}),
-    }
-    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}, headers
-
-
-async def post(http: httpx2.AsyncClient, token: str | None, method: str, **params: Any) -> httpx2.Response:
-    body, headers = stateless(method, **params)
-    if token is not None:
-        headers["authorization"] = f"Bearer {token}"
-    return await http.post("/", json=body, headers=headers)
 
 
 @pytest.mark.parametrize(
@@ -177,5 +150,5 @@ def test_scopes_that_nobody_could_prove_are_refused_when_serving_on_the_network(
     async def erase() -> str:
         return "erased"
 
-    with pytest.raises(UsageError, match=r"test_auth\.py:\d+: tool 'erase' needs scopes \['write'\].*\n.*auth"):
+    with pytest.raises(UsageError, match=r"test_over_http\.py:\d+: tool 'erase' needs scopes \['write'\].*\n.*auth"):
         server.asgi()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from defserve.stores.checkpoints.diffs import diff, merge
 from defserve.stores.checkpoints.patches import apply
-from tests.stores.json_values import text, values
+from tests.stores.checkpoints.json_values import text, values
 
 
 @given(values, values)

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.stores.memory import MemoryStore
-from defserve.stores.sqlite.entries import Wanted, find, make, values
+from defserve.stores.sqlite.entries import Lookup, apply_changes, find, values
 from defserve.stores.sqlite.store import MIGRATIONS
-from defserve.stores.store import Change
+from defserve.stores.store import StoreChange
 
 NOW = 1_000.0
 
 spaces, names = st.sampled_from(["s", "t"]), st.sampled_from(["a", "b", "c"])
 data = st.sampled_from([b"", b"1", b"2"])
 changes = st.builds(
-    Change,
+    StoreChange,
     spaces,
     put=st.dictionaries(names, data, max_size=2),
     drop=st.lists(names, max_size=1),
@@ -47,17 +47,17 @@ def rows(connection: sqlite3.Connection) -> set[tuple[str, str, bytes]]:
 
 
 @given(st.lists(st.lists(changes, max_size=8), max_size=3))
-def test_changes_made_together_are_those_made_one_by_one(batches: list[list[Change]]):
+def test_changes_made_together_are_those_made_one_by_one(batches: list[list[StoreChange]]):
     connection, memory = empty(), MemoryStore()
 
-    async def one_by_one(batch: list[Change]) -> list[bool]:
+    async def one_by_one(batch: list[StoreChange]) -> list[bool]:
         return [await memory.change(change) for change in batch]
 
     async def everything() -> set[tuple[str, str, bytes]]:
         return {(space, name, value) for space in "st" async for name, value in memory.scan(space)}
 
     for batch in batches:
-        assert make(connection, batch, NOW).is_made == asyncio.run(one_by_one(batch))
+        assert apply_changes(connection, batch, NOW).is_made == asyncio.run(one_by_one(batch))
     assert rows(connection) == asyncio.run(everything())
     connection.close()
 
@@ -65,7 +65,8 @@ def test_changes_made_together_are_those_made_one_by_one(batches: list[list[Chan
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 127, 128, 300])
 def test_any_number_is_made_and_found(connection: sqlite3.Connection, count: int):
     assert (
-        make(connection, [Change(f"s{n}", put={"a": b"%d" % n}) for n in range(count)], NOW).is_made == [True] * count
+        apply_changes(connection, [StoreChange(f"s{n}", put={"a": b"%d" % n}) for n in range(count)], NOW).is_made
+        == [True] * count
     )
     places = [(f"s{n}", "a") for n in range(count)]
     assert values(find(connection, places, NOW)) == {place: b"%d" % n for n, place in enumerate(places)}
@@ -73,10 +74,10 @@ def test_any_number_is_made_and_found(connection: sqlite3.Connection, count: int
 
 def test_each_is_told_of_what_it_wanted():
     found = {("s", "a"): b"1", ("t", "a"): b"2", ("t", "b"): b"3"}
-    assert Wanted("t", ["b", "a", "z"]).among(found) == {"a": b"2", "b": b"3"}
+    assert Lookup("t", ["b", "a", "z"]).among(found) == {"a": b"2", "b": b"3"}
 
 
 def test_what_was_forgotten_does_not_come_back_with_the_next_of_its_space(connection: sqlite3.Connection):
-    make(connection, [Change("s", put={"old": b"1"}, ttl=10)], NOW)
-    make(connection, [Change("s", put={"new": b"2"}, expect={"old": None}, ttl=10)], NOW + 11)
+    apply_changes(connection, [StoreChange("s", put={"old": b"1"}, ttl=10)], NOW)
+    apply_changes(connection, [StoreChange("s", put={"new": b"2"}, expect={"old": None}, ttl=10)], NOW + 11)
     assert values(find(connection, [("s", "old"), ("s", "new")], NOW + 12)) == {("s", "new"): b"2"}

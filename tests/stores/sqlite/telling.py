@@ -1,9 +1,10 @@
 """Run by tests as a process of its own: counts up in a store with others, and sees that it reads nothing out of date.
 
-python telling.py <folder> <place> <seconds>
+python telling.py <folder> <place> <numbers>
 
 In `told` each process has a place for the highest number that it was told, or that it read: nobody may read a lower one
-after that. Says each number that it made, and "stale" for each that it should not have been given.
+after that. Prints each number that it made, and "stale" for each that it should not have been given. Ends when the
+count is higher by `numbers` than at its start, whoever raised it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 
 from defserve.stores.sqlite.store import SqliteStore
-from defserve.stores.store import Change
+from defserve.stores.store import StoreChange
 
 PLACES = 8
 SPACE, NAME = "s", "count"
@@ -45,34 +46,29 @@ async def read(store: SqliteStore, told: Told) -> int:
     return number
 
 
-async def watch(store: SqliteStore, told: Told) -> None:
-    while True:
+async def watch(store: SqliteStore, told: Told, goal: int) -> None:
+    while told.most() < goal:
         await read(store, told)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.0005)  # without a pause, four processes leave each other no processor time
 
 
-async def count(store: SqliteStore, told: Told) -> None:
-    while True:
+async def count(store: SqliteStore, told: Told, goal: int) -> None:
+    while told.most() < goal:
         number = await read(store, told)
         put = {NAME: b"%d" % (number + 1), f"pad{number % 50}": b"x" * 700}
-        if await store.change(Change(SPACE, put=put, expect={NAME: b"%d" % number})):
+        if await store.change(StoreChange(SPACE, put=put, expect={NAME: b"%d" % number})):
             told.add(number + 1)
             print("made", number + 1, flush=True)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)  # SQLite's lock is not fair: let the others have it too
 
 
-async def main(folder: Path, place: int, seconds: float) -> None:
-    store, told = SqliteStore(folder / "store.db"), Told(folder / "told", place)
-    tasks = [asyncio.create_task(each(store, told)) for each in (watch, count, watch)]
-    await asyncio.wait(tasks, timeout=seconds)
-    for task in tasks:
-        task.cancel()
-    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-        if not isinstance(outcome, asyncio.CancelledError):
-            raise outcome if isinstance(outcome, BaseException) else AssertionError
+async def main(folder: Path, place: int, numbers: int) -> None:
+    store, told = SqliteStore(folder / "store.db", busy=300), Told(folder / "told", place)
+    goal = told.most() + numbers
+    await asyncio.gather(*(each(store, told, goal) for each in (watch, count, watch)))
     await store.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
     os._exit(0)

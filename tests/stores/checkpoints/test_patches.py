@@ -13,7 +13,7 @@ from defserve.errors import LimitExceeded
 from defserve.stores.checkpoints.diffs import diff
 from defserve.stores.checkpoints.ids import canonical
 from defserve.stores.checkpoints.patches import BadPatch, apply, smaller
-from tests.stores.json_values import text, values
+from tests.stores.checkpoints.json_values import text, values
 
 
 def test_a_patch_is_smaller_than_a_large_value_and_not_than_a_small_one():

@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from defserve.errors import UsageError
-from defserve.stores import private_files
+from defserve.stores import files
 from defserve.stores.audit import log as audit_log
-from defserve.stores.audit.chain import Report, head_path
+from defserve.stores.audit.chain import AuditReport, head_path
 from defserve.stores.audit.log import AuditLog, AuditUnavailable, verify
 
 KEY = "0123456789abcdef0123456789abcdef"
-FRAMEWORK = Path(__file__).parents[2] / "framework"
+FRAMEWORK = Path(__file__).parents[3] / "framework"
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX files and signals")
 
 
@@ -62,7 +62,7 @@ class Disk:
         if self.full:
             os.write(file, content[: self.partly])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        private_files.write(file, content)
+        files.write(file, content)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_events_are_written_in_order_and_verify(path: Path):
     write_log(path, 5)
     assert events(path) == [{"n": n} for n in range(5)]
     assert [record["seq"] for record in records(path)] == [1, 2, 3, 4, 5]
-    assert verify(path, KEY) == Report(True, 5)
+    assert verify(path, KEY) == AuditReport(True, 5)
 
 
 def test_a_durable_event_is_in_the_file_when_append_returns_with_all_before_it(path: Path):
@@ -115,12 +115,12 @@ def test_a_log_is_continued(path: Path):
     write_log(path)
     write_log(path, 2)
     assert [record["seq"] for record in records(path)] == [1, 2, 3, 4, 5]
-    assert verify(path, KEY) == Report(True, 5)
+    assert verify(path, KEY) == AuditReport(True, 5)
 
 
 def test_an_empty_log_is_whole(path: Path):
     AuditLog(path, key=KEY).close()
-    assert verify(path, KEY) == Report(True)
+    assert verify(path, KEY) == AuditReport(True)
 
 
 def test_threads_do_not_disturb_each_other(path: Path):
@@ -134,7 +134,7 @@ def test_threads_do_not_disturb_each_other(path: Path):
             thread.start()
         for thread in threads:
             thread.join()
-    assert verify(path, KEY) == Report(True, 800)
+    assert verify(path, KEY) == AuditReport(True, 800)
     for name in range(8):
         assert [event["n"] for event in events(path) if event["thread"] == name] == list(range(100))
 
@@ -168,7 +168,7 @@ def test_what_json_has_no_form_for_is_shown_redacted(path: Path):
         for value in odd:
             log.append({"value": value})
     assert b"canary" not in path.read_bytes()
-    assert verify(path, KEY) == Report(True, len(odd))
+    assert verify(path, KEY) == AuditReport(True, len(odd))
     assert events(path)[0] == {"value": "[redacted]"}
     assert path.stat().st_size < 10_000
 
@@ -214,7 +214,7 @@ def test_a_second_writer_is_refused_and_the_first_goes_on(path: Path):
         with pytest.raises(UsageError, match="open in another process or server"):
             AuditLog(path, key=KEY)
         log.append({"n": 1}, durable=True)
-    assert verify(path, KEY) == Report(True, 1)
+    assert verify(path, KEY) == AuditReport(True, 1)
 
 
 @posix
@@ -256,7 +256,7 @@ from defserve.stores.audit.log import AuditLog
 AuditLog(sys.argv[1], key=sys.argv[2], linger=30).append({"n": 1})
 """
     assert run_python(script, path).returncode == 0
-    assert verify(path, KEY) == Report(True, 1)
+    assert verify(path, KEY) == AuditReport(True, 1)
 
 
 @pytest.mark.parametrize("kind", ["folder", "missing folder", "link"])
@@ -307,7 +307,7 @@ def test_events_after_the_head_are_counted_as_unsigned(path: Path):
     with quiet_log(path, head_events=2) as log:
         for _ in range(3):
             log.append({}, durable=True)
-        assert verify(path, KEY) == Report(True, 3, unsigned=1)
+        assert verify(path, KEY) == AuditReport(True, 3, unsigned=1)
 
 
 def test_a_head_that_cannot_be_signed_stops_no_event(path: Path, caplog: pytest.LogCaptureFixture):
@@ -316,10 +316,10 @@ def test_a_head_that_cannot_be_signed_stops_no_event(path: Path, caplog: pytest.
         draft.mkdir()
         log.append({}, durable=True)
         log.append({}, durable=True)
-        assert verify(path, KEY) == Report(True, 2, unsigned=2)
+        assert verify(path, KEY) == AuditReport(True, 2, unsigned=2)
         assert caplog.text.count("cannot be signed") == 1
         draft.rmdir()
-    assert verify(path, KEY) == Report(True, 2)
+    assert verify(path, KEY) == AuditReport(True, 2)
 
 
 # -- verifying -------------------------------------------------------------------------------------------------
@@ -336,25 +336,25 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def damaged(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], Report]:
+def damaged(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], AuditReport]:
     """What `verify` says of a log with other bytes under the sample's head."""
     copy = tmp_path_factory.mktemp("damaged") / "audit.log"
     shutil.copy(head_path(sample), head_path(copy))
 
-    def check(raw: bytes) -> Report:
+    def check(raw: bytes) -> AuditReport:
         copy.write_bytes(raw)
         return verify(copy, KEY)
 
     return check
 
 
-def test_the_sample_is_whole(sample: Path, damaged: Callable[[bytes], Report]):
-    assert damaged(sample.read_bytes()) == Report(True, 6)
+def test_the_sample_is_whole(sample: Path, damaged: Callable[[bytes], AuditReport]):
+    assert damaged(sample.read_bytes()) == AuditReport(True, 6)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_flipped_byte_is_found(sample: Path, damaged: Callable[[bytes], Report], data: st.DataObject):
+def test_any_flipped_byte_is_found(sample: Path, damaged: Callable[[bytes], AuditReport], data: st.DataObject):
     raw = bytearray(sample.read_bytes())
     place = data.draw(st.integers(0, len(raw) - 1))
     raw[place] ^= data.draw(st.integers(1, 255))
@@ -376,7 +376,7 @@ def test_any_flipped_byte_of_the_head_is_found(sample: Path, data: st.DataObject
 
 @given(st.data())
 def test_missing_repeated_and_moved_lines_are_found(
-    sample: Path, damaged: Callable[[bytes], Report], data: st.DataObject
+    sample: Path, damaged: Callable[[bytes], AuditReport], data: st.DataObject
 ):
     lines = sample.read_bytes().splitlines(keepends=True)
     order = data.draw(st.lists(st.integers(0, 5), max_size=8).filter(lambda order: order != list(range(6))))
@@ -385,7 +385,7 @@ def test_missing_repeated_and_moved_lines_are_found(
 
 
 @given(st.data())
-def test_any_truncation_is_found(sample: Path, damaged: Callable[[bytes], Report], data: st.DataObject):
+def test_any_truncation_is_found(sample: Path, damaged: Callable[[bytes], AuditReport], data: st.DataObject):
     raw = sample.read_bytes()
     report = damaged(raw[: data.draw(st.integers(0, len(raw) - 1))])
     assert not report.ok and report.truncated
@@ -393,7 +393,7 @@ def test_any_truncation_is_found(sample: Path, damaged: Callable[[bytes], Report
 
 
 @given(st.binary(max_size=300))
-def test_whatever_the_file_holds_verify_reports(damaged: Callable[[bytes], Report], raw: bytes):
+def test_whatever_the_file_holds_verify_reports(damaged: Callable[[bytes], AuditReport], raw: bytes):
     assert not damaged(raw).ok
 
 
@@ -410,7 +410,7 @@ def test_whatever_the_file_holds_verify_reports(damaged: Callable[[bytes], Repor
 )
 def test_the_first_bad_line_and_why(
     sample: Path,
-    damaged: Callable[[bytes], Report],
+    damaged: Callable[[bytes], AuditReport],
     change: Callable[[list[bytes]], list[bytes]],
     line: int,
     reason: str,
@@ -420,7 +420,7 @@ def test_the_first_bad_line_and_why(
     assert reason in report.reason
 
 
-def test_a_genuine_line_of_another_log_does_not_fit(sample: Path, damaged: Callable[[bytes], Report], path: Path):
+def test_a_genuine_line_of_another_log_does_not_fit(sample: Path, damaged: Callable[[bytes], AuditReport], path: Path):
     write_log(path)
     lines, others = (file.read_bytes().splitlines(keepends=True) for file in (sample, path))
     report = damaged(b"".join([lines[0], others[1], *lines[2:]]))
@@ -466,9 +466,9 @@ def test_a_torn_last_line_is_cut_off_and_told_of(path: Path, torn: bytes):
     write_log(path)
     with path.open("ab") as file:
         file.write(torn)
-    assert verify(path, KEY) == Report(True, 3), "what a killed process leaves is no break"
+    assert verify(path, KEY) == AuditReport(True, 3), "what a killed process leaves is no break"
     write_log(path, 1)
-    assert verify(path, KEY) == Report(True, 4)
+    assert verify(path, KEY) == AuditReport(True, 4)
     remark = records(path)[3]["log"]
     assert (remark["type"], remark["bytes"]) == ("recovered", len(torn))
 
@@ -477,7 +477,7 @@ def test_a_torn_first_line_is_cut_off(path: Path):
     AuditLog(path, key=KEY).close()
     path.write_bytes(b'{"eve')
     write_log(path, 1)
-    assert verify(path, KEY) == Report(True, 1)
+    assert verify(path, KEY) == AuditReport(True, 1)
 
 
 @pytest.mark.parametrize(
@@ -489,7 +489,7 @@ def test_a_torn_first_line_is_cut_off(path: Path):
         (lambda path: path.write_bytes(path.read_bytes().replace(b'"n":2', b'"n":3')), "altered"),
         (lambda path: path.write_bytes(b"x" * 3_000_000), "too long"),
         (lambda path: head_path(path).unlink(), "head is missing"),
-        (lambda path: head_path(path).write_bytes(b"{}"), "head is not one"),
+        (lambda path: head_path(path).write_bytes(b"{}"), "head cannot be read"),
     ],
 )
 def test_a_log_that_is_not_whole_is_not_written_over(path: Path, damage: Callable[[Path], Any], complaint: str):
@@ -570,7 +570,7 @@ def test_a_durable_event_that_cannot_be_written_fails_and_is_not_in_the_log(path
         disk.full = False
         log.append({"n": 3}, durable=True)
     assert events(path) == [{"n": 1}, {"n": 3}]
-    assert verify(path, KEY) == Report(True, 2)
+    assert verify(path, KEY) == AuditReport(True, 2)
 
 
 def test_what_got_through_of_a_failed_write_is_taken_back_later_if_not_at_once(
@@ -589,7 +589,7 @@ def test_what_got_through_of_a_failed_write_is_taken_back_later_if_not_at_once(
         disk.full = False
         log.append({"n": 2}, durable=True)
     assert events(path) == [{"n": 2}]
-    assert verify(path, KEY) == Report(True, 1)
+    assert verify(path, KEY) == AuditReport(True, 1)
 
 
 def test_a_failed_sync_is_a_failed_write(path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -602,7 +602,7 @@ def test_a_failed_sync_is_a_failed_write(path: Path, monkeypatch: pytest.MonkeyP
             with pytest.raises(AuditUnavailable):
                 log.append({"n": 1}, durable=True)
         assert path.read_bytes() == b""
-    assert verify(path, KEY) == Report(True, 0)
+    assert verify(path, KEY) == AuditReport(True, 0)
 
 
 def test_other_events_wait_for_room_and_the_next_durable_one_meets_the_failure(
@@ -642,7 +642,7 @@ def test_events_there_is_no_room_to_keep_are_counted_in_the_log(
     assert 0 < kept < 50
     assert [event["n"] for event in events(path)] == [*range(kept), "last"]
     assert [record["log"]["events"] for record in records(path) if "log" in record] == [50 - kept]
-    assert verify(path, KEY) == Report(True, kept + 1, lost=50 - kept)
+    assert verify(path, KEY) == AuditReport(True, kept + 1, lost=50 - kept)
 
 
 def test_events_that_come_too_fast_wait_for_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -651,7 +651,7 @@ def test_events_that_come_too_fast_wait_for_the_disk(path: Path, monkeypatch: py
         for n in range(50):
             log.append({"n": n})
         assert len(events(path)) > 30
-    assert verify(path, KEY) == Report(True, 50)
+    assert verify(path, KEY) == AuditReport(True, 50)
 
 
 def test_closing_on_a_full_disk_says_so_and_lets_go(path: Path, disk: Disk):
@@ -662,7 +662,7 @@ def test_closing_on_a_full_disk_says_so_and_lets_go(path: Path, disk: Disk):
         log.close()
     disk.full = False
     write_log(path, 1)
-    assert verify(path, KEY) == Report(True, 1)
+    assert verify(path, KEY) == AuditReport(True, 1)
 
 
 @posix
@@ -690,14 +690,14 @@ log.close()
     written = int(done.stdout)
     assert written > 5
     assert [event["n"] for event in events(path)] == [*range(written), "after"]
-    assert verify(path, KEY) == Report(True, written + 1)
+    assert verify(path, KEY) == AuditReport(True, written + 1)
 
 
 # -- help ------------------------------------------------------------------------------------------------------
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    until = time.monotonic() + 5
+    until = time.monotonic() + 30
     while not (held := _quietly(holds)) and time.monotonic() < until:
         time.sleep(0.002)
     return held

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from defserve.errors import UsageError
-from defserve.stores.audit.chain import Report
+from defserve.stores.audit.chain import AuditReport
 from defserve.stores.audit.key import VARIABLE, audit_key, default_key_file
 from defserve.stores.audit.log import AuditLog, verify
 
@@ -61,7 +61,7 @@ def test_a_log_finds_its_key_by_itself(tmp_path: Path):
     path = tmp_path / "audit.log"
     with AuditLog(path) as log:
         log.append({"n": 1})
-    assert verify(path, audit_key()) == Report(True, 1)
+    assert verify(path, audit_key()) == AuditReport(True, 1)
     assert default_key_file().parent != path.parent
 
 

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from defserve.stores.sqlite.writer import Lane, Outcome
+from defserve.stores.sqlite.worker import WorkerThread
 
 pytestmark = pytest.mark.anyio
 
@@ -25,125 +25,125 @@ class Works:
         self.done: list[list[int]] = []
         self.left = 0
 
-    def __call__(self, jobs: Sequence[int]) -> Sequence[Outcome]:
+    def __call__(self, jobs: Sequence[int]) -> Sequence[int | Exception]:
         self.may.wait(10)
         self.done.append(list(jobs))
-        return [(True, 2 * job) if job >= 0 else (False, ValueError(job)) for job in jobs]
+        return [2 * job if job >= 0 else ValueError(job) for job in jobs]
 
     def leave(self) -> None:
         self.left += 1
 
 
-def lane_of(works: Works) -> Lane[int, int]:
-    return Lane("test", works, works.leave)
+def thread_of(works: Works) -> WorkerThread[int, int]:
+    return WorkerThread("test", works, works.leave)
 
 
 async def test_each_gets_its_own_outcome():
-    lane = lane_of(works := Works())
-    got = await asyncio.gather(lane.do(1), lane.do(-2), lane.do(3), return_exceptions=True)
+    thread = thread_of(works := Works())
+    got = await asyncio.gather(thread.do(1), thread.do(-2), thread.do(3), return_exceptions=True)
     assert got[0] == 2 and got[2] == 6
     assert isinstance(got[1], ValueError) and got[1].args == (-2,)
-    await lane.close()
+    await thread.close()
     assert works.left == 1
 
 
 async def test_what_comes_while_it_works_is_done_together_and_in_order():
-    lane = lane_of(works := Works())
+    thread = thread_of(works := Works())
     works.may.clear()
-    asked = [asyncio.create_task(lane.do(n)) for n in range(20)]
+    asked = [asyncio.create_task(thread.do(n)) for n in range(20)]
     await asyncio.sleep(0)
     works.may.set()
     assert await asyncio.gather(*asked) == [2 * n for n in range(20)]
     assert sum(works.done, []) == list(range(20))
     assert len(works.done) <= 3
-    await lane.close()
+    await thread.close()
 
 
 async def test_one_who_is_cancelled_leaves_at_once_and_the_job_is_done_all_the_same():
-    lane = lane_of(works := Works())
+    thread = thread_of(works := Works())
     works.may.clear()
-    gone, stays = asyncio.create_task(lane.do(1)), asyncio.create_task(lane.do(2))
+    gone, stays = asyncio.create_task(thread.do(1)), asyncio.create_task(thread.do(2))
     await asyncio.sleep(0)
     gone.cancel("enough")
     with pytest.raises(asyncio.CancelledError):
         await gone
     works.may.set()
     assert await stays == 4
-    await lane.close()
+    await thread.close()
     assert sum(works.done, []) == [1, 2]
 
 
 async def test_one_who_is_cancelled_before_it_waits_does_not_wait():
-    lane = lane_of(works := Works())
+    thread = thread_of(works := Works())
     works.may.clear()
 
     async def cancelled_first() -> int:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
-        return await lane.do(1)
+        return await thread.do(1)
 
     with pytest.raises(asyncio.CancelledError):
         await asyncio.create_task(cancelled_first())
     works.may.set()
-    await lane.close()
+    await thread.close()
 
 
 async def test_one_who_waits_no_longer_than_so_long_goes_on_in_time():
-    lane = lane_of(works := Works())
+    thread = thread_of(works := Works())
     works.may.clear()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await lane.do(1)
+            await thread.do(1)
     works.may.set()
-    assert await lane.do(2) == 4
-    await lane.close()
+    assert await thread.do(2) == 4
+    await thread.close()
 
 
 async def test_who_goes_on_has_the_variables_it_had():
-    lane = lane_of(Works())
+    thread = thread_of(Works())
 
     async def call(name: str) -> str:
         VAR.set(name)
-        await lane.do(1)
+        await thread.do(1)
         return VAR.get()
 
     names = [f"n{n}" for n in range(10)]
     assert await asyncio.gather(*map(call, names)) == names
-    await lane.close()
+    await thread.close()
 
 
-def test_loops_of_several_threads_share_a_lane():
-    lane, got = lane_of(Works()), []
+def test_loops_of_several_threads_share_a_thread():
+    thread, got = thread_of(Works()), []
 
     def ask(number: int) -> None:
         async def story() -> None:
-            got.append(await lane.do(number))
+            got.append(await thread.do(number))
 
         asyncio.run(story())
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
     assert sorted(got) == [0, 2, 4, 6, 8]
-    asyncio.run(lane.close())
+    asyncio.run(thread.close())
 
 
 def test_when_one_who_goes_on_ends_the_program_the_others_are_still_told():
-    lane = lane_of(works := Works())
+    thread = thread_of(works := Works())
     loop = asyncio.new_event_loop()
 
     async def leave() -> None:
-        await lane.do(1)
+        await thread.do(1)
         raise SystemExit(3)
 
     works.may.clear()
-    tasks = [loop.create_task(leave()), loop.create_task(lane.do(2))]
+    tasks = [loop.create_task(leave()), loop.create_task(thread.do(2))]
     loop.call_later(0.01, works.may.set)
     with pytest.raises(SystemExit):
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
     assert loop.run_until_complete(tasks[1]) == 4
-    loop.run_until_complete(lane.close())
+    loop.run_until_complete(thread.close())
     loop.close()

@@ -11,23 +11,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from defserve.stores.sqlite.seen import MOST, SMALL, Seen
+from defserve.stores.sqlite.cache import MOST, SMALL, SqliteCache
 from defserve.stores.sqlite.store import SqliteStore
-from defserve.stores.store import Change
+from defserve.stores.store import StoreChange
 from tests.stores.conftest import Run
 
 PLACE = ("s", "a")
 FIND = ("s", ["a"])
 
 
-def opened(folder: Path) -> Seen:
+def opened(folder: Path) -> SqliteCache:
     (folder / "store.db").touch()
-    seen = Seen(folder / "store.db")
+    seen = SqliteCache(folder / "store.db")
     seen.open()
     return seen
 
 
-def commit(seen: Seen, *values: bytes | None) -> None:
+def commit(seen: SqliteCache, *values: bytes | None) -> None:
     seen.known(is_alone=True)
     seen.begin([PLACE])
     seen.end({(PLACE[0], name): value for name, value in zip("abc", values, strict=False)})
@@ -35,7 +35,7 @@ def commit(seen: Seen, *values: bytes | None) -> None:
 
 def test_nothing_is_known_at_first_nor_after_the_end(tmp_path: Path):
     (tmp_path / "store.db").touch()
-    seen = Seen(tmp_path / "store.db")
+    seen = SqliteCache(tmp_path / "store.db")
     assert seen.find("s", ["a"]) is None
     seen.open()
     assert seen.find("s", ["a"]) is None
@@ -136,9 +136,9 @@ def test_by_whatever_name_a_store_is_opened_there_is_one_tally(tmp_path: Path, r
         (tmp_path / "other").mkdir()
         (tmp_path / "other" / "link.db").symlink_to(tmp_path / "store.db")
         one, other = SqliteStore(tmp_path / "store.db"), SqliteStore(tmp_path / "other" / "link.db")
-        await one.change(Change("s", put={"a": b"1"}))
+        await one.change(StoreChange("s", put={"a": b"1"}))
         assert await other.get("s", ["a"]) == {"a": b"1"}
-        await one.change(Change("s", put={"a": b"2"}))
+        await one.change(StoreChange("s", put={"a": b"2"}))
         assert await other.get("s", ["a"]) == {"a": b"2"}
         await one.close()
         await other.close()
@@ -163,13 +163,13 @@ def test_a_connection_made_anew_does_not_pass_for_the_one_before(tmp_path: Path,
 
     async def story() -> None:
         store = SqliteStore(tmp_path / "store.db")
-        await store.change(Change("s", put={"a": b"1"}))
+        await store.change(StoreChange("s", put={"a": b"1"}))
         await store.close()
         await store.get("s", ["a"])
         with sqlite3.connect(tmp_path / "store.db") as by_hand:
             by_hand.execute("UPDATE entries SET value = ?", (b"2",))
         by_hand.close()
-        assert not await store.change(Change("s", put={"a": b"3"}, expect={"a": b"1"}))
+        assert not await store.change(StoreChange("s", put={"a": b"3"}, expect={"a": b"1"}))
         await store.close()
 
     run(story())
@@ -286,7 +286,7 @@ class Processes(RuleBasedStateMachine):
 
 
 TestProcesses = Processes.TestCase
-TestProcesses.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestProcesses.settings = settings(stateful_step_count=40)
 
 
 def test_two_stores_on_one_file_see_at_once_what_the_other_was_told(tmp_path: Path, run: Run):
@@ -295,7 +295,7 @@ def test_two_stores_on_one_file_see_at_once_what_the_other_was_told(tmp_path: Pa
         last: bytes | None = None
         for n in range(40):
             one, other = stores[n % 2], stores[(n // 2 + 1) % 2]
-            assert await one.change(Change("s", put={"a": b"%d" % n}, expect={"a": last}))
+            assert await one.change(StoreChange("s", put={"a": b"%d" % n}, expect={"a": last}))
             last = b"%d" % n
             assert await other.get("s", ["a"]) == await one.get("s", ["a"]) == {"a": last}
         for store in stores:
@@ -309,11 +309,11 @@ def test_a_stranger_to_the_number_is_noticed_before_anything_is_overwritten(tmp_
 
     async def story() -> None:
         store = SqliteStore(tmp_path / "store.db")
-        await store.change(Change("s", put={"a": b"1"}))
+        await store.change(StoreChange("s", put={"a": b"1"}))
         with sqlite3.connect(tmp_path / "store.db") as by_hand:
             by_hand.execute("UPDATE entries SET value = ?", (b"2",))
         by_hand.close()
-        assert not await store.change(Change("s", put={"a": b"3"}, expect={"a": b"1"}))
+        assert not await store.change(StoreChange("s", put={"a": b"3"}, expect={"a": b"1"}))
         assert await store.get("s", ["a"]) == {"a": b"2"}
         await store.close()
 
@@ -323,7 +323,7 @@ def test_a_stranger_to_the_number_is_noticed_before_anything_is_overwritten(tmp_
 def test_a_value_that_is_known_is_given_without_a_turn_of_the_loop(tmp_path: Path, run: Run):
     async def story() -> None:
         store = SqliteStore(tmp_path / "store.db")
-        await store.change(Change("s", put={"a": b"1"}))
+        await store.change(StoreChange("s", put={"a": b"1"}))
         with pytest.raises(StopIteration) as done:
             store.get("s", ["a"]).send(None)
         assert done.value.value == {"a": b"1"}
@@ -337,7 +337,7 @@ def test_what_expires_is_never_known(tmp_path: Path, run: Run):
 
     async def story() -> None:
         store = SqliteStore(tmp_path / "store.db", clock=lambda: now[0])
-        await store.change(Change("s", put={"a": b"1"}, ttl=10))
+        await store.change(StoreChange("s", put={"a": b"1"}, ttl=10))
         assert await store.get("s", ["a"]) == {"a": b"1"}
         now[0] += 11
         assert await store.get("s", ["a"]) == {}

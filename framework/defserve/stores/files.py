@@ -1,0 +1,160 @@
+"""Files that their user alone can read: locked by one process, replaced as a whole, or a secret that is made once."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Final
+
+from defserve.errors import UsageError
+from defserve.stores.formats import newer_format
+
+# On Windows a file is text unless it is opened as binary. Elsewhere a symbolic link must not redirect the file.
+_FLAGS: Final[int] = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+LATER_SECRET: Final = b"defserve-secret-format:"
+"""A secret of format 1 is the text of its file, whatever it is. A later format begins with this and its number."""
+
+
+def open_locked(path: Path, name: str) -> int:
+    """A descriptor that appends to the file, which is created if needed. The lock ends with the process.
+
+    Raises UsageError, with the file called `name`, if it cannot be opened, is no file, or is locked by another.
+    """
+    try:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | _FLAGS, 0o600)
+    except OSError as error:
+        raise UsageError(
+            f"{name} {path} cannot be opened: {error.strerror}", fix="name a file in a folder that can be written"
+        ) from None
+    try:
+        mode = os.fstat(file).st_mode
+        if not stat.S_ISREG(mode):
+            raise UsageError(f"{name} {path} is not a file", fix="name a file")
+        if not _lock(file):
+            raise UsageError(
+                f"{name} {path} is open in another process or server", fix="give each process one of its own"
+            )
+        if os.name == "posix" and mode & 0o077:
+            os.fchmod(file, 0o600)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Replace the content of a file as a whole, and return when it is on the disk. Raises OSError."""
+    draft = path.with_name(f"{path.name}.new")
+    _write_synced(os.open(draft, os.O_WRONLY | os.O_TRUNC | _FLAGS, 0o600), content)
+    os.replace(draft, path)
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def write(file: int, content: bytes) -> None:
+    """Write all of it: the system may accept it in pieces. Raises OSError."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _write_synced(file: int, content: bytes) -> None:
+    """Fill a new file, and close it when its content is on the disk."""
+    try:
+        write(file, content)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def config_file(name: str) -> Path:
+    """A file in the user's own defserve folder. It need not exist."""
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(config, "defserve", name)
+
+
+def read_private(path: Path, name: str, limit: int = -1) -> bytes:
+    """The content of a file, at most `limit` bytes. Raises UsageError, with the file called `name`, if others can read
+    it, and OSError."""
+    with path.open("rb") as file:
+        if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
+            raise UsageError(f"{name} {path} can be read by others", fix=f"chmod 600 {path}")
+        return file.read(limit)
+
+
+def read_secret(path: Path, name: str) -> bytes:
+    """The secret in a file. Raises UsageError, with the secret called `name`, if it is empty or others can read it."""
+    secret = read_private(path, name, 4096).strip()
+    if not secret:
+        raise UsageError(f"{name} {path} is empty", fix="remove it, and a new one is made")
+    if secret.startswith(LATER_SECRET):
+        found = secret.removeprefix(LATER_SECRET).split()[0].decode(errors="replace")
+        raise UsageError(newer_format(f"{name} {path}", found, 1), fix="use the defserve that made it, or a later one")
+    return secret
+
+
+def make_secret(path: Path, name: str) -> bytes:
+    """A new secret of 256 bits, kept in the file; or the secret that is there already. Raises OSError."""
+    import secrets
+
+    secret = secrets.token_urlsafe(32).encode()
+    # Linked into place when it is complete: two processes that make one at the same time must use the same secret.
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        file = os.open(draft, os.O_WRONLY | os.O_EXCL | _FLAGS, 0o600)
+        try:
+            _write_synced(file, secret + b"\n")
+            os.link(draft, path)
+        finally:
+            draft.unlink()
+    except FileExistsError:
+        return read_secret(path, name)
+    return secret
+
+
+def stored_secret(path: Path, name: str, *, make: bool, fix: str) -> bytes:
+    """The secret in a file. With `make`, a missing one is made. Raises UsageError with this `fix`."""
+    try:
+        return read_secret(path, name)
+    except FileNotFoundError:
+        if not make:
+            raise UsageError(f"{name} {path} does not exist", fix=fix) from None
+    except OSError as error:
+        raise UsageError(f"{name} {path} cannot be read: {error.strerror}", fix=fix) from None
+    try:
+        return make_secret(path, name)
+    except OSError as error:
+        raise UsageError(f"{name} {path} cannot be made: {error.strerror}", fix=fix) from None
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    # Far behind any content, because others cannot read the bytes that are locked.
+    _PLACE = 1 << 62
+
+    def _lock(file: int) -> bool:
+        os.lseek(file, _PLACE, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _lock(file: int) -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

@@ -1,0 +1,37 @@
+"""A server over HTTP, asked with a bearer token or without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+
+from defserve import Server
+
+VERSION = "2026-07-28"
+
+
+def client(server: Server) -> httpx2.AsyncClient:
+    transport = httpx2.ASGITransport(server.asgi(allowed_hosts=["tools.example.com"]))
+    return httpx2.AsyncClient(transport=transport, base_url="https://tools.example.com")
+
+
+def stateless(method: str, **params: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": VERSION,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": VERSION,
+        "mcp-method": method,
+        **({"mcp-name": params["name"]} if "name" in params else {}),
+    }
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}, headers
+
+
+async def post(http: httpx2.AsyncClient, token: str | None, method: str, **params: Any) -> httpx2.Response:
+    body, headers = stateless(method, **params)
+    if token is not None:
+        headers["authorization"] = f"Bearer {token}"
+    return await http.post("/", json=body, headers=headers)

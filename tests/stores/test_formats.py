@@ -1,0 +1,220 @@
+"""What earlier versions kept is read, written on and upgraded in place; what a later version kept is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from defserve.auth.api_keys import ApiKeys
+from defserve.errors import UsageError
+from defserve.stores.audit import log as audit
+from defserve.stores.audit.chain import AuditHead, AuditKeys, head_path
+from defserve.stores.audit.log import AuditLog, verify
+from defserve.stores.checkpoints.secret import checkpoint_secret
+from defserve.stores.checkpoints.store import CheckpointStore
+from defserve.stores.checkpoints.tree import CheckpointRecord, CheckpointTree, TreeKey
+from defserve.stores.files import read_secret
+from defserve.stores.leases import Lease
+from defserve.stores.nonces import StoreNonces
+from defserve.stores.open import open_store
+from defserve.stores.sqlite.store import MIGRATIONS
+from defserve.stores.store import Store, StoreUnavailable
+from tests.stores.redis_server import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+KEPT = Path(__file__).parent / "formats" / "0.1.0"
+TOLD: dict[str, Any] = json.loads((KEPT / "told.json").read_text())
+PEPPER = "a pepper of these files alone"
+AUDIT_KEY = "an audit key of these files alone"
+SMALL, LARGE = TreeKey("notes.edit", "alice"), TreeKey("notes.draw", "bob é")
+LATER = "has format 99; this version of defserve reads up to format {}: upgrade defserve"
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """A folder with what 0.1.0 kept, as private as it was."""
+    for file in KEPT.iterdir():
+        shutil.copy(file, tmp_path)
+        (tmp_path / file.name).chmod(0o600)
+    return tmp_path
+
+
+@pytest.fixture
+async def redis_kept(redis: RedisServer, kept: Path) -> str:
+    """The address of what 0.1.0 kept in Redis."""
+    prefix = f"{kept.name}:"
+    client = Redis(unix_socket_path=str(redis.socket))
+    for key, about in json.loads((kept / "redis.json").read_text()).items():
+        name = prefix + key.removeprefix("defserve:")
+        fields = {field: base64.b64decode(value) for field, value in about["fields"].items()}
+        await client.hset(name, mapping=fields)
+        if about["ttl"] > 0:
+            await client.pexpire(name, about["ttl"])
+    await client.aclose()
+    return f"{redis.address}?prefix={prefix}"
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+async def old(request: pytest.FixtureRequest, kept: Path, redis_kept: str) -> AsyncIterator[tuple[Store, Any]]:
+    """A store of 0.1.0, and what its callers were told."""
+    store = open_store({"sqlite": f"sqlite:///{kept / 'store.db'}", "redis": redis_kept}[request.param])
+    yield store, TOLD[request.param]
+    await store.close()
+
+
+async def trees_of(store: Store) -> CheckpointStore:
+    return CheckpointStore(store, secret=await checkpoint_secret(store, None))
+
+
+async def test_checkpoints_are_read_at_every_depth(old: tuple[Store, Any]):
+    store, told = old
+    trees = await trees_of(store)
+    assert await trees.list_trees() == sorted([SMALL, LARGE])
+    contents = [await trees.content(SMALL, id) for id in told["small"]]
+    steps: list[Any] = [{"step": step, "on": True} for step in range(5)]
+    assert contents == [*steps, {"step": "after the rollback"}, None]
+    for step, id in enumerate(told["large"]):
+        notes = (await trees.content(LARGE, id))["notes"]
+        assert notes[: step + 2] == [*(f"changed {n}" for n in range(step + 1)), f"note {step + 1} " + "x" * 80]
+    assert [at.id for at in await trees.history(SMALL)] == [told["small"][place] for place in (6, 5, 2, 1, 0)]
+    assert await trees.verify(SMALL) == await trees.verify(LARGE) == await store.check() == []
+
+
+async def test_checkpoints_are_written_on(old: tuple[Store, Any]):
+    store, told = old
+    trees = await trees_of(store)
+    held = await trees.hold(LARGE)
+    content = held.content()
+    content["notes"][0] = "written on"
+    made = await trees.commit(held, content)
+    assert (made.checkpoint.parent, made.checkpoint.depth) == (told["large"][-1], 20)
+    await trees.rollback(SMALL, told["small"][4])
+    assert (await trees.commit(await trees.hold(SMALL), {"step": 5})).checkpoint.depth == 5
+    again = await trees_of(store)
+    assert await again.content(LARGE, made.checkpoint.id) == content
+    assert await again.verify(SMALL) == await again.verify(LARGE) == []
+
+
+async def test_what_is_written_has_the_very_bytes_of_0_1_0(old: tuple[Store, Any]):
+    """A changed form needs a new format, and a step that upgrades what is older."""
+    store, _ = old
+    for key in (SMALL, LARGE):
+        async for name, data in store.scan(key.space):
+            read = CheckpointTree.decode(data) if name == "tree" else CheckpointRecord.decode(name, data)
+            assert read.encode() == data
+
+
+async def test_keys_nonces_and_leases_hold(old: tuple[Store, Any]):
+    store, told = old
+    keys = ApiKeys(store, pepper=PEPPER)
+    holder = await keys.verify(told["token"])
+    assert holder is not None and holder.id == "alice" and holder.may_invoke("add") and not holder.may_invoke("drop")
+    assert [key.principal for key in await keys.keys()] == ["alice"]
+    second = await keys.create("carol")
+    assert await keys.revoke(second.key.id) and await keys.verify(told["token"]) is not None
+    assert not await StoreNonces(store).spend("a spent nonce", ttl=60)
+    assert await StoreNonces(store).spend("another", ttl=60)
+    lease = Lease(store, "held by nobody")
+    await lease.acquire(5)
+    await lease.release()
+
+
+async def test_the_secret_of_checkpoints_is_no_api_key(old: tuple[Store, Any]):
+    store, _ = old
+    assert not await ApiKeys(store, pepper=PEPPER).revoke("checkpoints")
+    assert await (await trees_of(store)).verify(SMALL) == []
+
+
+async def test_a_redis_is_marked_when_it_is_opened_and_a_later_one_refused(redis: RedisServer, redis_kept: str):
+    store = open_store(redis_kept)
+    await store.open()
+    assert await store.get("format", ["version"]) == {"version": b"1"}
+    await store.close()
+    client = Redis(unix_socket_path=str(redis.socket))
+    await client.hset(f"{redis_kept.partition('prefix=')[2]}format", "version", "99")
+    later = open_store(redis_kept)
+    for use in (later.open(), later.get("s", ["a"]), later.check(), asyncio.wait_for(anext(aiter(later.scan("s"))), 9)):
+        with pytest.raises(StoreUnavailable, match=LATER.format(1)):
+            await use
+    await client.hset(f"{redis_kept.partition('prefix=')[2]}format", "version", "1")
+    await later.open()  # once it is gone, all is well
+    await later.close()
+    await client.aclose()
+
+
+async def test_a_later_sqlite_file_is_refused_and_left_as_it_is(tmp_path: Path):
+    path = tmp_path / "store.db"
+    with sqlite3.connect(path) as connection:
+        connection.executescript(
+            f"PRAGMA application_id = {0x64656673}; CREATE TABLE later (a); PRAGMA user_version = 99"
+        )
+    connection.close()
+    before = path.read_bytes()
+    store = open_store(f"sqlite:///{path}")
+    with pytest.raises(StoreUnavailable, match=LATER.format(len(MIGRATIONS))):
+        await store.open()
+    await store.close()
+    assert path.read_bytes() == before
+
+
+async def test_a_file_of_keys_is_read_written_on_and_marked(kept: Path):
+    path = kept / "keys.json"
+    keys = ApiKeys(path, pepper=PEPPER)
+    holder = await keys.verify(TOLD["keys"])
+    assert holder is not None and holder.id == "bob"
+    await keys.create("carol")
+    assert [key.principal for key in await keys.keys()] == ["bob", "carol"]
+    assert json.loads(path.read_text())["format"] == {"version": 1}
+    assert await ApiKeys(path, pepper=PEPPER).verify(TOLD["keys"]) is not None
+
+
+@pytest.mark.parametrize("version", [99, "99", None])
+async def test_a_later_file_of_keys_is_refused(kept: Path, version: object, caplog: pytest.LogCaptureFixture):
+    path = kept / "keys.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": {"version": version}}))
+    before, keys = path.read_bytes(), ApiKeys(path, pepper=PEPPER)
+    with pytest.raises(StoreUnavailable, match=LATER.format(1).replace("99", str(version))):
+        await keys.create("carol")
+    with caplog.at_level(logging.ERROR):
+        assert await keys.verify(TOLD["keys"]) is None
+    assert "upgrade defserve" in caplog.text
+    assert path.read_bytes() == before
+
+
+def test_an_audit_log_is_verified_written_on_and_its_head_marked(kept: Path):
+    path = kept / "audit.log"
+    assert verify(path, AUDIT_KEY) == (True, 5, None, "", False, 0, 0)
+    with AuditLog(path, key=AUDIT_KEY) as log:
+        assert json.loads(head_path(path).read_text())["format"] == 1
+        log.append({"type": "written on"})
+    assert verify(path, AUDIT_KEY) == (True, 6, None, "", False, 0, 0)
+
+
+def test_an_audit_log_of_a_later_version_is_refused_and_left_as_it_is(kept: Path):
+    path = kept / "audit.log"
+    head_path(path).write_bytes(AuditKeys(AUDIT_KEY).signed(AuditHead(5, "0" * 64, "later", 99)))
+    before = path.read_bytes(), head_path(path).read_bytes()
+    report = verify(path, AUDIT_KEY)
+    assert not report.ok and report.reason == f"it {LATER.format(1)}"
+    with pytest.raises(UsageError, match=LATER.format(1)):
+        audit.AuditLog(path, key=AUDIT_KEY)
+    assert (path.read_bytes(), head_path(path).read_bytes()) == before
+
+
+def test_a_secret_is_read_and_one_of_a_later_version_refused(kept: Path):
+    path = kept / "secret"
+    assert read_secret(path, "the secret") == TOLD["secret"].encode()
+    path.write_text("defserve-secret-format:99 x\nabc\n")
+    with pytest.raises(UsageError, match=LATER.format(1)):
+        read_secret(path, "the secret")
