@@ -12,7 +12,7 @@ import pytest
 from defserve import Server
 from defserve.errors import PeerError, PeerGone, Refused
 from defserve.host import Change, Client, Drain, Mgp
-from defserve.testing.roads import ROADS, connect_over
+from defserve.testing.transports import ROADS, connect_over
 from tests.host.test_streaming import Table, talking
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from defserve import Rejected, Verdict, validator
 from defserve.errors import PeerError
 from defserve.host import Answers, Cancel, Client, Decline, Mgp
-from defserve.host.mgp.declared import declared
-from defserve.host.mgp.validating import guesses
+from defserve.host.mgp.security.tool_security import tool_security
+from defserve.host.mgp.security.validation import guesses
 from defserve.protocols.mgp.confirmation import NotConfirmed
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.security.forwarding import judge
@@ -234,8 +234,8 @@ def test_a_standard_validator_over_arguments(name: str, arguments: dict[str, Any
 
 
 def test_names_speak_only_for_tools_that_declare_nothing():
-    assert guesses(declared("shell", {}), {"a": "x", "b": "y"}) == {}
-    assert guesses(declared("shell", {}), {"a": "x", "n": 1}) == {"sandbox": {"a": "x"}}
+    assert guesses(tool_security("shell", {}), {"a": "x", "b": "y"}) == {}
+    assert guesses(tool_security("shell", {}), {"a": "x", "n": 1}) == {"sandbox": {"a": "x"}}
 
 
 # -- confirmation (§4.4) ---------------------------------------------------------------------------------

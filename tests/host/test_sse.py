@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import PeerError
-from defserve.host.links.sse import EventStream
+from defserve.host.links.sse import SseParser
 
 
 def events(*chunks: bytes, limit: int = 1_000) -> list[tuple[str, bytes]]:
-    stream = EventStream(limit)
+    stream = SseParser(limit)
     return [(event.kind, event.data) for chunk in chunks for event in stream.feed(chunk)]
 
 
@@ -54,7 +54,7 @@ def test_one_blank_after_the_colon_is_no_data():
 
 
 def test_the_last_id_is_that_of_the_last_whole_event():
-    stream = EventStream(1_000)
+    stream = SseParser(1_000)
     stream.feed(b"id: 1\ndata: a\n\n")
     assert stream.last_id == "1"
     stream.feed(b"id: 2\ndata: b\n")
@@ -64,13 +64,13 @@ def test_the_last_id_is_that_of_the_last_whole_event():
 
 
 def test_an_event_without_data_has_an_id_too():
-    stream = EventStream(1_000)
+    stream = SseParser(1_000)
     assert stream.feed(b"id: 1\ndata:\n\n") == []
     assert stream.last_id == "1"
 
 
 def test_an_id_with_a_null_is_ignored_and_an_empty_one_resets():
-    stream = EventStream(1_000)
+    stream = SseParser(1_000)
     stream.feed(b"id: 1\n\nid: 2\x00\n\n")
     assert stream.last_id == "1"
     stream.feed(b"id\n\n")
@@ -78,14 +78,14 @@ def test_an_id_with_a_null_is_ignored_and_an_empty_one_resets():
 
 
 def test_retry_is_in_milliseconds_and_nonsense_is_ignored():
-    stream = EventStream(1_000)
+    stream = SseParser(1_000)
     for line in (b"retry: 1500", b"retry: soon", b"retry: -1", b"retry: 1_0", b"retry: 99999999999999999999"):
         stream.feed(line + b"\n\n")
     assert stream.retry == 1.5
 
 
 def test_half_an_event_is_forgotten_on_a_new_connection():
-    stream = EventStream(1_000)
+    stream = SseParser(1_000)
     stream.feed(b"retry: 10\nid: 1\ndata: a\n\nid: 2\nevent: x\ndata: {cut")
     stream.restart()
     assert [(event.kind, event.data) for event in stream.feed(b"data: b\n\n")] == [("message", b"b")]
@@ -94,7 +94,7 @@ def test_half_an_event_is_forgotten_on_a_new_connection():
 
 @pytest.mark.parametrize("endless", [b"data: " + b"x" * 99, b"data: x\n", b"x", b": x"])
 def test_an_event_that_does_not_end_is_given_up(endless: bytes):
-    stream = EventStream(100)
+    stream = SseParser(100)
     with pytest.raises(PeerError, match="more than 100 bytes"):
         for _ in range(1_000):
             stream.feed(endless)

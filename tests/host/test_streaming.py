@@ -11,9 +11,9 @@ import pytest
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ToolError
 from defserve.host import Answers, Client, Mgp, Stream
-from defserve.host.mgp.streaming import streaming
+from defserve.host.mgp.streaming import stream as streaming
 from defserve.testing.client import SyncClient
-from defserve.testing.roads import ROADS, connect_over
+from defserve.testing.transports import ROADS, connect_over
 from tests.host.pretend import SILENCE, Fail, PretendServer
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from defserve.errors import UsageError
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
-    from defserve.host.links.link import Link
+    from defserve.host.link import Link
 
 HTTP: Final = ("http", "https")
 WEBSOCKET: Final = ("ws", "wss")

@@ -10,10 +10,10 @@ from anyio import CancelScope
 
 from defserve.errors import PeerError, PeerGone
 from defserve.host.answers import Answers, in_rounds, settled
-from defserve.host.conversation import Attendant, Conversation, Progress, object_of
-from defserve.host.eras import Offer, Opening, merged, open_conversation
-from defserve.host.links.link import Link
-from defserve.host.listening import Events, News, SessionEvents, StreamEvents, Wanted
+from defserve.host.conversation import ClientConversation, Progress, RequestObserver, object_of
+from defserve.host.eras import Agreement, ClientOffer, merged, open_conversation
+from defserve.host.link import Link
+from defserve.host.listening import News, NewsFilter, NewsStream, SessionNews, SubscribedNews
 from defserve.host.mgp import access
 from defserve.host.values import RETURNS, lone_text, value_of
 from defserve.version import VERSION
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from defserve.host.mgp.health import Drain, Health, Lifecycle, Pong, Reason
     from defserve.host.mgp.mgp import Mgp
     from defserve.host.mgp.peer import MgpPeer
-    from defserve.host.mgp.streaming.streaming import Stream
+    from defserve.host.mgp.streaming.stream import Stream
 
 Json: TypeAlias = dict[str, Any]
 
@@ -75,27 +75,27 @@ class Client:
         self.timeout = timeout
         offered = merged(self.answers.capabilities(), capabilities or {})
         by_era = merged(mgp.capabilities(self.answers) if mgp else {}, mcpl.capabilities() if mcpl else {})
-        self._offer = Offer(dict(info), offered, by_era)
+        self._offer = ClientOffer(dict(info), offered, by_era)
         self._wanted_version = version
         self._methods = dict(methods or {})
         self._log_level = log_level or ("info" if on_log else None)
         self._on_log, self._on_progress, self._on_notification = on_log, on_progress, on_notification
-        self._conversation = Conversation(
+        self._conversation = ClientConversation(
             link, on_request=self._asked, on_notification=self._heard, on_gone=self._bereaved
         )
         self.mgp: MgpPeer | None = mgp.peer(self._conversation, self, str(info.get("name"))) if mgp else None
         """What was negotiated with the server, and what it was granted."""
         self.mcpl: McplPeer | None = mcpl.peer(self._conversation, self) if mcpl else None
         """The server as a participant: its feature sets, events, hooks and channels."""
-        self._opening: Opening | None = None
-        self._audience: set[Events] = set()
-        self._watched: dict[str, Events] = {}
+        self._agreement: Agreement | None = None
+        self._audience: set[NewsStream] = set()
+        self._watched: dict[str, NewsStream] = {}
         self._listed: dict[str, Json] | None = None
 
     async def __aenter__(self) -> Client:
         self._conversation.start()
         try:
-            self._opening = await open_conversation(
+            self._agreement = await open_conversation(
                 self._conversation, self._offer, self._wanted_version, self.timeout, self._prepare
             )
             if self.mcpl is not None:
@@ -114,10 +114,10 @@ class Client:
             self.mcpl.closed()
         await self._close()
 
-    async def _prepare(self, opening: Opening) -> None:
+    async def _prepare(self, agreement: Agreement) -> None:
         for peer in (self.mgp, self.mcpl):
             if peer is not None:
-                await peer.prepare(opening)
+                await peer.prepare(agreement)
 
     async def _close(self) -> None:
         # Also inside a cancelled scope: a child process has to be seen out.
@@ -170,7 +170,7 @@ class Client:
 
         Needs `mgp` and a server that streams; from others the whole value comes as one part.
         """
-        from defserve.host.mgp.streaming.streaming import Stream
+        from defserve.host.mgp.streaming.stream import Stream
 
         return Stream(self, tool, arguments, self._on_progress)
 
@@ -276,13 +276,13 @@ class Client:
 
     def listen(
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
-    ) -> Events:
+    ) -> NewsStream:
         """News of the named kinds: `async with client.listen(tools=True) as events: async for news in events`."""
         chosen = {"tools": tools, "prompts": prompts, "resources": resources}
-        wanted = Wanted([kind for kind, on in chosen.items() if on], uris)
+        wanted = NewsFilter([kind for kind, on in chosen.items() if on], uris)
         if self.stateless:
-            return StreamEvents(wanted, self._audience, self._conversation, self._open, self.timeout)
-        return SessionEvents(wanted, self._audience, self.subscribe, self.unsubscribe)
+            return SubscribedNews(wanted, self._audience, self._conversation, self._open, self.timeout)
+        return SessionNews(wanted, self._audience, self.subscribe, self.unsubscribe)
 
     def subscribe_events(
         self, channels: Sequence[str], *, min_severity: str | None = None, every: float = 1.0
@@ -304,15 +304,15 @@ class Client:
         on_progress: Progress | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
         follow: bool = True,
-        attendant: Attendant | None = None,
+        observer: RequestObserver | None = None,
     ) -> Json:
-        """Any request. `follow` answers and repeats one that comes back as `input_required`; `attendant` goes along."""
-        opening, patience = self._open, self.timeout if timeout is None else timeout
+        """Any request. `follow` answers and repeats one that comes back as `input_required`; `observer` goes along."""
+        agreement, patience = self._open, self.timeout if timeout is None else timeout
 
         async def ask(params: Mapping[str, Any]) -> Json:
-            dressed = opening.dress(params, self._log_level)
+            dressed = agreement.dress(params, self._log_level)
             result = await self._conversation.request(
-                method, dressed, within=patience, on_progress=on_progress, attendant=attendant
+                method, dressed, within=patience, on_progress=on_progress, observer=observer
             )
             if not is_object(result):
                 raise PeerError(f"the result of {method} is not an object")
@@ -325,7 +325,7 @@ class Client:
         mgp = self.mgp
 
         async def guarded(params: Mapping[str, Any]) -> Json:
-            return await (send(params) if mgp is None else mgp.around(method, params, send, attendant))
+            return await (send(params) if mgp is None else mgp.around(method, params, send, observer))
 
         if self.mcpl is not None and method == "tools/call":
             return await self.mcpl.around(params or {}, guarded)
@@ -379,10 +379,10 @@ class Client:
         self._conversation.say(method, params or {})
 
     @property
-    def _open(self) -> Opening:
-        if self._opening is None:
+    def _open(self) -> Agreement:
+        if self._agreement is None:
             raise PeerGone("the client is not open yet: use it inside `async with`")
-        return self._opening
+        return self._agreement
 
     async def _pages(self, method: str, member: str) -> list[Json]:
         items: list[Json] = []

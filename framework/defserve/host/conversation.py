@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
-from defserve.host.links.link import Link, Lost
+from defserve.host.link import Link, Lost
 from defserve.wire.codec import decode, encode
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
@@ -22,7 +22,7 @@ FLUSH_SECONDS = 1.0
 log = logging.getLogger("defserve.host")
 
 
-class Attendant(Protocol):
+class RequestObserver(Protocol):
     """Follows one request, however often it has to be sent."""
 
     def begins(self) -> Id:
@@ -39,7 +39,7 @@ class Attendant(Protocol):
         ...
 
 
-class Pending:
+class PendingRequest:
     """A request on its way: its id and, some day, the whole reply."""
 
     __slots__ = ("id", "method", "reply", "on_progress")
@@ -51,7 +51,7 @@ class Pending:
         self.reply.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-class Conversation:
+class ClientConversation:
     """Reads the link in a task of its own from `start` to `aclose`.
 
     `on_request` answers what the peer asks; `on_notification` is called in the order of arrival, and always before
@@ -68,7 +68,7 @@ class Conversation:
     ) -> None:
         self._link = link
         self._on_request, self._on_notification, self._on_gone = on_request, on_notification, on_gone
-        self._pending: dict[Id, Pending] = {}
+        self._pending: dict[Id, PendingRequest] = {}
         self._last_id = 0
         self._answering: dict[object, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,7 +97,7 @@ class Conversation:
         within: float | None,
         on_progress: Progress | None = None,
         cancellable: bool = True,
-        attendant: Attendant | None = None,
+        observer: RequestObserver | None = None,
     ) -> Any:
         """Ask, wait `within` seconds, and give back the result.
 
@@ -105,9 +105,9 @@ class Conversation:
         leaves. A request that is given up, by its deadline or because its task is cancelled, is called off with
         `notifications/cancelled` where it is `cancellable`.
         """
-        pending = await self.begin(method, params, on_progress, attendant.begins() if attendant else None)
+        pending = await self.begin(method, params, on_progress, observer.begins() if observer else None)
         try:
-            reply = await self._wait(pending, within, attendant)
+            reply = await self._wait(pending, within, observer)
         except (asyncio.CancelledError, PeerTimeout) as reason:
             if cancellable:
                 self.call_off(pending, "timed out" if isinstance(reason, PeerTimeout) else "no longer needed")
@@ -120,14 +120,14 @@ class Conversation:
 
     async def begin(
         self, method: str, params: Params, on_progress: Progress | None = None, id: Id | None = None
-    ) -> Pending:
+    ) -> PendingRequest:
         """Send a request without waiting for its reply; the caller looks after the deadline."""
         if self._gone:
             raise self._departure()
         if id is None:
             self._last_id += 1
             id = self._last_id
-        pending = Pending(id, method, on_progress)
+        pending = PendingRequest(id, method, on_progress)
         if on_progress:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
         self._pending[pending.id] = pending
@@ -141,7 +141,7 @@ class Conversation:
             raise
         return pending
 
-    def call_off(self, pending: Pending, reason: str) -> asyncio.Task[None] | None:
+    def call_off(self, pending: PendingRequest, reason: str) -> asyncio.Task[None] | None:
         """Tell the peer that nobody waits any more. Sent by a task of its own: ours may be being cancelled.
 
         What is sent before that task is done may overtake it.
@@ -172,11 +172,11 @@ class Conversation:
         """Notify, by a task of its own that does not mind a peer who left."""
         return self._spawn(self.notify(method, params))
 
-    async def _wait(self, pending: Pending, within: float | None, attendant: Attendant | None) -> Reply:
+    async def _wait(self, pending: PendingRequest, within: float | None, observer: RequestObserver | None) -> Reply:
         while not pending.reply.done():
             await asyncio.wait((pending.reply,), timeout=within)
             # While we think about a question of the peer's, its silence is our doing.
-            if not (pending.reply.done() or self._answering or (attendant and attendant.waits())):
+            if not (pending.reply.done() or self._answering or (observer and observer.waits())):
                 raise PeerTimeout(f"no answer to {pending.method} within {within:g} s")
         return pending.reply.result()
 

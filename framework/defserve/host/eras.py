@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from defserve.errors import PeerError, PeerTimeout, UsageError
-from defserve.host.conversation import Conversation, object_of
+from defserve.host.conversation import ClientConversation, object_of
 
 HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 STATELESS_VERSIONS: Final = ("2026-07-28",)
@@ -23,7 +23,7 @@ UNSUPPORTED_VERSION = -32022
 STATELESS_ERRORS: Final = frozenset((-32020, -32021, UNSUPPORTED_VERSION))
 
 
-class Offer:
+class ClientOffer:
     """What the client says about itself. `by_era` holds capabilities that have another place in each era."""
 
     __slots__ = ("info", "capabilities", "by_era")
@@ -40,7 +40,7 @@ class Offer:
         return merged(self.by_era.get(era, {}), self.capabilities)
 
 
-class Opening:
+class Agreement:
     """An open conversation: what was agreed, and what every request must carry."""
 
     __slots__ = ("version", "stateless", "server_info", "capabilities", "instructions", "envelope")
@@ -62,30 +62,32 @@ class Opening:
         return {**params, "_meta": {**self.envelope, **level, **object_of(params.get("_meta"))}}
 
 
-Prepare: TypeAlias = Callable[[Opening], Awaitable[None]]
+Prepare: TypeAlias = Callable[[Agreement], Awaitable[None]]
 
 
 async def open_conversation(
-    conversation: Conversation,
-    offer: Offer,
+    conversation: ClientConversation,
+    offer: ClientOffer,
     version: str | None,
     within: float | None,
     prepare: Prepare | None = None,
-) -> Opening:
+) -> Agreement:
     """Agree on a version: the one given, or the newest both sides speak when it is None.
 
     `prepare` is awaited when the server has answered, before it is told that we are ready.
     Raises PeerError when the server speaks none of them.
     """
-    opening = await _agree(conversation, offer, version, within)
+    agreement = await _agree(conversation, offer, version, within)
     if prepare is not None:
-        await prepare(opening)
-    if not opening.stateless:
+        await prepare(agreement)
+    if not agreement.stateless:
         await conversation.notify("notifications/initialized", {})
-    return opening
+    return agreement
 
 
-async def _agree(conversation: Conversation, offer: Offer, version: str | None, within: float | None) -> Opening:
+async def _agree(
+    conversation: ClientConversation, offer: ClientOffer, version: str | None, within: float | None
+) -> Agreement:
     if version in STATELESS_VERSIONS:
         return await _discover(conversation, offer, version, within)
     if version in HANDSHAKE_VERSIONS:
@@ -96,7 +98,7 @@ async def _agree(conversation: Conversation, offer: Offer, version: str | None, 
     return await _negotiate(conversation, offer, within)
 
 
-async def _negotiate(conversation: Conversation, offer: Offer, within: float | None) -> Opening:
+async def _negotiate(conversation: ClientConversation, offer: ClientOffer, within: float | None) -> Agreement:
     patience = PROBE_SECONDS if within is None else min(within, PROBE_SECONDS)
     try:
         return await _discover(conversation, offer, STATELESS_VERSIONS[-1], patience)
@@ -114,7 +116,9 @@ def _invites_handshake(error: PeerError) -> bool:
     return any(version in supported for version in HANDSHAKE_VERSIONS)
 
 
-async def _discover(conversation: Conversation, offer: Offer, version: str, within: float | None) -> Opening:
+async def _discover(
+    conversation: ClientConversation, offer: ClientOffer, version: str, within: float | None
+) -> Agreement:
     envelope: dict[str, Any] = {
         PREFIX + "protocolVersion": version,
         PREFIX + "clientCapabilities": offer.of_era("stateless"),
@@ -130,10 +134,12 @@ async def _discover(conversation: Conversation, offer: Offer, version: str, with
             code=UNSUPPORTED_VERSION,
             data={"supported": list(supported), "requested": version},
         )
-    return Opening(version, found, envelope)
+    return Agreement(version, found, envelope)
 
 
-async def _initialize(conversation: Conversation, offer: Offer, pinned: str | None, within: float | None) -> Opening:
+async def _initialize(
+    conversation: ClientConversation, offer: ClientOffer, pinned: str | None, within: float | None
+) -> Agreement:
     version = pinned or HANDSHAKE_VERSIONS[-1]
     params = {
         "protocolVersion": version,
@@ -146,7 +152,7 @@ async def _initialize(conversation: Conversation, offer: Offer, pinned: str | No
     spoken = agreed.get("protocolVersion")
     if not isinstance(spoken, str) or spoken not in ((pinned,) if pinned else HANDSHAKE_VERSIONS):
         raise PeerError(f"the server wants to speak {spoken!r}, not {pinned or 'a version this client knows'}")
-    return Opening(spoken, agreed)
+    return Agreement(spoken, agreed)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from defserve.errors import PeerError, PeerTimeout
-from defserve.host.conversation import Conversation, Pending, object_of, peer_error
-from defserve.host.eras import PREFIX, Opening
+from defserve.host.conversation import ClientConversation, PendingRequest, object_of, peer_error
+from defserve.host.eras import PREFIX, Agreement
 
 UPDATED: Final = "notifications/resources/updated"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
@@ -37,7 +37,7 @@ class News:
         return f"News({self.method!r}, {self.params!r})"
 
 
-class Wanted:
+class NewsFilter:
     """What a listener asks to hear about."""
 
     __slots__ = ("kinds", "uris")
@@ -55,19 +55,19 @@ class Wanted:
         return any(KINDS[kind][0] == news.method for kind in self.kinds)
 
 
-class Events(ABC):
+class NewsStream(ABC):
     """An async context manager and iterator; it ends when the server ends the stream or leaves.
 
     News that nobody reads are kept up to a bound, then the oldest is dropped.
     """
 
-    def __init__(self, wanted: Wanted, audience: set[Events]) -> None:
+    def __init__(self, wanted: NewsFilter, audience: set[NewsStream]) -> None:
         self.wanted = wanted
         self._audience = audience
         self.honoured: dict[str, Any] = wanted.filter()
         self._queue: asyncio.Queue[News | PeerError | None] = asyncio.Queue()
 
-    async def __aenter__(self) -> Events:
+    async def __aenter__(self) -> NewsStream:
         await self.open()
         return self
 
@@ -122,13 +122,13 @@ class Events(ABC):
         raise item
 
 
-class SessionEvents(Events):
+class SessionNews(NewsStream):
     """Handshake: list changes come to every session, resources are subscribed to one by one."""
 
     def __init__(
         self,
-        wanted: Wanted,
-        audience: set[Events],
+        wanted: NewsFilter,
+        audience: set[NewsStream],
         subscribe: Callable[[str], Awaitable[object]],
         unsubscribe: Callable[[str], Awaitable[object]],
     ) -> None:
@@ -152,24 +152,24 @@ class SessionEvents(Events):
             self._keep(news)
 
 
-class StreamEvents(Events):
+class SubscribedNews(NewsStream):
     """Stateless: one open `subscriptions/listen` request; its id tags what belongs to it."""
 
     def __init__(
         self,
-        wanted: Wanted,
-        audience: set[Events],
-        conversation: Conversation,
-        opening: Opening,
+        wanted: NewsFilter,
+        audience: set[NewsStream],
+        conversation: ClientConversation,
+        agreement: Agreement,
         timeout: float | None,
     ) -> None:
         super().__init__(wanted, audience)
-        self._conversation, self._opening, self._timeout = conversation, opening, timeout
-        self._pending: Pending | None = None
+        self._conversation, self._agreement, self._timeout = conversation, agreement, timeout
+        self._pending: PendingRequest | None = None
         self._acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def _begin(self) -> None:
-        params = self._opening.dress({"notifications": self.wanted.filter()}, None)
+        params = self._agreement.dress({"notifications": self.wanted.filter()}, None)
         pending = self._pending = await self._conversation.begin("subscriptions/listen", params)
         pending.reply.add_done_callback(self._ended)
         await asyncio.wait(

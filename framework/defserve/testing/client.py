@@ -14,8 +14,8 @@ from defserve.host.answers import Root
 from defserve.host.client import Client
 from defserve.host.conversation import Progress
 from defserve.host.eras import ERAS, HANDSHAKE_VERSIONS, STATELESS_VERSIONS
-from defserve.testing.roads import connect_over
-from defserve.testing.script import KINDS, Script
+from defserve.testing.script import KINDS, AnswerScript
+from defserve.testing.transports import connect_over
 
 if TYPE_CHECKING:
     from defserve.host.mgp.peer import MgpPeer
@@ -54,7 +54,7 @@ class SyncClient:
         self.notifications: list[tuple[str, Json]] = []
         """Method and params of every notification so far, logs and progress included."""
         self._options = options
-        self._script = Script()
+        self._script = AnswerScript()
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
         self._client: Client | None = None

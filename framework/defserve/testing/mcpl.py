@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from defserve.errors import PeerTimeout
-from defserve.host.mcpl.channels import LiveChannels
-from defserve.host.mcpl.events import PushedEvent
+from defserve.host.mcpl.channels.channels import LiveChannels
+from defserve.host.mcpl.channels.messages import ChannelMessage, Delivery
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.host.mcpl.hooks import Injected, Reviewed
 from defserve.host.mcpl.inbox import Inbox
-from defserve.host.mcpl.messages import ChannelMessage, Delivery
 from defserve.host.mcpl.peer import McplPeer
+from defserve.host.mcpl.push.events import PushedEvent
 from defserve.host.mcpl.state import HostState, RolledBack
 from defserve.protocols.mcpl.channels.values import Channel
 from defserve.protocols.mcpl.content import Sendable

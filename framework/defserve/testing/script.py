@@ -21,7 +21,7 @@ class Unused(AssertionError):
     """The test prepared an answer that nobody asked for."""
 
 
-class Script:
+class AnswerScript:
     """Gives each question the next prepared answer, and remembers the questions that found none."""
 
     def __init__(self) -> None:

@@ -12,11 +12,11 @@ from pydantic_core import from_json
 
 from defserve.errors import PeerError, PeerGone
 from defserve.host.conversation import object_of, peer_error
+from defserve.host.link import Lost
 from defserve.host.links.endpoint import EVENTS, JSON, LONGEST_MESSAGE, Endpoint, body_of, media_type
-from defserve.host.links.header_book import HeaderBook, ToolPages
-from defserve.host.links.link import Lost
 from defserve.host.links.request_headers import request_headers, version_of
-from defserve.host.links.sse import EventStream
+from defserve.host.links.sse import SseParser
+from defserve.host.links.tool_headers import ToolHeaders, ToolPages
 from defserve.transports.http.headers import METHOD, VERSION
 from defserve.wire.codec import decode, encode, message
 from defserve.wire.messages import Id, Message, Notification, Reply, Request
@@ -60,7 +60,7 @@ class HttpLink:
         self._session: str | None = None
         self._version: str | None = None
         self._stateless: str | None = None
-        self._book = HeaderBook()
+        self._book = ToolHeaders()
         self._inbox: asyncio.Queue[bytes | Lost | PeerGone | None] = asyncio.Queue(MOST_WAITING)
         self._room = asyncio.Semaphore(MOST_REQUESTS)
         self._asking: dict[Id, asyncio.Task[None]] = {}
@@ -135,7 +135,7 @@ class HttpLink:
 
     async def _exchange(self, request: Request, data: bytes, version: str | None) -> bool:
         """Send a request and hand on all that comes back. Whether its answer was among it."""
-        stream = EventStream(LONGEST_MESSAGE)
+        stream = SseParser(LONGEST_MESSAGE)
         try:
             answered = await self._post(request, data, version, stream)
         except PeerError as refused:
@@ -146,7 +146,7 @@ class HttpLink:
             answered = await self._poll(stream, request)
         return answered
 
-    async def _post(self, request: Request, data: bytes, version: str | None, stream: EventStream) -> bool:
+    async def _post(self, request: Request, data: bytes, version: str | None, stream: SseParser) -> bool:
         mirrors = self._book.mirrors(request)
         headers = request_headers(request, version, mirrors) if version else self._session_headers()
         async with self._endpoint.response("POST", headers, data) as response:
@@ -201,7 +201,7 @@ class HttpLink:
             await self._check(response)
             if media_type(response) != EVENTS:
                 return decode(await body_of(response))
-            stream = EventStream(LONGEST_MESSAGE)
+            stream = SseParser(LONGEST_MESSAGE)
             async for chunk in response.aiter_bytes():
                 for event in stream.feed(chunk):
                     if _answer_to(request, said := decode(event.data)):
@@ -211,11 +211,11 @@ class HttpLink:
     async def _listen(self) -> None:
         """What the server says unasked; many offer no such stream."""
         try:
-            await self._poll(EventStream(LONGEST_MESSAGE), None)
+            await self._poll(SseParser(LONGEST_MESSAGE), None)
         except PeerError as error:
             log.warning("no longer listening to %s: %s", self._endpoint, error)
 
-    async def _poll(self, stream: EventStream, request: Request | None) -> bool:
+    async def _poll(self, stream: SseParser, request: Request | None) -> bool:
         """GET a stream, again and again, until `request` is answered. False when the server has it no more."""
         failures, first = 0, request is None
         while failures < MOST_FAILURES:
@@ -241,7 +241,7 @@ class HttpLink:
             failures += 1
         return False
 
-    async def _drink(self, response: httpx2.Response, stream: EventStream, request: Request | None) -> bool:
+    async def _drink(self, response: httpx2.Response, stream: SseParser, request: Request | None) -> bool:
         """Hand on the events of a stream until it ends or breaks. Whether `request` was answered."""
         answered = False
         try:

@@ -11,7 +11,7 @@ LONGEST_RETRY: Final = 9
 """More digits than this are no wait that anybody means, and no number worth parsing."""
 
 
-class Event:
+class SseEvent:
     """One event that has data; its lines are joined by LF."""
 
     __slots__ = ("kind", "data")
@@ -20,13 +20,13 @@ class Event:
         self.kind, self.data = kind, data
 
     def __repr__(self) -> str:
-        return f"Event({self.kind!r}, {self.data!r})"
+        return f"SseEvent({self.kind!r}, {self.data!r})"
 
 
-class EventStream:
+class SseParser:
     """Feeds on chunks, gives whole events. An event that the end of the stream cuts off never happened.
 
-    last_id  the id of the last whole event, also of one without data: what `Last-Event-ID` says on reconnecting
+    last_id  the id of the last whole event, also of one without data: what `Last-SseEvent-ID` says on reconnecting
     retry    how many seconds the server wants to pass before that; None while it has not said
     """
 
@@ -46,13 +46,13 @@ class EventStream:
         self._data: list[bytes] = []
         self._size = 0
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[SseEvent]:
         """The events that `chunk` completes. Raises PeerError when one is longer than `limit` bytes."""
         if self._after_cr and chunk:
             # CR LF is one end of line, also where a chunk ends between the two.
             chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
-        events: list[Event] = []
+        events: list[SseEvent] = []
         # Of bytes, `splitlines` knows CR, LF and CR LF and no others: just what this format wants.
         for line in chunk.splitlines(keepends=True):
             text = line.rstrip(b"\r\n")
@@ -72,7 +72,7 @@ class EventStream:
         if self._size > self.limit:
             raise PeerError(f"the server sent an event of more than {self.limit} bytes")
 
-    def _line(self, line: bytes, events: list[Event]) -> None:
+    def _line(self, line: bytes, events: list[SseEvent]) -> None:
         if self._first:
             self._first = False
             line = line.removeprefix(BOM)
@@ -95,10 +95,10 @@ class EventStream:
         elif name == b"retry" and value.isdigit() and len(value) <= LONGEST_RETRY:
             self.retry = int(value) / 1000
 
-    def _dispatch(self, events: list[Event]) -> None:
+    def _dispatch(self, events: list[SseEvent]) -> None:
         self.last_id = self._id
         data = b"\n".join(self._data)
         if data:
-            events.append(Event(self._kind or "message", data))
+            events.append(SseEvent(self._kind or "message", data))
         self._kind, self._size = "", 0
         self._data.clear()

@@ -20,7 +20,7 @@ TEXT: Final = 200
 log = logging.getLogger("defserve.host")
 
 
-class LiveAudit:
+class McplAuditTrail:
     """The trail of one connection. A record that a sink does not take is logged as lost."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from defserve.errors import DefserveError, InvalidParams, PeerError, PeerTimeout, UsageError
 from defserve.host.conversation import object_of
-from defserve.host.mcpl.audit import LiveAudit
+from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.host.mcpl.wire import turn_wire
 from defserve.protocols.mcp.params import optional_fields, text
@@ -76,11 +76,11 @@ class HookOptions:
     model: ModelInfo | None = None
 
 
-class LiveHooks:
+class ServerHooks:
     """The hooks of one server; none until `read` finds some."""
 
     def __init__(
-        self, options: HookOptions, sets: FeatureSets, audit: LiveAudit, request: Request, notify: Notify
+        self, options: HookOptions, sets: FeatureSets, audit: McplAuditTrail, request: Request, notify: Notify
     ) -> None:
         self._options, self._sets, self._audit = options, sets, audit
         self._request, self._notify = request, notify
@@ -178,9 +178,9 @@ class HookRunner:
     """
 
     def __init__(
-        self, clients: Sequence[Client | LiveHooks], *, order: Callable[[Injected], Any] | None = None
+        self, clients: Sequence[Client | ServerHooks], *, order: Callable[[Injected], Any] | None = None
     ) -> None:
-        self._hooks = [client if isinstance(client, LiveHooks) else _hooks_of(client) for client in clients]
+        self._hooks = [client if isinstance(client, ServerHooks) else _hooks_of(client) for client in clients]
         self._order = order
 
     async def before_inference(self, turn: Turn) -> list[Injected]:
@@ -207,7 +207,7 @@ def grouped(injections: Iterable[Injected], order: Callable[[Injected], Any] | N
     return sorted(found, key=lambda injection: POSITIONS.index(injection.position))
 
 
-def _hooks_of(client: Client) -> LiveHooks:
+def _hooks_of(client: Client) -> ServerHooks:
     if client.mcpl is None:
         raise UsageError("a client of the HookRunner speaks no MCPL", fix="Client(link, mcpl=Mcpl(…))")
     return client.mcpl.hooks

@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.errors import UsageError
-from defserve.host.mcpl.events import OnEvent
+from defserve.host.mcpl.channels.messages import OnMessage
 from defserve.host.mcpl.feature_sets import FeatureSets, Wish
 from defserve.host.mcpl.hooks import AFTER_SECONDS, BEFORE_SECONDS, HookOptions
-from defserve.host.mcpl.messages import OnMessage
+from defserve.host.mcpl.inference.routing import Model, Router
 from defserve.host.mcpl.once import WINDOW, Once
-from defserve.host.mcpl.routing import Model, Router
+from defserve.host.mcpl.push.events import OnEvent
 from defserve.host.mcpl.scopes import Approve
 from defserve.host.mcpl.state import SENDING, Sending
 from defserve.protocols.mcpl.extension import VERSION
@@ -21,7 +21,7 @@ from defserve.protocols.mgp.audit import AuditLogger, Sink, Sinks, sinks_of
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
-    from defserve.host.conversation import Conversation
+    from defserve.host.conversation import ClientConversation
     from defserve.host.mcpl.peer import McplPeer
 
 CHANNELS: Final = ("register", "publish", "observe", "lifecycle", "streaming")
@@ -100,7 +100,7 @@ class Mcpl:
         """The window as a `Once`: the one that was given, or a new one."""
         return self.window if isinstance(self.window, Once) else Once(self.window)
 
-    def peer(self, conversation: Conversation, client: Client) -> McplPeer:
+    def peer(self, conversation: ClientConversation, client: Client) -> McplPeer:
         """The same, applied to one conversation."""
         from defserve.host.mcpl.peer import McplPeer
 

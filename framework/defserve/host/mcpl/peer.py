@@ -10,22 +10,22 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from defserve.errors import InvalidParams, MethodNotFound, PeerError, PeerGone, ProtocolError
-from defserve.host.conversation import Conversation, object_of
-from defserve.host.mcpl import channels as live_channels
-from defserve.host.mcpl import events as live_events
-from defserve.host.mcpl import inference
+from defserve.host.conversation import ClientConversation, object_of
 from defserve.host.mcpl import scopes as live_scopes
-from defserve.host.mcpl.audit import LiveAudit
-from defserve.host.mcpl.channels import LiveChannels
-from defserve.host.mcpl.events import LiveEvents, PushedEvent
+from defserve.host.mcpl.audit import McplAuditTrail
+from defserve.host.mcpl.channels import channels as live_channels
+from defserve.host.mcpl.channels.channels import LiveChannels
+from defserve.host.mcpl.channels.messages import ChannelMessage, Delivery, Outgoing
 from defserve.host.mcpl.feature_sets import CHANGED, POLICY_KEY, UPDATE
-from defserve.host.mcpl.hooks import HookRunner, Injected, LiveHooks, Reviewed
+from defserve.host.mcpl.hooks import HookRunner, Injected, Reviewed, ServerHooks
 from defserve.host.mcpl.inbox import Inbox
-from defserve.host.mcpl.inbox_feed import LiveInbox
-from defserve.host.mcpl.inference import LiveInference
-from defserve.host.mcpl.messages import ChannelMessage, Delivery, Outgoing
-from defserve.host.mcpl.scopes import LiveScopes
-from defserve.host.mcpl.state import HostState, LiveState, RolledBack, Send
+from defserve.host.mcpl.inference import inference
+from defserve.host.mcpl.inference.inference import InferenceService
+from defserve.host.mcpl.push import events as live_events
+from defserve.host.mcpl.push.events import PushedEvent, PushReceiver
+from defserve.host.mcpl.push.polling import InboxPoller
+from defserve.host.mcpl.scopes import ScopeApproval
+from defserve.host.mcpl.state import HostState, RolledBack, Send, StateTracker
 from defserve.protocols.mcpl.channels.values import Channel
 from defserve.protocols.mcpl.content import Sendable
 from defserve.protocols.mcpl.errors import LiveRefusal
@@ -36,7 +36,7 @@ from defserve.wire.messages import Id
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
-    from defserve.host.eras import Opening
+    from defserve.host.eras import Agreement
     from defserve.host.mcpl.mcpl import Mcpl
 
 Json: TypeAlias = dict[str, Any]
@@ -48,21 +48,21 @@ log = logging.getLogger("defserve.host")
 class McplPeer:
     """`client.mcpl`. Until the conversation is open, and with a server that speaks no MCPL, `version` is None."""
 
-    def __init__(self, options: Mcpl, conversation: Conversation, client: Client) -> None:
+    def __init__(self, options: Mcpl, conversation: ClientConversation, client: Client) -> None:
         self.version: str | None = None
         self.server_id = ""
         self.feature_sets = options.sets()
         self._options, self._conversation, self._client = options, conversation, client
-        self._opening: Opening | None = None
+        self._agreement: Agreement | None = None
         sets, seen = self.feature_sets, options.seen()
-        self._audit = audit = LiveAudit(options.sinks)
-        self._events = LiveEvents(options.on_event, seen, sets, audit)
-        self._scopes = LiveScopes(options.approve, client.answers, sets, audit)
-        self._inference = LiveInference(options.router, options.model_info, sets, audit, self._notify)
-        self.hooks = LiveHooks(options.hooks, sets, audit, self._request, self._notify)
+        self._audit = audit = McplAuditTrail(options.sinks)
+        self._events = PushReceiver(options.on_event, seen, sets, audit)
+        self._scopes = ScopeApproval(options.approve, client.answers, sets, audit)
+        self._inference = InferenceService(options.router, options.model_info, sets, audit, self._notify)
+        self.hooks = ServerHooks(options.hooks, sets, audit, self._request, self._notify)
         self.channels = LiveChannels(options.on_message, seen, sets, audit, self._request, self._notify)
-        self._inbox = LiveInbox(client, sets, self._events.pushed, self.channels.fetched)
-        self._states = LiveState(options.state, sets, audit, client.listed, self._request, client.timeout)
+        self._inbox = InboxPoller(client, sets, self._events.pushed, self.channels.fetched)
+        self._states = StateTracker(options.state, sets, audit, client.listed, self._request, client.timeout)
         # Request of the server's → the capability it comes with, and who answers.
         self._answerers: Mapping[str, tuple[str, Answerer | None]] = {
             live_events.PUSH: ("pushEvents", self._events.pushed),
@@ -76,14 +76,14 @@ class McplPeer:
 
     # -- the conversation begins and ends ----------------------------------------------------------------
 
-    async def prepare(self, opening: Opening) -> None:
+    async def prepare(self, agreement: Agreement) -> None:
         """Read what the server said of MCPL."""
-        block = object_of(object_of(opening.capabilities.get("experimental")).get("mcpl"))
+        block = object_of(object_of(agreement.capabilities.get("experimental")).get("mcpl"))
         version = block.get("version", VERSION) if block else None
-        self.server_id = self._audit.server_id = str(opening.server_info.get("name", "unknown"))
+        self.server_id = self._audit.server_id = str(agreement.server_info.get("name", "unknown"))
         if not isinstance(version, str) or not version.startswith("0."):
             return
-        self.version, self._opening = version, opening
+        self.version, self._agreement = version, agreement
         self.hooks.read(block.get("contextHooks"))
         self.channels.read(block.get("channels"))
         await self.feature_sets.declare(block.get("featureSets"))
@@ -245,10 +245,10 @@ class McplPeer:
         await self._conversation.notify(method, self._opened.dress(params, None))
 
     @property
-    def _opened(self) -> Opening:
-        if self._opening is None:
+    def _opened(self) -> Agreement:
+        if self._agreement is None:
             raise _plain()
-        return self._opening
+        return self._agreement
 
 
 def _plain() -> PeerError:

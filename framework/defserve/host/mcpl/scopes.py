@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from defserve.errors import InvalidParams, UsageError
 from defserve.host.answers import Answers, settled
-from defserve.host.mcpl.audit import LiveAudit
+from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.host.mcpl.once import Once
 from defserve.host.person import agrees
@@ -40,10 +40,10 @@ Approved: TypeAlias = bool | Mapping[str, Any] | None
 Approve: TypeAlias = Callable[[Elevation], Approved | Awaitable[Approved]]
 
 
-class LiveScopes:
+class ScopeApproval:
     """Answers `scope/elevate`. What was approved, with the same payload, is not asked about again."""
 
-    def __init__(self, approve: Approve | None, answers: Answers, sets: FeatureSets, audit: LiveAudit) -> None:
+    def __init__(self, approve: Approve | None, answers: Answers, sets: FeatureSets, audit: McplAuditTrail) -> None:
         self._approve, self._answers, self._sets, self._audit = approve, answers, sets, audit
         self._approved = Once(MOST_APPROVALS)
 

@@ -18,7 +18,7 @@ from pydantic_core import from_json, to_json
 
 from defserve.errors import PeerError, PeerTimeout, Refused
 from defserve.host.conversation import object_of
-from defserve.host.mcpl.audit import LiveAudit
+from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.protocols.mcp.failures import ERROR_KEY
 from defserve.protocols.mcpl.state.owner import Unowned
@@ -78,14 +78,14 @@ class _Line:
             self.parents.popitem(last=False)
 
 
-class LiveState:
+class StateTracker:
     """Goes along with the calls of one connection."""
 
     def __init__(
         self,
         sending: Sending,
         sets: FeatureSets,
-        audit: LiveAudit,
+        audit: McplAuditTrail,
         listed: Callable[[str], Awaitable[Json]],
         request: Callable[[str, Mapping[str, Any]], Awaitable[Json]],
         patience: float | None,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from defserve.errors import PeerError, Refused
-from defserve.host.listening import Events, News, Wanted
+from defserve.host.listening import News, NewsFilter, NewsStream
 from defserve.wire.jsonvalue import is_array, is_object
 
 EVENT: Final = "notifications/mgp.event"
@@ -35,7 +35,7 @@ class Event(News):
         return f"Event({self.channel!r}, {self.data!r}, sequence={self.sequence}, missed={self.missed})"
 
 
-class EventStream(Events):
+class EventStream(NewsStream):
     """`async with client.subscribe_events(["tool.*"]) as events: async for event in events`."""
 
     subscribed: tuple[str, ...] = ()
@@ -43,8 +43,8 @@ class EventStream(Events):
     unsupported: tuple[str, ...] = ()
     """The wishes that fit none."""
 
-    def __init__(self, wishes: Mapping[str, Any], audience: set[Events], ask: Ask) -> None:
-        super().__init__(Wanted((), ()), audience)
+    def __init__(self, wishes: Mapping[str, Any], audience: set[NewsStream], ask: Ask) -> None:
+        super().__init__(NewsFilter((), ()), audience)
         self._wishes, self._ask, self._last = wishes, ask, 0
 
     async def __aenter__(self) -> EventStream:
@@ -65,7 +65,7 @@ class EventStream(Events):
 class PushedEvents(EventStream):
     """A subscription of this session; closing it unsubscribes."""
 
-    def __init__(self, wishes: Mapping[str, Any], audience: set[Events], ask: Ask) -> None:
+    def __init__(self, wishes: Mapping[str, Any], audience: set[NewsStream], ask: Ask) -> None:
         super().__init__(wishes, audience, ask)
         self.id: str | None = None
         self._early: list[Event] = []
@@ -102,7 +102,7 @@ class PushedEvents(EventStream):
 class PolledEvents(EventStream):
     """Without a session nothing can be pushed: what happened since we last looked is asked for."""
 
-    def __init__(self, wishes: Mapping[str, Any], audience: set[Events], ask: Ask, every: float) -> None:
+    def __init__(self, wishes: Mapping[str, Any], audience: set[NewsStream], ask: Ask, every: float) -> None:
         super().__init__(wishes, audience, ask)
         self._every = every
         self._since: str | None = None
@@ -139,7 +139,7 @@ class PolledEvents(EventStream):
 
 
 def subscription(
-    ask: Ask, audience: set[Events], channels: Sequence[str], *, min_severity: str | None, every: float | None
+    ask: Ask, audience: set[NewsStream], channels: Sequence[str], *, min_severity: str | None, every: float | None
 ) -> EventStream:
     """Wishes as a stream: pushed, or asked for `every` so many seconds."""
     wishes: dict[str, Any] = {"channels": list(channels)}

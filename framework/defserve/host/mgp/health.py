@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from defserve.errors import PeerError
 from defserve.host.conversation import object_of
-from defserve.host.listening import Events, News, Wanted
+from defserve.host.listening import News, NewsFilter, NewsStream
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
@@ -100,14 +100,14 @@ class Change(News):
         return f"Change({self.previous!r} to {self.state!r}, {self.reason!r})"
 
 
-class Lifecycle(Events):
+class Lifecycle(NewsStream):
     """`async with client.lifecycle() as changes: async for change in changes`. A server that said it would leave ends
     it by leaving."""
 
     _leaving = False
 
-    def __init__(self, audience: set[Events]) -> None:
-        super().__init__(Wanted((), ()), audience)
+    def __init__(self, audience: set[NewsStream]) -> None:
+        super().__init__(NewsFilter((), ()), audience)
 
     async def __aenter__(self) -> Lifecycle:
         await self.open()

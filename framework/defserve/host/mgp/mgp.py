@@ -7,15 +7,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.host.answers import Answers
-from defserve.host.mgp.approval import Approval, Approve, Policy
-from defserve.host.mgp.confirming import Confirm
-from defserve.host.mgp.validating import Checks, Validating
+from defserve.host.mgp.permissions.approval import Approval, Approve, Policy
+from defserve.host.mgp.security.confirmation import Confirm
+from defserve.host.mgp.security.validation import CallValidation, Checks
 from defserve.protocols.mgp.agreed import EXTENSION_ID, VERSION
 from defserve.protocols.mgp.audit import AuditLogger, Sink, Sinks, sinks_of
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
-    from defserve.host.conversation import Conversation
+    from defserve.host.conversation import ClientConversation
     from defserve.host.mgp.peer import MgpPeer
 
 # Older and newer names: a server of either age finds its own.
@@ -66,7 +66,7 @@ class Mgp:
     ) -> None:
         self.approval = Approval(approval, granted, approve)
         self.confirm, self.confirm_moderate = confirm, confirm_moderate
-        self.validating = Validating(validators or {})
+        self.validating = CallValidation(validators or {})
         self.retry, self.extensions = retry, extensions
         self._audit = audit
 
@@ -75,7 +75,7 @@ class Mgp:
         """Where the audit trail goes; files are opened with the first connection."""
         return sinks_of(self._audit if self._audit is not None else AuditLogger())
 
-    def peer(self, conversation: Conversation, client: Client, actor: str) -> MgpPeer:
+    def peer(self, conversation: ClientConversation, client: Client, actor: str) -> MgpPeer:
         """The same, applied to one conversation."""
         from defserve.host.mgp.peer import MgpPeer
 

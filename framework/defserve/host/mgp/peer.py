@@ -14,13 +14,13 @@ from uuid import uuid4
 from pydantic_core import from_json
 
 from defserve.errors import DefserveError, MethodNotFound, PeerError, PeerGone, Refused
-from defserve.host.conversation import Attendant, Conversation, object_of
+from defserve.host.conversation import ClientConversation, RequestObserver, object_of
 from defserve.host.mgp import callbacks, failures, retrying
-from defserve.host.mgp.auditing import AUDIT, FELL_BACK, RETRIED, Auditing
-from defserve.host.mgp.confirming import Confirming
-from defserve.host.mgp.declared import declared
+from defserve.host.mgp.audit.trail import AUDIT, FELL_BACK, RETRIED, MgpAuditTrail
 from defserve.host.mgp.failures import Failure
-from defserve.host.mgp.granting import Granting
+from defserve.host.mgp.permissions.grants import ServerGrants
+from defserve.host.mgp.security.confirmation import CallConfirmation
+from defserve.host.mgp.security.tool_security import tool_security
 from defserve.protocols.mgp.agreed import EXTENSION_ID, SECTIONS, VERSION
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_array
@@ -28,9 +28,9 @@ from defserve.wire.messages import Id
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
-    from defserve.host.eras import Opening
+    from defserve.host.eras import Agreement
     from defserve.host.mgp.mgp import Mgp
-    from defserve.host.mgp.streaming.streaming import Stream
+    from defserve.host.mgp.streaming.stream import Stream
     from defserve.protocols.mgp.permissions import Decision
 
 CHUNK: Final = "notifications/mgp.stream.chunk"
@@ -43,23 +43,23 @@ Outcome: TypeAlias = tuple[Json, PeerError | None, Failure | None]
 class Ask:
     """How a request leaves, and whether it may leave again."""
 
-    __slots__ = ("_send", "_attendant")
+    __slots__ = ("_send", "_observer")
 
-    def __init__(self, send: Callable[[Mapping[str, Any]], Awaitable[Json]], attendant: Attendant | None) -> None:
-        self._send, self._attendant = send, attendant
+    def __init__(self, send: Callable[[Mapping[str, Any]], Awaitable[Json]], observer: RequestObserver | None) -> None:
+        self._send, self._observer = send, observer
 
     def __call__(self, params: Mapping[str, Any]) -> Awaitable[Json]:
         return self._send(params)
 
     @property
     def repeatable(self) -> bool:
-        return self._attendant is None or self._attendant.repeatable
+        return self._observer is None or self._observer.repeatable
 
 
 class MgpPeer:
     """`client.mgp`. Until the conversation is open, and with a server that speaks no MGP, `version` is None."""
 
-    def __init__(self, options: Mgp, conversation: Conversation, client: Client, actor: str) -> None:
+    def __init__(self, options: Mgp, conversation: ClientConversation, client: Client, actor: str) -> None:
         self.version: str | None = None
         self.extensions: tuple[str, ...] = ()
         self.sections: frozenset[str] = frozenset()
@@ -69,10 +69,10 @@ class MgpPeer:
         self.streams: dict[Id, Stream] = {}
         """The calls that are given their chunks, by the ids of their requests."""
         self._options, self._conversation, self._client = options, conversation, client
-        self._opening: Opening | None = None
-        self._audit = Auditing(options.sinks, actor)
-        self._granting = Granting(options.approval, client.answers, self._audit)
-        self._confirming = Confirming(options.confirm, client.answers, moderate=options.confirm_moderate)
+        self._agreement: Agreement | None = None
+        self._audit = MgpAuditTrail(options.sinks, actor)
+        self._granting = ServerGrants(options.approval, client.answers, self._audit)
+        self._confirming = CallConfirmation(options.confirm, client.answers, moderate=options.confirm_moderate)
 
     @property
     def grants(self) -> dict[str, Decision]:
@@ -81,30 +81,30 @@ class MgpPeer:
 
     # -- the conversation begins and ends ----------------------------------------------------------------
 
-    async def prepare(self, opening: Opening) -> None:
+    async def prepare(self, agreement: Agreement) -> None:
         """Read what the server said of MGP, and decide about its permissions before the first call (§3.4)."""
-        self._opening = opening
-        self._read(opening)
-        details = {"protocol_version": opening.version, "mgp": self.version, "extensions": list(self.extensions)}
+        self._agreement = agreement
+        self._read(agreement)
+        details = {"protocol_version": agreement.version, "mgp": self.version, "extensions": list(self.extensions)}
         self._audit.report("SERVER_CONNECTED", details=details)
         if "permissions" in self.sections:
-            if not opening.stateless:
+            if not agreement.stateless:
                 self._granting.send = self._send
             await self._granting.settle(self.permissions_required, self.server_id)
 
     def closed(self, reason: str) -> None:
         """Note in the audit log that the server is gone, once."""
-        if self._opening is not None:
-            self._opening = None
+        if self._agreement is not None:
+            self._agreement = None
             self._audit.report("SERVER_DISCONNECTED", details={"reason": reason})
 
-    def _read(self, opening: Opening) -> None:
-        said = opening.capabilities
-        if opening.stateless:
+    def _read(self, agreement: Agreement) -> None:
+        said = agreement.capabilities
+        if agreement.stateless:
             block = object_of(object_of(said.get("extensions")).get(EXTENSION_ID))
         else:
             block = object_of(said.get("mgp")) or object_of(object_of(said.get("experimental")).get("mgp"))
-        self.server_id = _text(block.get("server_id")) or str(opening.server_info.get("name", "unknown"))
+        self.server_id = _text(block.get("server_id")) or str(agreement.server_info.get("name", "unknown"))
         self._audit.server_id = self.server_id
         version = _text(block.get("version"))
         if version is None or version.partition(".")[0] != VERSION.partition(".")[0]:
@@ -117,9 +117,9 @@ class MgpPeer:
         self.trust_level = _text(block.get("trust_level"))
 
     async def _send(self, method: str, params: Mapping[str, Any]) -> Any:
-        if self._opening is None:
+        if self._agreement is None:
             raise PeerGone("the conversation is over")
-        dressed = self._opening.dress(params, None)
+        dressed = self._agreement.dress(params, None)
         return await self._conversation.request(method, dressed, within=self._client.timeout)
 
     # -- what the server says unasked --------------------------------------------------------------------
@@ -143,14 +143,14 @@ class MgpPeer:
         method: str,
         params: Mapping[str, Any],
         send: Callable[[Mapping[str, Any]], Awaitable[Json]],
-        attendant: Attendant | None = None,
+        observer: RequestObserver | None = None,
     ) -> Json:
         """Make a request as MGP wants it made.
 
         Raises the exception of the code for an error of MGP's; Rejected, PermissionDenied and NotConfirmed also for a
         tool call that may not leave.
         """
-        ask = Ask(send, attendant)
+        ask = Ask(send, observer)
         try:
             if method == "tools/call":
                 # A copy, as the server will read it: what is judged is what is sent.
@@ -176,12 +176,12 @@ class MgpPeer:
             raise
         if self.version is not None:
             params["trace_id"] = trace_id  # §6.5
-        if "permissions" in self.sections and self._opening is not None and self._opening.stateless:
+        if "permissions" in self.sections and self._agreement is not None and self._agreement.stateless:
             params["_meta"] = {**self._granting.meta(), **object_of(params.get("_meta"))}
         return await self._or_fallback(params, ask, tried | {name}, trace_id)
 
     async def _admit(self, name: str, arguments: Json) -> None:
-        tool = declared(name, await self._listed(name))
+        tool = tool_security(name, await self._listed(name))
         await self._options.validating.check(tool, arguments, enforced="tool_security" in self.sections)
         if tool.permissions:
             await self._granting.settle(tool.permissions, self.server_id)

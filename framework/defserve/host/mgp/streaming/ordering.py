@@ -11,7 +11,7 @@ MOST_WANTED: Final = 256
 _LOST: Final = object()
 
 
-class InOrder:
+class ChunkOrder:
     """`next` is the index that everything waits for; `missed` counts chunks that will never come."""
 
     __slots__ = ("next", "missed", "_early", "_asked")

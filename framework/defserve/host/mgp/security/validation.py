@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from defserve.errors import UsageError
 from defserve.host.conversation import object_of
-from defserve.host.mgp.declared import Declared
+from defserve.host.mgp.security.tool_security import ToolSecurity
 from defserve.protocols.mgp.security.forwarding import judge
 from defserve.protocols.mgp.security.validators import STANDARD, Validator, validator
 from defserve.wire.jsonvalue import is_array
@@ -41,13 +41,13 @@ TELLING: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
 }
 
 
-class Validating:
+class CallValidation:
     """The validators of one host. Raises UsageError for one that does not exist."""
 
     def __init__(self, configured: Mapping[str, Checks]) -> None:
         self._configured = {tool: _checks(tool, checks) for tool, checks in configured.items()}
 
-    async def check(self, tool: Declared, arguments: Mapping[str, Any], *, enforced: bool) -> None:
+    async def check(self, tool: ToolSecurity, arguments: Mapping[str, Any], *, enforced: bool) -> None:
         """Raises Rejected. `enforced`: the server applies what it declares as well."""
         configured = [*self._configured.get(EVERY_TOOL, ()), *self._configured.get(tool.name, ())]
         if "none" not in configured:
@@ -58,7 +58,7 @@ class Validating:
             elif check != "none":
                 judge(check, arguments)
 
-    def _check_standard(self, tool: Declared, arguments: Mapping[str, Any], enforced: bool) -> None:
+    def _check_standard(self, tool: ToolSecurity, arguments: Mapping[str, Any], enforced: bool) -> None:
         name = tool.validator
         if name is not None and name in STANDARD:
             judge(name, arguments, tool.security if enforced else None)
@@ -67,7 +67,7 @@ class Validating:
                 judge(guess, meant)
 
 
-def guesses(tool: Declared, arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def guesses(tool: ToolSecurity, arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What names say about a tool that declares nothing: validator → the arguments it has to look at.
 
     A tool's name speaks for the arguments a validator is meant for, or else for its only text. An argument that can

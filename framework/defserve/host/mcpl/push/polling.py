@@ -25,7 +25,7 @@ SCHEME: Final = "inbox://"
 log = logging.getLogger("defserve.host")
 
 
-class LiveInbox:
+class InboxPoller:
     """Fetches what is new, and hands it to who would have taken it from the server itself."""
 
     def __init__(self, client: Client, sets: FeatureSets, event: Take, message: Take) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeAlias
 
 from defserve.errors import UsageError
-from defserve.host.mcpl.routing import InferenceRequest, Written
+from defserve.host.mcpl.inference.routing import InferenceRequest, Written
 from defserve.protocols.mcpl.inference import Inference
 from defserve.protocols.mcpl.turns import ModelInfo, Usage
 

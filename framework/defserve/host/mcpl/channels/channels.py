@@ -9,10 +9,18 @@ from typing import Any, Final, TypeAlias
 from defserve.errors import InvalidParams, PeerError
 from defserve.host.answers import settled
 from defserve.host.conversation import object_of
-from defserve.host.mcpl.audit import LiveAudit
+from defserve.host.mcpl.audit import McplAuditTrail
+from defserve.host.mcpl.channels.messages import (
+    ChannelMessage,
+    Delivery,
+    MessageAnswer,
+    Notify,
+    OnMessage,
+    Outgoing,
+    answer_of,
+)
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.host.mcpl.inbox import Inbox
-from defserve.host.mcpl.messages import ChannelMessage, Delivery, MessageAnswer, Notify, OnMessage, Outgoing, answer_of
 from defserve.host.mcpl.once import Once, checked_id
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl.channels.values import Author, Channel
@@ -44,7 +52,7 @@ class LiveChannels:
         on_message: OnMessage | None,
         seen: Once,
         sets: FeatureSets,
-        audit: LiveAudit,
+        audit: McplAuditTrail,
         request: Request,
         notify: Notify,
     ) -> None:

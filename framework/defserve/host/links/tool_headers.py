@@ -20,7 +20,7 @@ NONE: Final[Mirrors] = {}
 log = logging.getLogger("defserve.host")
 
 
-class HeaderBook:
+class ToolHeaders:
     """Only tools that ask for headers are kept."""
 
     __slots__ = ("_mirrors",)

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from defserve.errors import InvalidParams
 from defserve.host.answers import settled
 from defserve.host.conversation import object_of
-from defserve.host.mcpl.audit import LiveAudit
+from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.host.mcpl.inbox import Inbox
 from defserve.host.mcpl.once import Once, checked_id
@@ -53,10 +53,10 @@ Said: TypeAlias = EventAnswer | bool | str | None
 OnEvent: TypeAlias = Callable[[PushedEvent], Said | Awaitable[Said]]
 
 
-class LiveEvents:
+class PushReceiver:
     """Answers `push/event`: with what `on_event` says, or by keeping the event for `inbox`."""
 
-    def __init__(self, on_event: OnEvent | None, seen: Once, sets: FeatureSets, audit: LiveAudit) -> None:
+    def __init__(self, on_event: OnEvent | None, seen: Once, sets: FeatureSets, audit: McplAuditTrail) -> None:
         self.inbox: Inbox[PushedEvent] = Inbox()
         self._on_event, self._seen, self._sets, self._audit = on_event, seen, sets, audit
 

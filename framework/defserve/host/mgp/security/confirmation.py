@@ -13,7 +13,7 @@ from copy import deepcopy
 from typing import Any, TypeAlias
 
 from defserve.host.answers import Answers, settled
-from defserve.host.mgp.declared import Declared
+from defserve.host.mgp.security.tool_security import ToolSecurity
 from defserve.host.person import agrees
 from defserve.protocols.mgp.confirmation import NotConfirmed
 from defserve.redaction import printable, redact
@@ -22,13 +22,13 @@ Confirm: TypeAlias = Callable[[str, dict[str, Any], dict[str, Any]], bool | Awai
 """Tool, arguments and `security` block to yes or no."""
 
 
-class Confirming:
+class CallConfirmation:
     """Asks `confirm`, else the person behind `answers`; where there is neither, what has to be confirmed is refused."""
 
     def __init__(self, confirm: Confirm | None, answers: Answers, *, moderate: bool) -> None:
         self._confirm, self._answers, self._moderate = confirm, answers, moderate
 
-    async def check(self, tool: Declared, arguments: Mapping[str, Any]) -> None:
+    async def check(self, tool: ToolSecurity, arguments: Mapping[str, Any]) -> None:
         """Return when the call may go on; permissions have been checked. Raises NotConfirmed."""
         if not self._is_needed(tool):
             return
@@ -41,17 +41,17 @@ class Confirming:
         if not agreed:
             raise NotConfirmed(f"{tool.name} was not confirmed")
 
-    def _is_needed(self, tool: Declared) -> bool:
+    def _is_needed(self, tool: ToolSecurity) -> bool:
         if tool.risk == "dangerous":
             return tool.confirmation_required is not False or not tool.permissions
         return tool.confirmation_required is True or (tool.risk == "moderate" and self._moderate)
 
-    async def _ask(self, tool: Declared, arguments: dict[str, Any]) -> bool | None:
+    async def _ask(self, tool: ToolSecurity, arguments: dict[str, Any]) -> bool | None:
         if self._confirm is not None:
             return await settled(self._confirm(tool.name, arguments, deepcopy(tool.security))) is True
         return await agrees(self._answers, _question(tool, arguments), "confirmed")
 
 
-def _question(tool: Declared, arguments: dict[str, Any]) -> str:
+def _question(tool: ToolSecurity, arguments: dict[str, Any]) -> str:
     shown = [f"  {name}: {value}" for name, value in redact(arguments).items()]
     return "\n".join([f"Run {printable(tool.name)} ({tool.risk})?", *shown])

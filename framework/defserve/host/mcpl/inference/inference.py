@@ -8,9 +8,9 @@ from uuid import uuid4
 
 from defserve.errors import InvalidParams, MethodNotFound, UsageError
 from defserve.host.answers import settled
-from defserve.host.mcpl.audit import LiveAudit
+from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
-from defserve.host.mcpl.routing import InferenceRequest, Model, Router, info_of
+from defserve.host.mcpl.inference.routing import InferenceRequest, Model, Router, info_of
 from defserve.host.mcpl.wire import model_wire, usage_wire
 from defserve.protocols.mcp.params import optional_fields, text
 from defserve.protocols.mcpl import content
@@ -29,11 +29,11 @@ MODEL_INFO: Final = "model/info"
 ROLES: Final = ("user", "assistant", "system")
 
 
-class LiveInference:
+class InferenceService:
     """Answers `inference/request` and `model/info`."""
 
     def __init__(
-        self, router: Router, info: ModelInfo | None, sets: FeatureSets, audit: LiveAudit, notify: Notify
+        self, router: Router, info: ModelInfo | None, sets: FeatureSets, audit: McplAuditTrail, notify: Notify
     ) -> None:
         self._router, self._info, self._sets, self._audit, self._notify = router, info, sets, audit, notify
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from defserve.errors import PeerError
-from defserve.host.mgp.auditing import AUDIT
+from defserve.host.mgp.audit.trail import AUDIT
 from defserve.protocols.mgp.audit import AuditLogger
 
 if TYPE_CHECKING:

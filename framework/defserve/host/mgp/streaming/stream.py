@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from defserve.errors import PeerError
 from defserve.host.conversation import Progress, object_of
-from defserve.host.mgp.streaming.in_order import InOrder
+from defserve.host.mgp.streaming.ordering import ChunkOrder
 from defserve.host.values import value_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Stream:
         self._client, self._arguments, self._on_progress = client, dict(arguments), on_progress
         self._mgp = client.mgp if client.mgp is not None and "streaming" in client.mgp.sections else None
         self._id: str | None = None
-        self._order, self._dropped = InOrder(), 0
+        self._order, self._dropped = ChunkOrder(), 0
         self._ready: deque[Any] = deque()
         self._unread = 0
         self._news = asyncio.Event()
@@ -126,7 +126,7 @@ class Stream:
         if self._mgp is not None:
             params["_mgp"] = {"stream": True}
         try:
-            attended = await self._client.request("tools/call", params, on_progress=self._on_progress, attendant=self)
+            attended = await self._client.request("tools/call", params, on_progress=self._on_progress, observer=self)
             value = await self._value(attended)
         except Exception as error:
             if self._cancelling is None or not await self._cancelling:
@@ -167,7 +167,7 @@ class Stream:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
-    # -- an attendant of the request (see `conversation`) ------------------------------------------------
+    # -- an observer of the request (see `conversation`) ------------------------------------------------
 
     def begins(self) -> str:
         """Each time it is sent. Without a session, whoever knows the id can cancel: it is not to be guessed."""

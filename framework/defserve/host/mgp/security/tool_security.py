@@ -13,7 +13,7 @@ Json: TypeAlias = dict[str, Any]
 RISKS: Final = ("safe", "moderate", "dangerous")
 
 
-class Declared(NamedTuple):
+class ToolSecurity(NamedTuple):
     """One tool: `security` is its block as it came (empty where there is none), `risk` what follows from it."""
 
     name: str
@@ -38,11 +38,11 @@ class Declared(NamedTuple):
         return found if isinstance(found, bool) else None
 
 
-def declared(name: str, tool: Json) -> Declared:
+def tool_security(name: str, tool: Json) -> ToolSecurity:
     """Read the listed `tool`; an empty one is a tool nobody has listed."""
     security = object_of(tool.get("security")) or object_of(object_of(tool.get("_meta")).get(SECURITY_KEY))
     properties = object_of(object_of(tool.get("inputSchema")).get("properties"))
-    return Declared(name, _risk(security, object_of(tool.get("annotations"))), security, properties)
+    return ToolSecurity(name, _risk(security, object_of(tool.get("annotations"))), security, properties)
 
 
 def _risk(security: Json, hints: Json) -> str:

@@ -19,7 +19,7 @@ FELL_BACK: Final = "dev.defserve.tool_fell_back"
 log = logging.getLogger("defserve.host")
 
 
-class Auditing:
+class MgpAuditTrail:
     """The trail of one connection. An event that a sink does not take is logged as lost."""
 
     def __init__(self, sinks: Sequence[Sink], actor: str) -> None:

@@ -13,8 +13,8 @@ from uuid import uuid4
 
 from defserve.errors import MethodNotFound, PeerError
 from defserve.host.answers import Answers
-from defserve.host.mgp.approval import Approval, Grant
-from defserve.host.mgp.auditing import Auditing
+from defserve.host.mgp.audit.trail import MgpAuditTrail
+from defserve.host.mgp.permissions.approval import Approval, Grant
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.permissions import FAMILIES, GRANT_KEYS, Decision
@@ -30,10 +30,10 @@ DEFERRED: Final = Grant("deferred")
 log = logging.getLogger("defserve.host")
 
 
-class Granting:
+class ServerGrants:
     """What one server may use. `send` is how it is told; None where it has no ear for it."""
 
-    def __init__(self, approval: Approval, answers: Answers, audit: Auditing) -> None:
+    def __init__(self, approval: Approval, answers: Answers, audit: MgpAuditTrail) -> None:
         self._approval, self._answers, self._audit = approval, answers, audit
         self._grants: dict[str, Grant] = {}
         self._deciding = asyncio.Lock()
