@@ -86,7 +86,7 @@ async def test_a_stranger_may_not_end_it(road: str, version: str):
 async def test_a_client_without_mgp_is_told_nothing(version: str):
     async with Server("s", "1").connect(version) as client:
         for question in (client.health(), client.health_ping(), client.shutdown()):
-            with pytest.raises(PeerError, match="no lifecycle"):
+            with pytest.raises(PeerError, match="does not speak MGP"):
                 await question
 
 

@@ -11,7 +11,7 @@ import pytest
 from defserve import AuditLog, Rejected
 from defserve.errors import BadArguments, Draining, PeerError, TimedOut, ToolError
 from defserve.host import AuditServer, Client, Mgp
-from defserve.host.mgp.retrying import delay, fallback
+from defserve.host.mgp.failures import Failure
 from defserve.protocols.mgp import errors
 from defserve.protocols.mgp.audit import EVENT_TYPES
 from defserve.protocols.mgp.confirmation import NotConfirmed
@@ -243,12 +243,13 @@ async def test_a_plain_servers_words_are_not_taken_for_mgp():
     ],
 )
 def test_the_wait_before_each_retry(block: dict[str, Any], delays: list[float | None]):
-    assert [delay(block, retried) for retried in range(len(delays))] == delays
+    assert [Failure(0, "", block, {}).delay(retried) for retried in range(len(delays))] == delays
 
 
 def test_no_server_can_have_a_call_repeated_for_ever():
     greedy = {"retryable": True, "retry_strategy": "immediate", "max_retries": 10**9}
-    assert delay(greedy, 9) == 0 and delay(greedy, 10) is None
+    failure = Failure(0, "", greedy, {})
+    assert failure.delay(9) == 0 and failure.delay(10) is None
 
 
 @pytest.mark.parametrize(
@@ -260,7 +261,7 @@ def test_no_server_can_have_a_call_repeated_for_ever():
     ],
 )
 def test_a_fallback_is_only_for_what_may_be_retried(block: dict[str, Any], tool_name: str | None):
-    assert fallback(block) == tool_name
+    assert Failure(0, "", block, {}).fallback == tool_name
 
 
 # -- typed errors (§14.3) --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, Final
 from defserve.cli.questions import is_yes_or_no, terminal_answers
 from defserve.errors import ToolError, UsageError
 from defserve.host.answers import Answers, settled
-from defserve.host.conversation import object_of
+from defserve.host.fields import object_of
 from defserve.host.mgp.security.tool_security import ToolSecurity
 from defserve.host.person import agrees
 from defserve.redaction import redact

@@ -9,7 +9,7 @@ from defserve.wire.messages import Id
 
 
 class Lost:
-    """The request `id` will not be answered any more, though the link lives on: `error` says why."""
+    """The request `id` will not be answered any more, but the link is still open. `error` says why."""
 
     __slots__ = ("id", "error")
 
@@ -18,26 +18,26 @@ class Lost:
 
 
 class Link(Protocol):
-    """One road to one server. Memory, stdio, HTTP and WebSocket each have one.
+    """A connection to one server. Memory, stdio, HTTP and WebSocket each have one.
 
-    A link that needs to know what a message is about (its headers, its stream) reads the JSON it is handed.
+    A link that needs to know what a message is about (its headers, its stream) reads the JSON it is given.
     """
 
     async def send(self, message: bytes) -> None:
         """Send one JSON message, without a line feed.
 
-        Raises PeerGone when nobody is there to take it, PeerError when it is refused. A request may also be taken
-        and turn out `Lost` later.
+        Raises PeerGone if the server is gone, PeerError if it refuses the message. A request that was sent may still
+        be reported as `Lost` later.
         """
         ...
 
     async def receive(self) -> bytes | Lost | None:
-        """The next message, or news of a request that is lost, or None once the peer is gone.
+        """The next message, or a lost request, or None once the server is gone.
 
-        A link that knows why the peer left raises PeerGone with the reason instead.
+        A link that knows why the server left raises PeerGone with the reason instead.
         """
         ...
 
     async def aclose(self) -> None:
-        """Let go of the peer. Safe to call twice."""
+        """Disconnect. Safe to call twice."""
         ...

@@ -17,7 +17,7 @@ from defserve.cli.targets import TARGET_HELP, Target, quiet, resolve, split_comm
 from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import DefserveError, PeerError, ToolError, UsageError
 from defserve.host.client import Client
-from defserve.host.conversation import object_of
+from defserve.host.fields import object_of
 from defserve.host.mgp.security.tool_security import tool_security
 
 EXAMPLES: Final = """  defserve call server.py add a=1 b=2

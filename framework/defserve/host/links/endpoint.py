@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import from_json
 
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.host.conversation import object_of, peer_error
+from defserve.host.conversation import peer_error
+from defserve.host.fields import object_of
 from defserve.transports.refusals import Challenged, HttpRefusal, Unreachable
 from defserve.version import VERSION
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import from_json
 
 from defserve.errors import PeerError, PeerGone
-from defserve.host.conversation import object_of, peer_error
+from defserve.host.conversation import peer_error
+from defserve.host.fields import object_of
 from defserve.host.link import Lost
 from defserve.host.links.endpoint import EVENTS, JSON, LONGEST_MESSAGE, Endpoint, body_of, media_type
 from defserve.host.links.request_headers import request_headers, version_of

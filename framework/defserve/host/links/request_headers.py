@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from defserve.host.conversation import object_of
 from defserve.host.eras import PREFIX
+from defserve.host.fields import object_of
 from defserve.transports.http.headers import METHOD, NAME, NAMED_BY, SENTINEL, SENTINEL_END, VERSION
 from defserve.wire.messages import Request
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from defserve.host.conversation import object_of
+from defserve.host.fields import object_of
 from defserve.host.links.request_headers import Mirrors, version_of
 from defserve.protocols.mcp.tools.param_headers import param_headers
 from defserve.wire.codec import encode

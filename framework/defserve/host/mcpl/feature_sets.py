@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from defserve.errors import InvalidParams, UsageError
 from defserve.host.answers import settled
-from defserve.host.conversation import object_of
+from defserve.host.fields import object_of
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY, Policy, Scoping, covering
 from defserve.wire.jsonvalue import is_array, is_object

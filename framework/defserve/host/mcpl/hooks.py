@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from defserve.errors import DefserveError, InvalidParams, PeerError, PeerTimeout, UsageError
-from defserve.host.conversation import object_of
+from defserve.host.fields import object_of
 from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.host.mcpl.wire import turn_wire

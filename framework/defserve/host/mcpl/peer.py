@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from defserve.errors import InvalidParams, MethodNotFound, PeerError, PeerGone, ProtocolError
-from defserve.host.conversation import ClientConversation, object_of
+from defserve.host.conversation import ClientConversation
+from defserve.host.fields import object_of
 from defserve.host.mcpl import scopes as live_scopes
 from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.channels import channels as live_channels
@@ -242,7 +243,7 @@ class McplPeer:
         return await self._client.request(method, params)
 
     async def _notify(self, method: str, params: Mapping[str, Any]) -> None:
-        await self._conversation.notify(method, self._opened.dress(params, None))
+        await self._conversation.notify(method, self._opened.with_envelope(params, None))
 
     @property
     def _opened(self) -> Agreement:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 from pydantic_core import from_json, to_json
 
 from defserve.errors import PeerError, PeerTimeout, Refused
-from defserve.host.conversation import object_of
+from defserve.host.fields import object_of
 from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.protocols.mcp.failures import ERROR_KEY

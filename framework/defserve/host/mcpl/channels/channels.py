@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from defserve.errors import InvalidParams, PeerError
 from defserve.host.answers import settled
-from defserve.host.conversation import object_of
+from defserve.host.fields import object_of
 from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.channels.messages import (
     ChannelMessage,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from pydantic_core import from_json
 
 from defserve.errors import InvalidParams, PeerError
-from defserve.host.conversation import object_of
+from defserve.host.fields import object_of
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.protocols.mcpl.errors import LiveRefusal
 from defserve.wire.jsonvalue import is_array, is_object

@@ -1,13 +1,13 @@
-"""MGP §6 from the client's side: what servers report and what the host itself did, into the host's own sinks."""
+"""MGP §6: the audit events of one connection: what the server reports, and what this host did or refused."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
 from defserve.errors import Refused, Rejected
+from defserve.host.audit import AuditTrail
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.audit import Sink
 from defserve.redaction import redact
@@ -16,15 +16,13 @@ AUDIT: Final = "notifications/mgp.audit"
 RETRIED: Final = "dev.defserve.tool_retried"
 FELL_BACK: Final = "dev.defserve.tool_fell_back"
 
-log = logging.getLogger("defserve.host")
 
-
-class MgpAuditTrail:
-    """The trail of one connection. An event that a sink does not take is logged as lost."""
+class MgpAuditTrail(AuditTrail):
+    """`actor` is the name this host goes by in its own events."""
 
     def __init__(self, sinks: Sequence[Sink], actor: str) -> None:
-        self._sinks, self._actor = sinks, actor
-        self.server_id = ""
+        super().__init__(sinks)
+        self._actor = actor
 
     def report(
         self,
@@ -35,9 +33,10 @@ class MgpAuditTrail:
         result: str = "SUCCESS",
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        """Tell of something this host did or refused."""
+        """Record something that this host did or refused."""
         target = {"server_id": self.server_id} | ({"tool_name": tool} if tool is not None else {})
-        self._keep(
+        self.keep(
+            event_type,
             {
                 "timestamp": instants.wire(instants.now()),
                 "trace_id": trace_id or str(uuid4()),
@@ -46,11 +45,11 @@ class MgpAuditTrail:
                 "target": target,
                 "result": result,
                 "details": redact(dict(details or {})),
-            }
+            },
         )
 
     def blocked(self, tool: str, refusal: Refused, trace_id: str) -> None:
-        """Tell of a call that never left."""
+        """Record a call that was refused before it was sent."""
         if isinstance(refusal, Rejected):
             details = {
                 "reason": refusal.reason,
@@ -63,12 +62,5 @@ class MgpAuditTrail:
         self.report("TOOL_BLOCKED", trace_id=trace_id, tool=tool, result="BLOCKED", details=reason)
 
     def received(self, event: Mapping[str, Any]) -> None:
-        """Keep a server's event. It is that server's word, and says so."""
-        self._keep({**redact(dict(event)), "reported_by": self.server_id})
-
-    def _keep(self, event: Mapping[str, Any]) -> None:
-        for sink in self._sinks:
-            try:
-                sink.append(event)
-            except Exception as error:
-                log.error("audit event %s is lost: %s", event.get("event_type"), error)
+        """Keep an event that the server sent. `reported_by` says that it is only that server's word."""
+        self.keep(event.get("event_type"), {**redact(dict(event)), "reported_by": self.server_id})

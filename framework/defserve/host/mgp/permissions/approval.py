@@ -1,4 +1,4 @@
-"""MGP §3.3: who approves the permissions a server asks for. The server is only ever told; its word grants nothing."""
+"""MGP §3.3: who approves the permissions that a server asks for. The server is told the decision; it cannot decide."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Policy = Literal["interactive", "auto_approve", "deny_all", "config_only"]
 
 
 class Grant(NamedTuple):
-    """A decision, and until when it holds."""
+    """A decision, and when it expires."""
 
     decision: Decision
     expires_at: datetime | None = None
@@ -28,32 +28,32 @@ class Grant(NamedTuple):
         return self.expires_at is None or now < self.expires_at
 
     def wire(self) -> Any:
-        """The decision, with its end if it has one, as JSON."""
+        """The decision as JSON, with its expiry if it has one."""
         until = instants.wire(self.expires_at)
         return self.decision if until is None else {"decision": self.decision, "expires_at": until}
 
 
 Approved: TypeAlias = bool | Decision | Grant | None
-"""True approves, False denies, None puts the decision off."""
+"""True approves, False denies, None defers the decision."""
 Approve: TypeAlias = Callable[[str, str, str], Approved | Awaitable[Approved]]
 
-# What becomes of a permission that is not in the configuration, where nobody is asked.
+# The decision about a permission that is not in `granted`, by the policies that ask nobody.
 _OTHERS: dict[str, Decision] = {"auto_approve": "approved", "deny_all": "denied", "config_only": "deferred"}
 
 
 class Approval:
-    """One policy. `granted` is approved under each of them; `interactive` asks `approve`, else the person behind."""
+    """One policy. `granted` is approved under every policy. `interactive` asks `approve`, or else the person."""
 
     def __init__(self, policy: Policy, granted: Sequence[str], approve: Approve | None) -> None:
         if policy not in get_args(Policy):
-            raise UsageError(f"approval={policy!r} is no policy", fix=f"use one of {', '.join(get_args(Policy))}")
+            raise UsageError(f"approval={policy!r} is not a policy", fix=f"use one of {', '.join(get_args(Policy))}")
         if isinstance(granted, str):
             raise UsageError(f"granted={granted!r} is not a list", fix=f"write granted=[{granted!r}]")
         self.policy, self._approve = policy, approve
         self._granted = frozenset(checked_permission(name, "Mgp(granted=…)") for name in granted)
 
     def can_ask(self, answers: Answers) -> bool:
-        """Whether somebody decides, so that what was put off is worth asking again."""
+        """Whether somebody can decide, so that it is worth asking again about a deferred permission."""
         return self.policy == "interactive" and (self._approve is not None or answers.ask is not None)
 
     async def decide(self, permission: str, server: str, answers: Answers) -> Grant:
@@ -69,7 +69,7 @@ class Approval:
 
 
 def risk_of(permission: str) -> str:
-    """The risk of a permission (§3.2), of a family its worst; one that nobody knows could be anything."""
+    """The risk of a permission (§3.2); of a family, the highest one. An unknown permission counts as dangerous."""
     members = FAMILIES.get(permission, (permission,))
     risks = {PERMISSIONS.get(member, "dangerous") for member in members}
     return next(risk for risk in ("dangerous", "moderate", "safe") if risk in risks)
@@ -78,12 +78,12 @@ def risk_of(permission: str) -> str:
 def _grant(said: Any) -> Grant:
     if isinstance(said, Grant):
         if said.expires_at is not None and said.expires_at.tzinfo is None:
-            raise UsageError(f"{said!r} ends at nobody's time", fix="use datetime(…, tzinfo=UTC)")
+            raise UsageError(f"the expiry of {said!r} has no time zone", fix="use datetime(…, tzinfo=UTC)")
         return said
     if said is None or isinstance(said, bool):
         return Grant("deferred" if said is None else "approved" if said else "denied")
     if said not in get_args(Decision):
         raise UsageError(
-            f"approve gave back {said!r}", fix=f"return True, False, None, a Grant, or one of {get_args(Decision)}"
+            f"approve returned {said!r}", fix=f"return True, False, None, a Grant, or one of {get_args(Decision)}"
         )
     return Grant(said)

@@ -1,6 +1,6 @@
-"""MGP §3.4–3.6 from the client's side: the gate between the server's answer and the first call, and what was granted.
+"""MGP §3.4–3.6: decides about the permissions of a server before its first call, and keeps what was granted.
 
-With a handshake the server is asked, then told, before `initialized`. Without sessions grants travel with each call.
+In a session the server is told before `initialized`. Without a session each call carries the grants.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("defserve.host")
 
 
 class ServerGrants:
-    """What one server may use. `send` is how it is told; None where it has no ear for it."""
+    """What one server may use. `send` tells the server; it is None if the server is not told."""
 
     def __init__(self, approval: Approval, answers: Answers, audit: MgpAuditTrail) -> None:
         self._approval, self._answers, self._audit = approval, answers, audit
@@ -41,12 +41,12 @@ class ServerGrants:
 
     @property
     def grants(self) -> dict[str, Decision]:
-        """How it stands now with each permission that was decided; one whose time is over is `deferred`."""
+        """The current decision about each permission. An expired one is `deferred`."""
         return {name: self._held(name).decision for name in self._grants}
 
     async def settle(self, names: Iterable[str], server: str) -> None:
-        """Decide what is not decided, or no longer, and tell the server."""
-        async with self._deciding:  # two calls at once must not ask a person twice
+        """Decide about permissions that are open or expired, and tell the server."""
+        async with self._deciding:  # two calls at once must not ask the person twice
             wanting = [name for name in dict.fromkeys(names) if not self._is_settled(name)]
             if not wanting:
                 return
@@ -59,7 +59,7 @@ class ServerGrants:
             await self._wire(TELL, {"request_id": asked["request_id"], "grants": told})
 
     def require(self, tool: str, names: Sequence[str]) -> None:
-        """Raises PermissionDenied unless each of these is approved."""
+        """Raises PermissionDenied unless all of these are approved."""
         missing = {name: held.decision for name in names if (held := self._held(name)).decision != "approved"}
         if missing:
             told = "; ".join(f"{name}: {decision}" for name, decision in missing.items())
@@ -69,12 +69,12 @@ class ServerGrants:
             )
 
     def meta(self) -> dict[str, Any]:
-        """What a call carries in `_meta` where nothing is remembered between requests."""
+        """What a call carries in `_meta` if there is no session."""
         told = {name: grant.wire() for name, grant in self._grants.items()}
         return {GRANT_KEYS[0]: told} if told else {}
 
     def _held(self, name: str) -> Grant:
-        """What holds of a permission: by itself, or as one of a family that was decided as a whole."""
+        """The decision about a permission: its own, or that about its whole family."""
         families = (family for family, members in FAMILIES.items() if name in members)
         found = next((self._grants[each] for each in (name, *families) if each in self._grants), DEFERRED)
         return found if found.holds(instants.now()) else DEFERRED
@@ -96,7 +96,7 @@ class ServerGrants:
                 self._audit.report(event, result=result, details=details)
 
     async def _wire(self, methods: Sequence[str], params: Mapping[str, Any]) -> None:
-        """Say it under the first of its names that the server knows. What we refuse ourselves holds either way."""
+        """Send it under the first name that the server knows. Our own refusals hold in any case."""
         if self.send is None:
             return
         for method in methods:
@@ -109,4 +109,4 @@ class ServerGrants:
                 if error.code != MethodNotFound.code:
                     log.warning("the server did not take %s: %s", method, error)
                     return
-        log.warning("the server knows neither %s", " nor ".join(methods))
+        log.warning("the server does not know %s", " or ".join(methods))

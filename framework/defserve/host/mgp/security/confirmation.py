@@ -1,9 +1,9 @@
-"""MGP §4.4: what a host asks before a call leaves, by the tool's risk.
+"""MGP §4.4: when a host asks before it calls a tool, by the tool's risk.
 
 | risk | asked |
 |---|---|
-| safe, moderate | where the tool says `confirmation_required`; moderate also with `confirm_moderate` |
-| dangerous | always, unless the tool wants no confirmation and permissions it needs were approved instead |
+| safe, moderate | if the tool says `confirmation_required`; moderate also with `confirm_moderate` |
+| dangerous | always, unless the tool wants no confirmation and the permissions it needs were approved |
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Confirm: TypeAlias = Callable[[str, dict[str, Any], dict[str, Any]], bool | Awai
 
 
 class CallConfirmation:
-    """Asks `confirm`, else the person behind `answers`; where there is neither, what has to be confirmed is refused."""
+    """Asks `confirm`, or else the person behind `answers`. If there is neither, a call that needs it is refused."""
 
     def __init__(self, confirm: Confirm | None, answers: Answers, *, moderate: bool) -> None:
         self._confirm, self._answers, self._moderate = confirm, answers, moderate
 
     async def check(self, tool: ToolSecurity, arguments: Mapping[str, Any]) -> None:
-        """Return when the call may go on; permissions have been checked. Raises NotConfirmed."""
+        """Return if the call may go on. Permissions were checked before. Raises NotConfirmed."""
         if not self._is_needed(tool):
             return
         agreed = await self._ask(tool, deepcopy(dict(arguments)))
         if agreed is None:
             raise NotConfirmed(
-                f"{tool.name} is {tool.risk} and has to be confirmed, and nobody can be asked",
+                f"{tool.name} is {tool.risk} and must be confirmed, but nobody can be asked",
                 data={"fix": "give Mgp(confirm=…), or answers that can be asked"},
             )
         if not agreed:

@@ -1,20 +1,17 @@
-"""MGP §4: what a listed tool says of itself, as a host reads it: what is missing or garbled makes it more careful."""
+"""MGP §4: what a listed tool declares about its security. A host is more careful where that is missing or garbled."""
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from defserve.host.conversation import object_of
+from defserve.host.fields import Json, object_of, text_of, texts_of
 from defserve.protocols.mgp.extension import SECURITY_KEY
-from defserve.wire.jsonvalue import is_array
-
-Json: TypeAlias = dict[str, Any]
 
 RISKS: Final = ("safe", "moderate", "dangerous")
 
 
 class ToolSecurity(NamedTuple):
-    """One tool: `security` is its block as it came (empty where there is none), `risk` what follows from it."""
+    """One tool. `security` is its block as the server sent it (empty if there is none); `risk` follows from it."""
 
     name: str
     risk: str
@@ -23,14 +20,12 @@ class ToolSecurity(NamedTuple):
 
     @property
     def permissions(self) -> list[str]:
-        listed = self.security.get("permissions_required")
-        return [name for name in listed if isinstance(name, str)] if is_array(listed) else []
+        return texts_of(self.security.get("permissions_required"))
 
     @property
     def validator(self) -> str | None:
-        """The validator it wants applied; None where it does not say."""
-        found = self.security.get("validator")
-        return found if isinstance(found, str) else None
+        """The validator that it declares, if any."""
+        return text_of(self.security.get("validator"))
 
     @property
     def confirmation_required(self) -> bool | None:
@@ -39,7 +34,7 @@ class ToolSecurity(NamedTuple):
 
 
 def tool_security(name: str, tool: Json) -> ToolSecurity:
-    """Read the listed `tool`; an empty one is a tool nobody has listed."""
+    """Read a listed tool; `tool` is empty if the server does not list it."""
     security = object_of(tool.get("security")) or object_of(object_of(tool.get("_meta")).get(SECURITY_KEY))
     properties = object_of(object_of(tool.get("inputSchema")).get("properties"))
     return ToolSecurity(name, _risk(security, object_of(tool.get("annotations"))), security, properties)

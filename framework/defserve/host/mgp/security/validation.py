@@ -1,7 +1,7 @@
-"""MGP §4.5, §8.2: validators applied before a call leaves, whether or not its server knows of them.
+"""MGP §4.5, §8.2: validators that the host applies before it sends a call, whether or not the server knows them.
 
-What the configuration says for a tool comes on top of what the tool declares, or, where it declares nothing, of what
-the names of the tool and its arguments say. "none" in the configuration switches the latter off.
+A tool gets the validator that it declares. A tool that declares none gets the ones that its name and the names of its
+arguments suggest. Validators in the configuration are added; "none" there turns the other ones off.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 from defserve.errors import UsageError
-from defserve.host.conversation import object_of
+from defserve.host.fields import object_of
 from defserve.host.mgp.security.tool_security import ToolSecurity
 from defserve.protocols.mgp.security.forwarding import judge
 from defserve.protocols.mgp.security.validators import STANDARD, Validator, validator
-from defserve.wire.jsonvalue import is_array
+from defserve.wire.jsonvalue import as_list
 
 Check: TypeAlias = str | Validator | Callable[..., Any]
-"""A standard validator by its name, one made with `@validator`, or a function as `@validator` takes it."""
+"""The name of a standard validator, one made with `@validator`, or a function that `@validator` takes."""
 Checks: TypeAlias = Check | Sequence[Check]
 
 EVERY_TOOL: Final = "*"
 
-# Validator → words and pairs of words in a tool's name that call for it, and names of arguments that do by themselves.
-TELLING: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
+# Validator → words (and pairs of words) in a tool's name that suggest it, and argument names that do.
+SUGGESTED_BY: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     "sandbox": (
         frozenset({"shell", "bash", "sh", "zsh", "terminal", "powershell", "cmd"}),
         frozenset({"command", "cmd", "commandline", "command_line", "shell_command"}),
@@ -42,13 +42,15 @@ TELLING: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
 
 
 class CallValidation:
-    """The validators of one host. Raises UsageError for one that does not exist."""
+    """The validators of one host. Raises UsageError for a validator that does not exist."""
 
     def __init__(self, configured: Mapping[str, Checks]) -> None:
-        self._configured = {tool: _checks(tool, checks) for tool, checks in configured.items()}
+        self._configured = {
+            tool: [_check(tool, check) for check in as_list(checks)] for tool, checks in configured.items()
+        }
 
     async def check(self, tool: ToolSecurity, arguments: Mapping[str, Any], *, enforced: bool) -> None:
-        """Raises Rejected. `enforced`: the server applies what it declares as well."""
+        """Raises Rejected. `enforced` says that the server applies the declared validator as well."""
         configured = [*self._configured.get(EVERY_TOOL, ()), *self._configured.get(tool.name, ())]
         if "none" not in configured:
             self._check_standard(tool, arguments, enforced)
@@ -68,16 +70,20 @@ class CallValidation:
 
 
 def guesses(tool: ToolSecurity, arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What names say about a tool that declares nothing: validator → the arguments it has to look at.
+    """What the names suggest for a tool that declares nothing: validator → the arguments to check.
 
-    A tool's name speaks for the arguments a validator is meant for, or else for its only text. An argument that can
-    only be one of several values is no free text.
+    A word in the tool's name selects the arguments that the validator is meant for, or else the only text. An argument
+    that can only be one of several values is not checked.
     """
     words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", tool.name).lower())
     said = {*words, *(" ".join(pair) for pair in pairwise(words))}
-    free = {name: value for name, value in arguments.items() if _is_free(tool.properties.get(name))}
+    free = {
+        name: value
+        for name, value in arguments.items()
+        if not object_of(tool.properties.get(name)).keys() & {"enum", "const"}
+    }
     found: dict[str, dict[str, Any]] = {}
-    for name, (tool_words, argument_names) in TELLING.items():
+    for name, (tool_words, argument_names) in SUGGESTED_BY.items():
         meant = {argument: value for argument, value in free.items() if argument.lower() in argument_names}
         if said & tool_words:
             meant = {argument: value for argument, value in free.items() if argument in STANDARD[name][1]} or meant
@@ -91,18 +97,10 @@ def guesses(tool: ToolSecurity, arguments: Mapping[str, Any]) -> dict[str, dict[
 _NO_SERVER: Final[Any] = None
 
 
-def _is_free(schema: Any) -> bool:
-    return not object_of(schema).keys() & {"enum", "const"}
-
-
-def _checks(tool: str, given: Any) -> list[str | Validator]:
-    return [_check(tool, check) for check in (given if is_array(given) else [given])]
-
-
 def _check(tool: str, given: Any) -> str | Validator:
     if isinstance(given, Validator) or (isinstance(given, str) and (given in STANDARD or given == "none")):
         return given
     if not callable(given):
         known = ", ".join([*STANDARD, "none"])
-        raise UsageError(f"validators: {given!r} for {tool!r} is none", fix=f"use one of {known}, or a function")
+        raise UsageError(f"there is no validator {given!r} (for {tool!r})", fix=f"use one of {known}, or a function")
     return validator(given)

@@ -1,4 +1,4 @@
-"""Chunks as they come, given out by their index. What is missing is known by its index, too (MGP §12.9)."""
+"""MGP §12.9: puts the chunks of a stream in order by their index, and knows which ones are missing."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any, Final
 
 MOST_EARLY: Final = 1_000
 MOST_WANTED: Final = 256
-"""How many chunks are asked for at a time: how far apart two indices are is for the server to say."""
+"""How many missing chunks are asked for at a time. The server chooses the indices, so a gap may be huge."""
 
 _LOST: Final = object()
 
 
 class ChunkOrder:
-    """`next` is the index that everything waits for; `missed` counts chunks that will never come."""
+    """`next` is the index of the next chunk to give out. `missed` counts chunks that will never come."""
 
     __slots__ = ("next", "missed", "_early", "_asked")
 
@@ -22,7 +22,7 @@ class ChunkOrder:
         self._asked: set[int] = set()
 
     def take(self, index: int, content: Any) -> list[Any]:
-        """One more chunk: those whose turn it is now. One that came before is nobody's turn."""
+        """Take one more chunk; returns those that are due now. A chunk that came before is ignored."""
         if index < self.next or index in self._early:
             return []
         self._early[index] = content
@@ -31,24 +31,24 @@ class ChunkOrder:
         return self._due()
 
     def lose(self, index: int) -> list[Any]:
-        """A chunk that cannot be had any more. Others that are missing may be asked for again."""
+        """Give up a chunk that cannot be sent again. Other missing chunks may be asked for once more."""
         self._asked.clear()
         return self.take(index, _LOST)
 
     def wanted(self) -> list[int]:
-        """What is missing, and was not asked for yet."""
+        """The missing chunks that were not asked for yet."""
         until = min(max(self._early, default=0), self.next + MOST_WANTED)
         found = [index for index in range(self.next, until) if index not in self._early and index not in self._asked]
         self._asked = {index for index in self._asked if index >= self.next}.union(found)
         return found
 
     def repeat(self) -> None:
-        """The chunks begin again with the first; what has been given out is not given out twice."""
+        """The chunks start again from the first. Those that were given out are not given out twice."""
         self._early.clear()
         self._asked.clear()
 
     def rest(self) -> list[Any]:
-        """All there is, when no more can come."""
+        """All that is left, when no more can come."""
         found: list[Any] = []
         while self._early:
             self._skip_to(min(self._early))

@@ -1,4 +1,4 @@
-"""A tool call as an async iterator of what it gives on the way (MGP §12), whole where the server does not stream."""
+"""MGP §12: a tool call as an async iterator of its parts. If the server does not stream, the value is the only part."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from defserve.errors import PeerError
-from defserve.host.conversation import Progress, object_of
+from defserve.host.caller import Caller
+from defserve.host.conversation import Progress
+from defserve.host.fields import object_of
 from defserve.host.mgp.streaming.ordering import ChunkOrder
 from defserve.host.values import value_of
 
 if TYPE_CHECKING:
-    from defserve.host.client import Client
+    from defserve.host.mgp.peer import MgpPeer
 
 FASTEST: Final = 1_000_000
-"""Chunks a second that are as good as no bound."""
+"""Chunks per second; as good as no limit."""
 PAUSE_AT: Final = 256 * 1024
 RESUME_AT: Final = 64 * 1024
 MOST_UNREAD: Final = 16 * 1024 * 1024
@@ -28,21 +30,26 @@ LATE_SECONDS: Final = 1.0
 class Stream:
     """`async with client.stream("think", about="…") as stream: async for part in stream: …`.
 
-    A part is a text, or a content block of another kind. A call that gave nothing on the way has one part, its value.
-    Iterating raises what `client.call` would. Leaving early calls the call off.
+    A part is a text, or a content block of another kind. A call that sent no parts has one part, its value.
+    Iterating raises what `client.call` would raise. Leaving the block early cancels the call.
 
-    A reader who is slow slows the server down, where there is a session to tell it in. Parts that nobody reads are
-    kept up to a bound: `missed` counts those that were lost there or on the way. The result has them all.
+    In a session a slow reader slows the server down. Unread parts are kept up to a bound. `missed` counts the parts
+    that were dropped or lost; the result has them all.
     """
 
     def __init__(
-        self, client: Client, tool: str, arguments: Mapping[str, Any], on_progress: Progress | None = None
+        self,
+        client: Caller,
+        mgp: MgpPeer | None,
+        tool: str,
+        arguments: Mapping[str, Any],
+        on_progress: Progress | None = None,
     ) -> None:
         self.tool, self.cancelled = tool, False
         self.figures: dict[str, Any] = {}
-        """What the server counted, once there is a result: `chunks_sent`, `duration_ms`."""
+        """The server's figures, once there is a result: `chunks_sent`, `duration_ms`."""
         self._client, self._arguments, self._on_progress = client, dict(arguments), on_progress
-        self._mgp = client.mgp if client.mgp is not None and "streaming" in client.mgp.sections else None
+        self._mgp = mgp if mgp is not None and "streaming" in mgp.sections else None
         self._id: str | None = None
         self._order, self._dropped = ChunkOrder(), 0
         self._ready: deque[Any] = deque()
@@ -57,7 +64,7 @@ class Stream:
 
     @property
     def missed(self) -> int:
-        """How many parts were lost, on the way or because nobody read them."""
+        """How many parts were lost on the way, or dropped because nobody read them."""
         return self._order.missed + self._dropped
 
     # -- for the reader ----------------------------------------------------------------------------------
@@ -87,19 +94,19 @@ class Stream:
         return part
 
     async def result(self) -> Any:
-        """The whole value, as `client.call` gives it; of a cancelled call what it had given."""
-        # Whoever waits for the end does not want it to wait for a reader.
+        """The whole value, as `client.call` returns it. Of a cancelled call, the parts so far."""
+        # The result must not wait for a reader of the parts.
         self._is_awaited = True
         await self._resume()
         return await asyncio.shield(self._outcome)
 
     async def pace(self, chunks_per_second: float | None) -> None:
-        """Ask for no more than so many chunks a second from now on; 0 pauses, None lifts the bound. A hint."""
+        """Ask for at most so many chunks per second from now on; 0 pauses, None lifts the limit. It is a hint."""
         self._rate = FASTEST if chunks_per_second is None else chunks_per_second
         await self._tell("pace", max_chunks_per_second=self._rate)
 
     async def cancel(self, reason: str = "user_cancelled") -> Any:
-        """End the call. Gives back what it has given so far; its result, if it was over before."""
+        """Cancel the call. Returns its parts so far, or its result if the call was over before."""
         if self._cancelling is not None:
             await asyncio.shield(self._cancelling)
         elif self._mgp is not None and self._id is not None and not self._outcome.done():
@@ -112,7 +119,7 @@ class Stream:
             finally:
                 self._cancelling.set_result(self._outcome.done())
             if not self._outcome.done() and self._running is not None:
-                # It is not known there: its answer is on the way, or will never come.
+                # The server does not know the call: its answer is on the way, or will never come.
                 await asyncio.wait((self._running,), timeout=LATE_SECONDS)
         if not self._outcome.done():
             self._cut({})
@@ -159,7 +166,7 @@ class Stream:
             self._outcome.set_exception(error)
 
     def _settled(self, outcome: asyncio.Future[Any]) -> None:
-        outcome.exception()  # which nobody may ever ask for
+        outcome.exception()  # maybe nobody ever asks for it
         self._news.set()
 
     async def _call_off(self) -> None:
@@ -167,10 +174,10 @@ class Stream:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
-    # -- an observer of the request (see `conversation`) ------------------------------------------------
+    # -- the observer of the request (see `conversation`) ------------------------------------------------
 
     def begins(self) -> str:
-        """Each time it is sent. Without a session, whoever knows the id can cancel: it is not to be guessed."""
+        """A new id. Without a session whoever knows the id can cancel the call, so it must be hard to guess."""
         self._forget()
         self._order.repeat()
         self._id = uuid4().hex
@@ -180,11 +187,11 @@ class Stream:
 
     @property
     def repeatable(self) -> bool:
-        """Whether a failure can still be made good: parts cannot be taken back."""
+        """Whether the call may be sent again: parts that were read cannot be taken back."""
         return self._order.next == 0
 
     def waits(self) -> bool:
-        """Whether the server has said something since we last asked, or is silent because we want it to be."""
+        """Whether the server has sent something since the last time, or is silent because we paused it."""
         spoke, self._spoke = self._spoke, False
         return spoke or self._paused or not self._rate
 
@@ -195,7 +202,7 @@ class Stream:
     # -- chunks ------------------------------------------------------------------------------------------
 
     def heard(self, params: Mapping[str, Any]) -> None:
-        """Take a chunk of ours, in whatever order they come."""
+        """Take a chunk. Chunks may come in any order."""
         index = params.get("index")
         if type(index) is not int or index < 0 or self._outcome.done():
             return
@@ -239,7 +246,7 @@ def _part(content: Any) -> Any:
 
 
 def _size(part: Any) -> int:
-    """About the bytes of a part: what is large in a block is one of its texts."""
+    """The approximate bytes of a part. If a block is large, one of its texts is."""
     if isinstance(part, str):
         return AROUND_BYTES + len(part)
     return AROUND_BYTES + sum(len(value) for value in object_of(part).values() if isinstance(value, str))
