@@ -254,5 +254,5 @@ async def test_a_host_that_fails_closed_shows_nothing_when_a_review_fails(failur
 
 async def test_a_runner_wants_clients_that_speak_mcpl():
     async with Client(live_server(), version="2025-11-25") as client:
-        with pytest.raises(UsageError, match="no MCPL"):
+        with pytest.raises(UsageError, match="does not speak MCPL"):
             HookRunner([client])

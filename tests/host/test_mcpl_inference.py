@@ -191,5 +191,5 @@ async def test_a_scripted_model_says_its_lines_in_order():
     assert [await said(model) for _ in range(4)] == ["one", "s", "last", "last"]
     once = ScriptedModel("one", loop=False)
     await said(once)
-    with pytest.raises(UsageError, match="nothing left to say"):
+    with pytest.raises(UsageError, match="no lines left"):
         await said(once)

@@ -1,4 +1,4 @@
-"""MCPL §14.3 from the host's side: one message, as it comes in, is published, or is seen by observers going out."""
+"""MCPL §14.3: the messages of channels: incoming ones, published ones, and outgoing ones that observers see."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from defserve.host.caller import SendNotification
+from defserve.host.fields import Json
+from defserve.host.mcpl.inbox import answer_wire
 from defserve.protocols.mcpl.channels.values import Author
 from defserve.protocols.mcpl.content import Content, Sendable, blocks
-
-Json: TypeAlias = dict[str, Any]
-Notify: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 
 CHUNK: Final = "channels/outgoing/chunk"
 COMPLETE: Final = "channels/outgoing/complete"
@@ -33,46 +33,36 @@ class ChannelMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessageAnswer:
-    """What a host does with a message: takes it, into a conversation, or does not."""
+    """What a host does with a message: accepts it, perhaps into a conversation, or declines it."""
 
     accepted: bool = True
     conversation_id: str | None = None
     reason: str | None = None
 
     def wire(self) -> Json:
-        """As the server is told (§14)."""
-        more = {"conversationId": self.conversation_id} if self.accepted else {"reason": self.reason or "declined"}
-        return {"accepted": self.accepted, **{name: value for name, value in more.items() if value is not None}}
+        """As the server is sent it (§14)."""
+        return answer_wire(self.accepted, "conversationId", self.conversation_id, self.reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of content that was published."""
+    """Whether published content was delivered, and its message id."""
 
     delivered: bool
     message_id: str | None = None
 
 
-Said: TypeAlias = MessageAnswer | bool | str | None
+MessageReply: TypeAlias = MessageAnswer | bool | str | None
 """None and True accept, False declines, a text is the id of the conversation that the message belongs to."""
-OnMessage: TypeAlias = Callable[[ChannelMessage], Said | Awaitable[Said]]
-
-
-def answer_of(said: Any) -> MessageAnswer:
-    """What a handler said, in full."""
-    if isinstance(said, MessageAnswer):
-        return said
-    if isinstance(said, str):
-        return MessageAnswer(conversation_id=said)
-    return MessageAnswer(accepted=said is not False)
+OnMessage: TypeAlias = Callable[[ChannelMessage], MessageReply | Awaitable[MessageReply]]
 
 
 class Outgoing:
-    """One message on its way out of the host, as observers see it: moderated bits, then the whole."""
+    """One message that leaves the host, as observers see it: moderated chunks, then the whole."""
 
-    def __init__(self, told: Json, notify: Notify, *, chunks: bool, whole: bool) -> None:
+    def __init__(self, told: Json, notify: SendNotification, *, chunks: bool, whole: bool) -> None:
         self._told, self._notify, self._chunks, self._whole = told, notify, chunks, whole
-        self._bits: list[str] = []
+        self._deltas: list[str] = []
         self._completed = False
 
     async def __aenter__(self) -> Outgoing:
@@ -83,15 +73,15 @@ class Outgoing:
             await self.complete()
 
     async def chunk(self, delta: str) -> None:
-        """Show observers the next bit, if they want bits; the whole is made of all of them."""
-        index = len(self._bits)
-        self._bits.append(delta)
+        """Send observers the next chunk, if they want chunks. Together the chunks are the whole."""
+        index = len(self._deltas)
+        self._deltas.append(delta)
         if self._chunks:
             await self._notify(CHUNK, {**self._told, "index": index, "delta": delta})
 
     async def complete(self, content: Sendable | None = None) -> None:
-        """The whole: what is given, or else all that was told in bits."""
+        """Send observers the whole: `content`, or else all chunks so far."""
         self._completed = True
         if self._whole:
-            whole = "".join(self._bits) if content is None else content
+            whole = "".join(self._deltas) if content is None else content
             await self._notify(COMPLETE, {**self._told, "content": blocks(whole)})

@@ -1,13 +1,15 @@
-"""MCPL §11–12 from the host's side: a server asks for inference, and is answered whole or in chunks and then whole."""
+"""MCPL §11–12: a server asks for inference, and gets the answer whole, or first in chunks and then whole."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import AsyncIterator
+from typing import Any, Final, cast
 from uuid import uuid4
 
 from defserve.errors import InvalidParams, MethodNotFound, UsageError
 from defserve.host.answers import settled
+from defserve.host.caller import SendNotification
+from defserve.host.fields import Json
 from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.host.mcpl.inference.routing import InferenceRequest, Model, Router, info_of
@@ -20,9 +22,6 @@ from defserve.protocols.mcpl.turns import ModelInfo
 from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Id
 
-Json: TypeAlias = dict[str, Any]
-Notify: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[None]]
-
 REQUEST: Final = "inference/request"
 CHUNK: Final = "inference/chunk"
 MODEL_INFO: Final = "model/info"
@@ -33,12 +32,12 @@ class InferenceService:
     """Answers `inference/request` and `model/info`."""
 
     def __init__(
-        self, router: Router, info: ModelInfo | None, sets: FeatureSets, audit: McplAuditTrail, notify: Notify
+        self, router: Router, info: ModelInfo | None, sets: FeatureSets, audit: McplAuditTrail, notify: SendNotification
     ) -> None:
         self._router, self._info, self._sets, self._audit, self._notify = router, info, sets, audit, notify
 
     async def infer(self, params: Json, id: Id) -> Json:
-        """Raises InvalidParams, FeatureDisabled (also where no model is routed to the set) or UnknownFeatureSet."""
+        """Raises InvalidParams, UnknownFeatureSet, or FeatureDisabled (also if no model is routed to the set)."""
         name, inference_id = params.get("featureSet"), f"inf_{uuid4().hex}"
         with self._audit.watching(REQUEST, feature_set=name, inference_id=inference_id) as told:
             self._sets.require(name, "inferenceRequest")
@@ -46,23 +45,22 @@ class InferenceService:
             model = self._router.pick(request.server_id, request.feature_set, request.conversation_id)
             if model is None:
                 raise FeatureDisabled(request.feature_set)
-            chunks = Chunks(self._notify, id) if request.stream else None
-            found = await _written(model(request), chunks)
-            result = _result(found, model)
+            chunks = ChunkSender(self._notify, id) if request.stream else None
+            result = _result(await _written(model(request), chunks), model)
             told |= {"model": result["model"], "usage": result.get("usage")}
             return result
 
     async def model_info(self, params: Json) -> Json:
         with self._audit.watching(MODEL_INFO):
             if self._info is None:
-                raise MethodNotFound("this host does not tell its model")
+                raise MethodNotFound("this host does not tell which model it uses")
             return model_wire(self._info)
 
     def _read(self, params: Json, inference_id: str) -> InferenceRequest:
         messages, preferences = params.get("messages"), optional_fields(params, "preferences") or {}
         if not is_array(messages) or not messages:
             raise InvalidParams("Invalid params: messages must be a list that is not empty")
-        longest, warmth = preferences.get("maxTokens"), preferences.get("temperature")
+        max_tokens, temperature = preferences.get("maxTokens"), preferences.get("temperature")
         return InferenceRequest(
             server_id=self._audit.server_id,
             feature_set=params["featureSet"],
@@ -70,16 +68,16 @@ class InferenceService:
             messages=[_message(message) for message in messages],
             conversation_id=text(params, "conversationId") if params.get("conversationId") is not None else None,
             stream=params.get("stream") is True,
-            max_tokens=longest if isinstance(longest, int) else None,
-            temperature=float(warmth) if isinstance(warmth, int | float) else None,
+            max_tokens=max_tokens if isinstance(max_tokens, int) else None,
+            temperature=float(temperature) if isinstance(temperature, int | float) else None,
             preferences=preferences,
         )
 
 
-class Chunks:
-    """Sends the bits of one answer as they come (§11.4)."""
+class ChunkSender:
+    """Sends the chunks of one answer as they come (§11.4)."""
 
-    def __init__(self, notify: Notify, id: Id) -> None:
+    def __init__(self, notify: SendNotification, id: Id) -> None:
         self._notify, self._id, self.count = notify, id, 0
 
     async def send(self, delta: str) -> None:
@@ -87,8 +85,8 @@ class Chunks:
         self.count += 1
 
 
-async def _written(said: Any, chunks: Chunks | None) -> Inference:
-    """What a model wrote, told in `chunks` while it writes."""
+async def _written(said: Any, chunks: ChunkSender | None) -> Inference:
+    """What a model wrote, sent in `chunks` while it writes."""
     given = await settled(said)
     written = cast("AsyncIterator[Any]", given) if isinstance(given, AsyncIterator) else _at_once(given)
     whole: Inference | None = None
@@ -101,7 +99,7 @@ async def _written(said: Any, chunks: Chunks | None) -> Inference:
             if chunks is not None and bit:
                 await chunks.send(bit)
         else:
-            raise UsageError(f"a model gave {bit!r:.80}", fix="give or yield str, or an Inference")
+            raise UsageError(f"a model gave {bit!r:.80}", fix="return or yield str, or an Inference")
     if whole is None:
         return Inference("".join(bits))
     if chunks is not None and not chunks.count and whole.content:
@@ -116,7 +114,7 @@ async def _at_once(given: Any) -> AsyncIterator[Any]:
 def _message(found: Any) -> Json:
     if not is_object(found) or found.get("role") not in ROLES:
         raise InvalidParams(f"Invalid params: a message must be an object with a role of {', '.join(ROLES)}")
-    content.read(found.get("content"))  # for its complaints
+    content.read(found.get("content"))  # only to check it
     return found
 
 

@@ -16,7 +16,7 @@ MOST_PINNED: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """What a server asks a model. `preferences` are hints, those of the host's own included."""
+    """What a server asks a model. `preferences` are all of its hints, also those that this host does not know."""
 
     server_id: str
     feature_set: str
@@ -31,20 +31,19 @@ class InferenceRequest:
 
 Written: TypeAlias = str | Inference
 Model: TypeAlias = Callable[[InferenceRequest], Written | Awaitable[Written] | AsyncIterator[Written]]
-"""A function of the request, or an object that can be called like one: gives the whole, or yields it bit by bit.
+"""A function of the request, or a callable object: it returns the whole answer, or yields it chunk by chunk.
 
-An `Inference` that is yielded last is the whole, with what else there is to say. An attribute `info` says what model
-it is.
+An `Inference` that is yielded last is the whole answer with its details. An attribute `info` says which model it is.
 """
 
 
 class Router:
-    """Picks a model by the set's name, exactly or by wildcard, most specific first.
+    """Picks a model by the name of the feature set, exactly or by wildcard. The most specific route wins.
 
-    default        answers what no route covers; without one that is refused
+    default        answers what no route covers; without it such requests are refused
     routes         set or pattern to model; `(server id, pattern)` for the sets of one server, which comes first
     conversations  conversation to model, whatever the set
-    pin            keep the model that a conversation began with
+    pin            a conversation keeps the model it started with
     """
 
     def __init__(
@@ -65,11 +64,11 @@ class Router:
 
     @property
     def info(self) -> ModelInfo | None:
-        """What the default model is."""
+        """Which model the default is."""
         return info_of(self.default)
 
     def pick(self, server_id: str, feature_set: str, conversation_id: str | None = None) -> Model | None:
-        """The model for a set: the conversation's own, the pinned, the routed, the default; or None."""
+        """The model for a set: that of the conversation, else the pinned, the routed or the default one; or None."""
         if conversation_id is None:
             return self._routed(server_id, feature_set)
         if conversation_id in self.conversations:

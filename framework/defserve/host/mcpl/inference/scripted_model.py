@@ -1,4 +1,4 @@
-"""A model for tests: it answers what it was told to, in order, and keeps what it was asked."""
+"""A model for tests: it gives prepared answers in order, and keeps the requests."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from defserve.protocols.mcpl.inference import Inference
 from defserve.protocols.mcpl.turns import ModelInfo, Usage
 
 Line: TypeAlias = str | Inference | Exception | Sequence[str] | Callable[[InferenceRequest], Any]
-"""A text, a whole inference, the bits of a text, an exception to raise, or a function of the request."""
+"""A text, a whole inference, the chunks of a text, an exception to raise, or a function of the request."""
 
 INFO = ModelInfo("scripted-model", "defserve", 200_000, ("tools",))
 
 
 class ScriptedModel:
-    """`ScriptedModel("Hello", ["bit ", "by bit"])`. The last line is said again and again, unless `loop` is False."""
+    """`ScriptedModel("Hello", ["in ", "chunks"])`. The last line is repeated for ever, unless `loop` is False."""
 
     def __init__(self, *lines: Line, info: ModelInfo = INFO, loop: bool = True) -> None:
         self.info, self.requests = info, list[InferenceRequest]()
@@ -41,6 +41,6 @@ class ScriptedModel:
 
     def _next(self, request: InferenceRequest) -> Any:
         if not self._lines:
-            raise UsageError("the scripted model has nothing left to say", fix="give ScriptedModel(…) more lines")
+            raise UsageError("the scripted model has no lines left", fix="give ScriptedModel(…) more lines")
         line: Any = self._lines[0] if self._loop and len(self._lines) == 1 else self._lines.popleft()
         return line(request) if callable(line) else line

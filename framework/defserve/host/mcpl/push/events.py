@@ -1,4 +1,4 @@
-"""MCPL §9 from the host's side: events that servers push, each taken once."""
+"""MCPL §9: takes the events that a server pushes, each of them once."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from defserve.errors import InvalidParams
-from defserve.host.answers import settled
-from defserve.host.fields import object_of
+from defserve.host.fields import Json, object_of
 from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
-from defserve.host.mcpl.inbox import Inbox
+from defserve.host.mcpl.inbox import Inbox, answer_wire, take
 from defserve.host.mcpl.once import Once, checked_id
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl.content import Content, read
-
-Json: TypeAlias = dict[str, Any]
 
 PUSH: Final = "push/event"
 
 
 @dataclass(frozen=True, slots=True)
 class PushedEvent:
-    """Something that happened, as a server tells it."""
+    """An event, as the server describes it."""
 
     server_id: str
     feature_set: str
@@ -36,25 +33,24 @@ class PushedEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventAnswer:
-    """What a host does with an event: takes it, perhaps with an inference that it begins, or does not."""
+    """What a host does with an event: accepts it, perhaps with an inference that it starts, or declines it."""
 
     accepted: bool = True
     inference_id: str | None = None
     reason: str | None = None
 
     def wire(self) -> Json:
-        """As the server is told (§9.3)."""
-        more = {"inferenceId": self.inference_id} if self.accepted else {"reason": self.reason or "declined"}
-        return {"accepted": self.accepted, **{name: value for name, value in more.items() if value is not None}}
+        """As the server is sent it (§9.3)."""
+        return answer_wire(self.accepted, "inferenceId", self.inference_id, self.reason)
 
 
-Said: TypeAlias = EventAnswer | bool | str | None
-"""None and True accept, False declines, a text is the id of the inference that was begun."""
-OnEvent: TypeAlias = Callable[[PushedEvent], Said | Awaitable[Said]]
+EventReply: TypeAlias = EventAnswer | bool | str | None
+"""None and True accept, False declines, a text is the id of the inference that was started."""
+OnEvent: TypeAlias = Callable[[PushedEvent], EventReply | Awaitable[EventReply]]
 
 
 class PushReceiver:
-    """Answers `push/event`: with what `on_event` says, or by keeping the event for `inbox`."""
+    """Answers `push/event`: with what `on_event` says, or by keeping the event in `inbox`."""
 
     def __init__(self, on_event: OnEvent | None, seen: Once, sets: FeatureSets, audit: McplAuditTrail) -> None:
         self.inbox: Inbox[PushedEvent] = Inbox()
@@ -69,19 +65,11 @@ class PushReceiver:
             key = (self._audit.server_id, id)
             if key in self._seen:
                 told["duplicate"] = True
-            answer = await self._seen.answer(key, lambda: self._take(event))
+            answer = await self._seen.answer(key, lambda: take(event, self._on_event, self.inbox, EventAnswer))
             told["inference_id"] = answer.get("inferenceId")
             if not answer["accepted"]:
                 told |= {"outcome": "refused", "reason": answer["reason"]}
             return answer
-
-    async def _take(self, event: PushedEvent) -> tuple[Json, bool]:
-        if self._on_event is not None:
-            return _answer(await settled(self._on_event(event))).wire(), True
-        if self.inbox.put(event):
-            return EventAnswer().wire(), True
-        # Not a word about this event: it may be sent again once somebody reads.
-        return EventAnswer(False, reason="the host has no room for more events").wire(), False
 
     def _event(self, params: Json) -> PushedEvent:
         content = object_of(params.get("payload")).get("content")
@@ -96,11 +84,3 @@ class PushReceiver:
             origin=object_of(params.get("origin")),
             raw=params,
         )
-
-
-def _answer(said: Any) -> EventAnswer:
-    if isinstance(said, EventAnswer):
-        return said
-    if isinstance(said, str):
-        return EventAnswer(inference_id=said)
-    return EventAnswer(accepted=said is not False)
