@@ -510,7 +510,7 @@ async def test_an_error_without_an_id_is_the_answer_to_the_request_it_answers():
         (200, b"{cut", {"content_type": "application/json; charset=utf-8"}, "ended before its answer"),
         (302, b"", {"location": "/elsewhere"}, "redirects to http://127.0.0.1:"),
         (307, b"", {"location": "https://example.org/mcp?key=secret"}, "redirects to https://example.org/mcp;"),
-        (307, b"", {"location": "/mcp"}, "redirects in circles"),
+        (307, b"", {"location": "/mcp"}, "redirects too often"),
     ],
 )
 async def test_what_is_no_answer_is_told_and_harms_no_other_request(
@@ -622,7 +622,7 @@ async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000/mcp", "ftp://example.org/", "http://", "http://a:b/"])
 async def test_what_is_no_address_is_refused(url: str):
-    with pytest.raises(UsageError, match="is no http"):
+    with pytest.raises(UsageError, match="is not an http"):
         HttpLink(url)
 
 

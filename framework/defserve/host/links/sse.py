@@ -1,4 +1,4 @@
-"""A server-sent event stream (WHATWG HTML §9.2.6) cut into events, chunk by chunk. No I/O."""
+"""Parses a stream of server-sent events (WHATWG HTML §9.2.6), chunk by chunk. No I/O."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from defserve.errors import PeerError
 
 BOM: Final = b"\xef\xbb\xbf"
 LONGEST_RETRY: Final = 9
-"""More digits than this are no wait that anybody means, and no number worth parsing."""
+"""Digits. A longer `retry` is a mistake, and not parsed."""
 
 
 class SseEvent:
-    """One event that has data; its lines are joined by LF."""
+    """One event with data. Its lines are joined by LF."""
 
     __slots__ = ("kind", "data")
 
@@ -24,10 +24,10 @@ class SseEvent:
 
 
 class SseParser:
-    """Feeds on chunks, gives whole events. An event that the end of the stream cuts off never happened.
+    """Takes chunks, gives whole events. An event that the end of the stream cuts off does not count.
 
-    last_id  the id of the last whole event, also of one without data: what `Last-SseEvent-ID` says on reconnecting
-    retry    how many seconds the server wants to pass before that; None while it has not said
+    last_id  the id of the last whole event, also of one without data: the `Last-Event-ID` for the next connection
+    retry    how many seconds to wait before that connection; None if the server has not said
     """
 
     __slots__ = ("limit", "last_id", "retry", "_rest", "_first", "_after_cr", "_kind", "_data", "_size", "_id")
@@ -39,7 +39,7 @@ class SseParser:
         self.restart()
 
     def restart(self) -> None:
-        """A new connection continues the stream: half an event is forgotten, `last_id` and `retry` are not."""
+        """A new connection continues the stream. Half an event is dropped; `last_id` and `retry` stay."""
         self._rest = bytearray()
         self._first, self._after_cr = True, False
         self._kind, self._id = "", self.last_id
@@ -47,13 +47,13 @@ class SseParser:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
-        """The events that `chunk` completes. Raises PeerError when one is longer than `limit` bytes."""
+        """The events that `chunk` completes. Raises PeerError if one is longer than `limit` bytes."""
         if self._after_cr and chunk:
-            # CR LF is one end of line, also where a chunk ends between the two.
+            # CR LF is one line ending, even if a chunk ends between the two.
             chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
         events: list[SseEvent] = []
-        # Of bytes, `splitlines` knows CR, LF and CR LF and no others: just what this format wants.
+        # `bytes.splitlines` splits at CR, LF and CR LF only, which is what this format wants.
         for line in chunk.splitlines(keepends=True):
             text = line.rstrip(b"\r\n")
             self._grow(len(text))
@@ -79,7 +79,7 @@ class SseParser:
         if not line:
             self._dispatch(events)
         elif line.startswith(b":"):
-            # A comment keeps the connection alive, however long the event around it takes.
+            # Comments keep the connection alive. They do not count towards the size of the event.
             self._size -= len(line)
         else:
             name, _, value = line.partition(b":")

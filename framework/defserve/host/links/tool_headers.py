@@ -1,4 +1,4 @@
-"""Which arguments of which tools a call repeats in headers, learned from the lists of tools that pass by."""
+"""Which arguments of which tools a call repeats in HTTP headers, learned from the tool lists that the server sends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("defserve.host")
 
 
 class ToolHeaders:
-    """Only tools that ask for headers are kept."""
+    """Keeps only the tools that want headers."""
 
     __slots__ = ("_mirrors",)
 
@@ -35,8 +35,8 @@ class ToolHeaders:
     def read(self, request: Request, said: Message | list[Message]) -> bytes | None:
         """Learn from the answer to a stateless `tools/list`.
 
-        A tool that asks for a header it must not ask for is left out, as the specification wants: the message
-        without it is given back, or None when it can stay as it came.
+        As the specification wants, a tool that asks for a forbidden header is left out: returns the message without
+        it, or None if the message can stay as it is.
         """
         if request.method != "tools/list" or version_of(request) is None or not isinstance(said, Reply):
             return None
@@ -64,7 +64,7 @@ class ToolHeaders:
 
 
 class ToolPages:
-    """Asks for the list of tools on behalf of `request`, a page at a time, with the same envelope."""
+    """Requests for the pages of the tool list, on behalf of `request` and with its envelope."""
 
     def __init__(self, request: Request) -> None:
         self._meta = object_of(request.params.get("_meta"))
@@ -81,7 +81,7 @@ class ToolPages:
             yield Request(f"{self._id}-{number}", "tools/list", params, {})
 
     def turn(self, said: Message | list[Message]) -> None:
-        """Go by the answer to the last page to the next one."""
+        """Read from the answer to the last page where the next one is."""
         if isinstance(said, Reply):
             self._cursor = object_of(said.result).get("nextCursor")
             self._more = self._cursor is not None
