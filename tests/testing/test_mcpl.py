@@ -53,5 +53,5 @@ def test_a_scoped_tool_is_called_with_its_scope(client: SyncClient):
 @pytest.mark.eras("handshake")
 @pytest.mark.serves("tests.host.lively:server")
 def test_a_client_without_mcpl_says_how_to_get_it(client: SyncClient):
-    with pytest.raises(UsageError, match="speaks no MCPL"):
+    with pytest.raises(UsageError, match="does not speak MCPL"):
         _ = client.mcpl

@@ -1,4 +1,4 @@
-"""What a server can be tested over: each road connects a client to it, and needs no set-up of the test."""
+"""The transports that a server can be tested over. Each connects a client without any set-up in the test."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from defserve.host.client import Client
 from defserve.host.links.stdio import ProcessLink
 from defserve.host.targets import load_server
 
-# What only the network has: who the client is, told with every request.
+# Options for the network only: who the client is.
 CREDENTIALS = ("token", "headers")
 
 Options = Mapping[str, Any]
 
 
 def connect_over(over: str, server: Any, options: Options) -> AbstractAsyncContextManager[Client]:
-    """A client of `server`: an object, the name of one, or the address of one that runs already.
+    """A client of `server`: an object, its name, or the address of a running server.
 
-    An address is its own road. `options` are those of `Client`, and `token` and `headers` for the network; in memory
-    and over stdio nobody asks for those.
+    An address says its own transport. `options` are those of `Client`, and `token` and `headers` for the network; in
+    memory and over stdio those two are ignored.
     """
     credentials = {name: options[name] for name in CREDENTIALS if name in options}
     rest = {name: value for name, value in options.items() if name not in CREDENTIALS}
     if isinstance(server, str) and is_address(server):
         return Remote(server, **credentials).connect(**rest)
-    if over not in ROADS:
-        raise UsageError(f"a server cannot be tested over {over!r}", fix=f"use one of {', '.join(ROADS)}")
-    return ROADS[over](server, rest, credentials)
+    if over not in TRANSPORTS:
+        raise UsageError(f"a server cannot be tested over {over!r}", fix=f"use one of {', '.join(TRANSPORTS)}")
+    return TRANSPORTS[over](server, rest, credentials)
 
 
 def _over_memory(server: Any, options: Options, _: Options) -> AbstractAsyncContextManager[Client]:
@@ -44,17 +44,17 @@ def _over_memory(server: Any, options: Options, _: Options) -> AbstractAsyncCont
 async def _over_stdio(server: Any, options: Options, _: Options) -> AsyncGenerator[Client]:
     if not isinstance(server, str):
         raise UsageError(
-            "over stdio a server runs in a process of its own, which cannot be given an object",
+            "over stdio a server runs in its own process, so it cannot be given as an object",
             fix='name it: @pytest.mark.serves("module:server")',
         )
     command = ["-m", "defserve", "run", server]
-    # The name is looked up where this process would have found it.
+    # The child finds the name where this process would find it.
     link = await ProcessLink.spawn(sys.executable, command, env={"PYTHONPATH": os.pathsep.join(sys.path)})
     async with Client(link, **options) as client:
         yield client
 
 
-def _over_network(scheme: str) -> Road:
+def _over_network(scheme: str) -> Connect:
     @asynccontextmanager
     async def connect(server: Any, options: Options, credentials: Options) -> AsyncGenerator[Client]:
         from defserve.runner.loopback import loopback
@@ -75,9 +75,9 @@ def _loaded(server: Any) -> Any:
     return load_server(server) if isinstance(server, str) else server
 
 
-Road = Callable[[Any, Options, Options], AbstractAsyncContextManager[Client]]
+Connect = Callable[[Any, Options, Options], AbstractAsyncContextManager[Client]]
 
-ROADS: dict[str, Road] = {
+TRANSPORTS: dict[str, Connect] = {
     "memory": _over_memory,
     "stdio": _over_stdio,
     "http": _over_network("http"),
