@@ -1,4 +1,4 @@
-"""MGP for a host: `Mgp` has the options, `MgpPeer` is one server. The features are in files and folders of their own.
+"""MGP for a host: `Mgp` has the options, `MgpPeer` is one server. Each feature has a file or a folder.
 
 Every tool call is validated, permitted and confirmed before it is sent, also to a server without MGP. What a server
 says can make the host more careful, never less.
