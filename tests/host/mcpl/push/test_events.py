@@ -11,7 +11,7 @@ from defserve import Text
 from defserve.errors import PeerGone
 from defserve.host import EventAnswer, Mcpl, Once, PushedEvent
 from defserve.host.mcpl.inbox import Inbox
-from tests.host.live import hosting, live_server
+from tests.host.mcpl.scripted import hosting, live_server
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from defserve.errors import UsageError
 from defserve.host import InferenceRequest, Mcpl, Router, ScriptedModel
 from defserve.protocols.mcpl.inference import Inference
 from defserve.protocols.mcpl.turns import ModelInfo, Usage
-from tests.host.live import Json, LiveServer, Trail, hosting, live_server
+from tests.host.mcpl.scripted import Json, LiveServer, Trail, hosting, live_server
 
 pytestmark = pytest.mark.anyio
 

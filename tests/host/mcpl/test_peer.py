@@ -11,7 +11,7 @@ from defserve.errors import PeerError, UsageError
 from defserve.host import Client, Declared, Mcpl, ScriptedModel
 from defserve.host.mcpl.feature_sets import POLICY_KEY
 from defserve.protocols.mcpl.turns import Turn
-from tests.host.live import MEMORY, SETS, LiveServer, Trail, hosting, live_server, stateless_server
+from tests.host.mcpl.scripted import MEMORY, SETS, LiveServer, Trail, hosting, live_server, stateless_server
 
 pytestmark = pytest.mark.anyio
 

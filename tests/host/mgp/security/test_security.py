@@ -15,23 +15,11 @@ from defserve.host.mgp.security.validation import guesses
 from defserve.protocols.mgp.confirmation import NotConfirmed
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.security.forwarding import judge
-from tests.host import guarded
+from tests.host.mgp import guarded
+from tests.host.mgp.hosts import DONE, ERAS, Trail, plain, risky, tool, trusting
 from tests.host.pretend import Fail, PretendServer
-from tests.host.test_mgp import ERAS, trusting
 
 pytestmark = pytest.mark.anyio
-
-DONE = {"content": [{"type": "text", "text": "done"}]}
-
-
-def plain(*tools: dict[str, Any]) -> PretendServer:
-    return PretendServer({"tools/list": {"tools": list(tools)}, "tools/call": DONE})
-
-
-def tool(name: str, *arguments: str, **more: Any) -> dict[str, Any]:
-    properties = {argument: {"type": "string"} for argument in arguments}
-    return {"name": name, "inputSchema": {"type": "object", "properties": properties}, **more}
-
 
 # -- validators (§4.5, §8.2) -----------------------------------------------------------------------------
 
@@ -239,21 +227,6 @@ def test_names_speak_only_for_tools_that_declare_nothing():
 
 
 # -- confirmation (§4.4) ---------------------------------------------------------------------------------
-
-
-class Trail:
-    """A sink that keeps what it is given."""
-
-    def __init__(self, events: list[Any]) -> None:
-        self.events = events
-
-    def append(self, event: Any, *, durable: bool = False) -> None:
-        self.events.append(event)
-
-
-def risky(risk: str, required: bool | None = None, *permissions: str) -> dict[str, Any]:
-    block: dict[str, Any] = {"risk_level": risk, "permissions_required": list(permissions)}
-    return tool("act", "x", security=block | ({} if required is None else {"confirmation_required": required}))
 
 
 @pytest.mark.req("MGP-4.4")

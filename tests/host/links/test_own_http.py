@@ -9,7 +9,7 @@ import pytest
 
 from defserve.errors import PeerTimeout
 from defserve.host import Answers, Client, HttpLink, Remote
-from tests.host.asgi import serving
+from tests.host.links.asgi import serving
 from tests.testing import calculator
 
 pytestmark = pytest.mark.anyio

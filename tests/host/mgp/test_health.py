@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from defserve import Server
 from defserve.errors import PeerError, PeerGone, Refused
-from defserve.host import Change, Client, Drain, Mgp
-from defserve.testing.transports import ROADS, connect_over
-from tests.host.test_streaming import Table, talking
+from defserve.host import Change, Drain
+from defserve.testing.transports import TRANSPORTS
+from tests.host.mgp.table import ERAS, Table, flowing, talking
 
 pytestmark = pytest.mark.anyio
 
-ERAS = ("2025-11-25", "2026-07-28")
 CHANGED = "notifications/mgp.lifecycle"
 
 eras = pytest.mark.parametrize("version", ERAS)
-roads = pytest.mark.parametrize("road", ROADS)
-
-
-@asynccontextmanager
-async def flowing(road: str, version: str, server: Any = "tests.host.flowing:server") -> AsyncGenerator[Client]:
-    settings: dict[str, Any] = {"version": version, "mgp": Mgp(audit=[]), "timeout": 20}
-    async with asyncio.timeout(25), connect_over(road, server, settings) as client:
-        yield client
+roads = pytest.mark.parametrize("road", TRANSPORTS)
 
 
 # -- a server of ours ------------------------------------------------------------------------------------

@@ -15,12 +15,12 @@ from defserve.host import Answers, Client, Mcpl, Remote, RolledBack
 from defserve.host.mcpl.state import Sending
 from defserve.protocols.mcpl.errors import UnknownFeatureSet
 from tests.forking.spawning import spawn
-from tests.host.live import Trail, hosting, live_server, stateless_server
+from tests.host.mcpl.scripted import Trail, hosting, live_server, stateless_server
 from tests.serving import at_address, fresh
 
 pytestmark = pytest.mark.anyio
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 ROADS = ["memory", "stdio", "http", "ws"]
 HANDSHAKE, STATELESS = "2025-11-25", "2026-07-28"
 SET = "notes.edit"

@@ -3,65 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from defserve import AccessPolicy, Entry, Server
 from defserve.errors import PeerError, UsageError
-from defserve.host import Answers, Client, Grant, Mgp, Remote
+from defserve.host import Answers, Client, Grant, Mgp
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.errors import AccessDenied, PermissionDenied
-from tests.forking.spawning import spawn
-from tests.host import guarded
+from tests.host.mgp import guarded
+from tests.host.mgp.hosts import ERAS, connected, mgp_block, speaking, trusting
 from tests.host.pretend import STATELESS, Fail, PretendServer
-from tests.serving import at_address
 
 pytestmark = pytest.mark.anyio
 
-ERAS = ["2025-11-25", "2026-07-28"]
 ROADS = ["memory", "stdio", "http"]
-SCRIPT = Path(guarded.__file__)
-
-
-def trusting(**options: Any) -> Mgp:
-    """A host that lets everything pass that a person could let pass."""
-    return Mgp(**{"approval": "auto_approve", "confirm": lambda *_: True, "audit": [], **options})
-
-
-@asynccontextmanager
-async def connected(road: str, version: str | None = None, **options: Any) -> AsyncGenerator[Client]:
-    if road == "memory":
-        async with guarded.server.connect(version, **options) as client:
-            yield client
-    elif road == "stdio":
-        link = await spawn(SCRIPT)
-        async with Client(link, version=version, timeout=20, **options) as client:
-            yield client
-    else:
-        async with at_address(guarded.server) as url, Remote(url).connect(version, **options) as client:
-            yield client
-
-
-def mgp_block(**more: Any) -> dict[str, Any]:
-    return {"version": "0.2.0", "extensions": ["security"], "server_id": "pretend.mgp", **more}
-
-
-def speaking(block: dict[str, Any], replies: dict[str, Any] | None = None) -> PretendServer:
-    """A server that answers `initialize` with this block."""
-
-    def initialize(request: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "protocolVersion": request["params"]["protocolVersion"],
-            "capabilities": {"tools": {}, "mgp": block},
-            "serverInfo": {"name": "pretend", "version": "1"},
-        }
-
-    return PretendServer({"initialize": initialize, "tools/list": {"tools": []}, **(replies or {})})
 
 
 @pytest.mark.req("MGP-1.3")

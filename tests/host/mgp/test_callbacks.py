@@ -9,9 +9,9 @@ import pytest
 
 from defserve.errors import ToolError
 from defserve.host import Accept, Answers, Cancel, Client, Decline
-from tests.host import guarded
+from tests.host.mgp import guarded
+from tests.host.mgp.hosts import ERAS, connected, mgp_block, speaking, trusting
 from tests.host.pretend import SILENCE, PretendServer
-from tests.host.test_mgp import ERAS, connected, mgp_block, speaking, trusting
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ import pytest
 
 from defserve.errors import PeerError
 from defserve.host import Answers, Client, HttpLink
-from tests.host import official_server
-from tests.host.asgi import serving
+from tests.host.links import official_server
+from tests.host.links.asgi import serving
 
 pytestmark = pytest.mark.anyio
 

@@ -16,10 +16,9 @@ from defserve.protocols.mgp import errors
 from defserve.protocols.mgp.audit import EVENT_TYPES
 from defserve.protocols.mgp.confirmation import NotConfirmed
 from defserve.protocols.mgp.errors import PermissionDenied, RateLimited
-from tests.host import guarded
+from tests.host.mgp import guarded
+from tests.host.mgp.hosts import DONE, ERAS, Trail, connected, mgp_block, plain, risky, speaking, tool, trusting
 from tests.host.pretend import STATELESS, Fail, PretendServer
-from tests.host.test_mgp import ERAS, connected, mgp_block, speaking, trusting
-from tests.host.test_mgp_guarding import DONE, Trail, plain, risky, tool
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from defserve.errors import UsageError
 from defserve.host import Client, HookRunner, Mcpl
 from defserve.protocols.mcpl.errors import HookFailed
 from defserve.protocols.mcpl.turns import IncomingMessage, ModelInfo, Turn, TurnChannels, Usage
-from tests.host.live import MEMORY, Json, LiveServer, Trail, hosting, live_server
+from tests.host.mcpl.scripted import MEMORY, Json, LiveServer, Trail, hosting, live_server
 from tests.host.pretend import SILENCE, Fail
 
 pytestmark = pytest.mark.anyio

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ToolError
-from defserve.host import Answers, Client, Mgp, Stream
+from defserve.host import Answers, Mgp, Stream
 from defserve.host.mgp.streaming import stream as streaming
 from defserve.testing.client import SyncClient
-from defserve.testing.transports import ROADS, connect_over
-from tests.host.pretend import SILENCE, Fail, PretendServer
+from defserve.testing.transports import TRANSPORTS
+from tests.host.mgp.table import CHUNK, ERAS, GAP, PACE, Table, flowing, talking
+from tests.host.pretend import SILENCE, Fail
 
 pytestmark = pytest.mark.anyio
 
-ERAS = ("2025-11-25", "2026-07-28")
-CHUNK, GAP, PACE = (f"notifications/mgp.stream.{name}" for name in ("chunk", "gap", "pace"))
-
 eras = pytest.mark.parametrize("version", ERAS)
-roads = pytest.mark.parametrize("road", ROADS)
-
-
-@asynccontextmanager
-async def flowing(road: str, version: str, **options: Any) -> AsyncGenerator[Client]:
-    settings: dict[str, Any] = {"version": version, "mgp": Mgp(audit=[]), "timeout": 20, **options}
-    async with asyncio.timeout(25), connect_over(road, "tests.host.flowing:server", settings) as client:
-        yield client
+roads = pytest.mark.parametrize("road", TRANSPORTS)
 
 
 async def parts_of(stream: Stream) -> list[Any]:
@@ -157,52 +146,13 @@ async def test_a_stream_may_take_longer_than_a_request_as_long_as_something_come
 
 @pytest.mark.parametrize("era", ["handshake", "stateless"])
 def test_without_await_the_parts_are_a_list(era: str):
-    with SyncClient("tests.host.flowing:server", era, mgp=Mgp(audit=[])) as client:
+    with SyncClient("tests.host.mgp.flowing:server", era, mgp=Mgp(audit=[])) as client:
         assert client.stream_parts("words") == ["one ", "two ", "three"]
         with pytest.raises(ToolError, match="no more words"):
             client.stream_parts("broken")
 
 
 # -- a server that is a table ----------------------------------------------------------------------------
-
-
-class Table(PretendServer):
-    """Streams what it is told to; the call is answered when it is."""
-
-    def __init__(self, replies: dict[str, Any] | None = None, extensions: tuple[str, ...] = ("streaming",)) -> None:
-        super().__init__({"tools/list": {"tools": []}, "tools/call": SILENCE, **(replies or {})})
-        self.extensions = extensions
-        self.replies["initialize"] = self._initialize
-
-    def _initialize(self, request: dict[str, Any]) -> dict[str, Any]:
-        mgp = {"version": "0.3.0", "extensions": list(self.extensions), "server_id": "table"}
-        return {
-            "protocolVersion": request["params"]["protocolVersion"],
-            "capabilities": {"tools": {}, "mgp": mgp},
-            "serverInfo": {"name": "table", "version": "1"},
-        }
-
-    async def called(self, times: int = 1) -> str:
-        def is_call(message: dict[str, Any]) -> bool:
-            return message.get("method") == "tools/call" and len(self.asked("tools/call")) >= times
-
-        await self.told(is_call)
-        return [message["id"] for message in self.sent if message.get("method") == "tools/call"][times - 1]
-
-    def chunk(self, id: Any, index: Any, text: str = "", **more: Any) -> None:
-        content = {"type": "text", "text": text}
-        self.say({"method": CHUNK, "params": {"request_id": id, "index": index, "content": content, **more}})
-
-    def answer(self, id: str, *texts: str, **more: Any) -> None:
-        content = [{"type": "text", "text": text} for text in texts]
-        self.say({"id": id, "result": {"content": content, **more}})
-
-
-@asynccontextmanager
-async def talking(table: Table, **options: Any) -> AsyncGenerator[Client]:
-    settings: dict[str, Any] = {"version": ERAS[0], "mgp": Mgp(audit=[]), "timeout": 5, **options}
-    async with asyncio.timeout(10), Client(table, **settings) as client:
-        yield client
 
 
 async def test_streaming_is_asked_for_only_where_it_was_agreed():

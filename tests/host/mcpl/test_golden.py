@@ -9,7 +9,7 @@ import pytest
 from defserve import Text
 from defserve.host import Mcpl
 from defserve.protocols.mcpl.turns import ModelInfo, Turn, Usage
-from tests.host.live import MEMORY, Json, LiveServer, hosting, live_server
+from tests.host.mcpl.scripted import MEMORY, Json, LiveServer, hosting, live_server
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from defserve.errors import PeerError
 from defserve.host import ChannelMessage, Delivery, Mcpl, MessageAnswer
 from defserve.protocols.mcpl.channels.values import Author, Channel
 from defserve.protocols.mcpl.errors import ChannelNotPermitted, FeatureDisabled, UnknownChannel
-from tests.host.live import Json, LiveServer, hosting, live_server
+from tests.host.mcpl.scripted import Json, LiveServer, hosting, live_server
 from tests.host.pretend import SILENCE, Fail
 
 pytestmark = pytest.mark.anyio

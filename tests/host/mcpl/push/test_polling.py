@@ -11,7 +11,7 @@ from defserve import Server
 from defserve.errors import PeerError
 from defserve.host import Mcpl
 from defserve.protocols.mcpl.channels.values import Author, Channel, Message
-from tests.host.live import MEMORY, SETS, Json, hosting, live_server, stateless_server
+from tests.host.mcpl.scripted import MEMORY, SETS, Json, hosting, live_server, stateless_server
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from defserve.errors import DefserveError, PeerError, ToolError
 from defserve.host import Client, Delivery, Mcpl, Remote, ScriptedModel
 from defserve.protocols.mcpl.turns import ModelInfo, Turn
 from tests.forking.spawning import spawn
-from tests.host import lively
+from tests.host.mcpl import lively
 from tests.serving import at_address
 
 pytestmark = pytest.mark.anyio
