@@ -133,3 +133,4 @@ async def test_closing_twice_is_harmless():
     link = await python("pass")
     await link.aclose()
     await link.aclose()
+    assert link.returncode == 0

@@ -131,7 +131,7 @@ async def test_a_question_of_the_servers_does_not_stretch_its_time():
 
     async def model(request: Any) -> str:
         asked.set()
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
         return ""
 
     server = live_server(replies={BEFORE: SILENCE})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -124,11 +123,10 @@ async def test_patterns_and_functions_come_to_names(wish: Any, enabled: list[str
     assert updates(server)[0]["disabled"] == [name for name in NAMES if name not in enabled]
 
 
-async def test_a_function_may_take_its_time_to_decide():
+async def test_a_function_that_decides_may_be_async():
     asked: list[Declared] = []
 
     async def decide(declared: Declared) -> bool:
-        await asyncio.sleep(0)
         asked.append(declared)
         return declared.scoped
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
 from defserve.errors import PeerError, PeerGone, ToolError
-from defserve.host import TopicClient, join_topic
+from defserve.host import join_topic
 from defserve.protocols.mcpx.errors import NotWelcome
 from defserve.protocols.mcpx.proposals import Proposal
-from defserve.protocols.mcpx.topic import Answered, Asked, Chat, Presence, Problem, Spoofed
-from tests.protocols.mcpx.gateways import FULL, TinyGateway, gateway, stranger
+from defserve.protocols.mcpx.topic import Answered, Asked, Chat, Heard, Presence, Problem, Spoofed
+from tests.protocols.mcpx.gateways import FULL, gateway, stranger
 from tests.protocols.mcpx.test_participant import calculator, joined
 from tests.raw import until
 
@@ -85,9 +86,9 @@ async def test_what_is_said_to_others_is_not_said_to_us():
             assert (await anext(said)).text == "bob?"
 
 
-async def watched(there: TinyGateway, watcher: TopicClient) -> list[type]:
+async def watched(events: AsyncIterator[Heard]) -> list[type]:
     kinds: list[type] = []
-    async for heard in watcher.heard():
+    async for heard in events:
         kinds.append(type(heard))
         if isinstance(heard, Presence) and not heard.joined:
             return kinds
@@ -97,8 +98,7 @@ async def watched(there: TinyGateway, watcher: TopicClient) -> list[type]:
 async def test_a_watcher_sees_everything_of_the_topic():
     async with gateway(worker=FULL, ann=FULL, eve=("chat",)) as there, joined(calculator(), there):
         async with join_topic(there.url, token="eve") as eve:
-            watching = asyncio.create_task(watched(there, eve))
-            await asyncio.sleep(0)
+            watching = asyncio.create_task(watched(eve.heard()))
             async with stranger(there, "ann") as ann:
                 await ann.send("mcp/proposal:ping", {"method": "ping"}, to=["worker"])
                 await ann.ask("worker", "ping", kind="mcp/request:tools/list")

@@ -13,6 +13,7 @@ from defserve.host import InferenceRequest, Mcpl, Router, ScriptedModel
 from defserve.protocols.mcpl.inference import Inference
 from defserve.protocols.mcpl.turns import ModelInfo, Usage
 from tests.host.mcpl.scripted import Json, LiveServer, Trail, hosting, live_server
+from tests.raw import until
 
 pytestmark = pytest.mark.anyio
 
@@ -90,7 +91,7 @@ async def test_an_inference_that_is_called_off_ends():
     async def model(request: InferenceRequest) -> str:
         began.set()
         try:
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         finally:
             ended.set()
         return ""
@@ -101,7 +102,7 @@ async def test_an_inference_that_is_called_off_ends():
         await began.wait()
         server.say({"method": "notifications/cancelled", "params": {"requestId": "q"}})
         await ended.wait()
-        await asyncio.sleep(0)
+        await until(lambda: bool(trail.of("inference/request")))
     assert trail.of("inference/request")[0]["outcome"] == "cancelled"
 
 

@@ -140,8 +140,8 @@ async def test_a_pace_is_kept_until_it_is_lifted(road: str):
 async def test_a_stream_may_take_longer_than_a_request_as_long_as_something_comes():
     async with flowing("memory", ERAS[0], timeout=0.5) as client, client.stream("forever") as stream:
         async with asyncio.timeout(20):
-            for _ in range(600):  # each takes a millisecond or more
-                await anext(stream)
+            parts = [await anext(stream) for _ in range(600)]  # each takes a millisecond or more
+    assert parts[-1] == "600 "
 
 
 @pytest.mark.parametrize("era", ["handshake", "stateless"])
@@ -257,14 +257,22 @@ async def test_what_a_server_sends_all_the_same_is_kept_up_to_a_bound(monkeypatc
         assert (len(await parts_of(stream)), stream.missed) == (2, 8)
 
 
-async def test_a_paused_stream_is_not_too_late_and_a_silent_one_is():
-    table = Table()
+async def test_a_paused_stream_is_not_too_late_and_a_silent_one_is(monkeypatch: pytest.MonkeyPatch):
+    table, deadlines = Table(), asyncio.Semaphore(0)
     async with talking(table, timeout=0.2) as client, client.stream("t") as stream:
+        is_patient = stream.waits
+
+        def deadline_passed() -> bool:
+            deadlines.release()
+            return is_patient()
+
+        monkeypatch.setattr(stream, "waits", deadline_passed)
         id = await table.called()
         table.chunk(id, 0, "0")
         await anext(stream)
         await stream.pace(0)
-        await asyncio.sleep(0.4)
+        for _ in range(2):
+            await deadlines.acquire()
         await stream.pace(5)
         with pytest.raises(PeerTimeout):
             await anext(stream)
