@@ -8,7 +8,7 @@ from time import perf_counter
 
 from defserve import Server
 from defserve.host import Mcpl
-from defserve.testing.roads import connect_over
+from defserve.testing.transports import connect_over
 
 from .measure import Run
 from .targets import SUBJECT

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from defserve.errors import PeerError, PeerGone
-from defserve.host.links.link import Lost
+from defserve.host.link import Lost
 
 SILENCE: Any = object()
 

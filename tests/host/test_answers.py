@@ -136,7 +136,7 @@ async def test_a_server_that_never_stops_asking_is_given_up():
 async def test_a_stateless_question_that_was_not_offered_fails_the_call():
     server = PretendServer({**STATELESS, "tools/call": asks_until(1)})
     async with Client(server) as client:
-        with pytest.raises(PeerError, match="elicitation/create, which it was not offered"):
+        with pytest.raises(PeerError, match="elicitation/create, which this client did not offer"):
             await client.call("greet")
 
 

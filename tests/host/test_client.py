@@ -75,10 +75,10 @@ async def test_lists_are_followed_to_their_last_page():
             assert [prompt["name"] for prompt in await client.prompts()] == ["a", "b"]
 
 
-async def test_pages_that_go_round_in_circles_are_noticed():
+async def test_pages_that_never_end_are_noticed():
     for server in both({"resources/list": {"resources": [], "nextCursor": "again"}}):
         async with Client(server) as client:
-            with pytest.raises(PeerError, match="circles"):
+            with pytest.raises(PeerError, match="never end"):
                 await client.resources()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from defserve.errors import MethodNotFound, PeerError, PeerGone, PeerTimeout
-from defserve.host.conversation import Conversation
+from defserve.host.conversation import ClientConversation
 from defserve.wire.messages import Request
 from tests.host.pretend import SILENCE, Fail, PretendServer
 
@@ -21,7 +21,7 @@ class Talk:
         self.server = PretendServer(replies)
         self.heard: list[tuple[str, dict[str, Any]]] = []
         self.gone: list[PeerGone] = []
-        self.conversation = Conversation(
+        self.conversation = ClientConversation(
             self.server,
             on_request=on_request or _nothing,
             on_notification=lambda method, params: self.heard.append((method, params)),

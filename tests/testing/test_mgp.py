@@ -9,7 +9,7 @@ from defserve.host import Mgp
 from defserve.protocols.mgp.confirmation import NotConfirmed
 from defserve.testing import Decline, SyncClient
 
-SERVER = "tests.host.guarded:server"
+SERVER = "tests.host.mgp.guarded:server"
 ROADS = ("memory", "stdio", "http", "ws")
 ERAS = ("handshake", "stateless")
 

@@ -188,7 +188,7 @@ def test_a_question_without_an_answer_fails_the_test_and_says_how_to_give_one(
 def test_an_answer_nobody_asked_for_fails_at_the_end(suite: pytest.Pytester):
     result = run(suite, SERVES + "def test_it(client):\n    client.will_answer({'a': 1})\n    client.tools()")
     result.assert_outcomes(passed=2, errors=2)
-    said = ["*client.will_answer({'a': 1}) was never used*", "*fix: take it out, or see why the tool did not ask*"]
+    said = ["*client.will_answer({'a': 1}) was never used*", "*fix: remove it, or find out why the tool did not ask*"]
     result.stdout.fnmatch_lines(said)
 
 
@@ -207,7 +207,7 @@ from defserve.errors import PeerError, UsageError
 @pytest.mark.eras("stateless")
 def test_it(client):
     client.offers("sample")
-    with pytest.raises(PeerError, match="not offered"):
+    with pytest.raises(PeerError, match="did not offer"):
         client.call("greet")
     with pytest.raises(UsageError, match="too late"):
         client.offers()
@@ -256,7 +256,7 @@ def test_starting_pytest_imports_nothing_of_ours_but_the_plugin():
 
 
 def run_apart(suite: pytest.Pytester, code: str, *args: str) -> pytest.RunResult:
-    """In a process of its own: what the network needs does not bear to be imported twice in one."""
+    """In its own process: the network libraries cannot be imported twice in one."""
     suite.makepyfile(test_it=code)
     return suite.runpytest_subprocess("-v", *args)
 
@@ -311,7 +311,7 @@ def test_add(client):
 """,
     )
     result.assert_outcomes(errors=2)
-    result.stdout.fnmatch_lines(["*process of its own*", "*fix: name it*"])
+    result.stdout.fnmatch_lines(["*its own process*", "*fix: name it*"])
 
 
 def test_a_token_is_shown_where_somebody_asks_for_it(suite: pytest.Pytester):

@@ -11,8 +11,8 @@ from typing import Any, Final
 from defserve.cli.questions import is_yes_or_no, terminal_answers
 from defserve.errors import ToolError, UsageError
 from defserve.host.answers import Answers, settled
-from defserve.host.conversation import object_of
-from defserve.host.mgp.declared import Declared
+from defserve.host.fields import object_of
+from defserve.host.mgp.security.tool_security import ToolSecurity
 from defserve.host.person import agrees
 from defserve.redaction import redact
 from defserve.wire.jsonvalue import is_object
@@ -51,7 +51,7 @@ class Given:
         """What is offered to the server: nothing where there is nobody to ask."""
         return Answers(ask=self._ask if self.can_answer else None, ask_url=self._terminal.ask_url)
 
-    async def confirm(self, tool: Declared, title: str, arguments: dict[str, Any]) -> None:
+    async def confirm(self, tool: ToolSecurity, title: str, arguments: dict[str, Any]) -> None:
         """Ask about a tool that has to be confirmed, whether or not its server will: it may trust us to have asked.
 
         Raises UsageError where nobody can be asked, ToolError for a no.

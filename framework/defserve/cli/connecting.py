@@ -15,7 +15,7 @@ from defserve.host.addresses import connect_url
 from defserve.host.answers import Answers
 from defserve.host.client import Client
 from defserve.host.eras import ERAS
-from defserve.host.links.link import Link
+from defserve.host.link import Link
 from defserve.host.links.stdio import ProcessLink
 from defserve.transports.refusals import Challenged, HttpRefusal, Unreachable
 from defserve.transports.websocket.client import LOOPBACK

@@ -1,6 +1,9 @@
 """The other side of the conversation: a client that speaks to any server, for tests, the command line and hosts.
 
-Names are looked up when they are first used: finding a server to run (`host.targets`) needs no client.
+`Client` works in both eras and over every transport. MGP and MCPL are opt-in (`mgp=`, `mcpl=`) and are not imported
+otherwise. Names are looked up when they are first used: to find a server to run (`host.targets`) needs no client.
+
+May import: `protocols.mgp.audit`, `wire`.
 """
 
 from __future__ import annotations
@@ -13,31 +16,31 @@ if TYPE_CHECKING:
     from defserve.host.addresses import Remote, connect_url
     from defserve.host.answers import Accept, Answers, Cancel, Decision, Decline
     from defserve.host.client import Client
+    from defserve.host.link import Link, Lost
     from defserve.host.links.http import HttpLink
-    from defserve.host.links.link import Link, Lost
     from defserve.host.links.stdio import ProcessLink
     from defserve.host.links.websocket import WebSocketLink
-    from defserve.host.mcpl.channels import LiveChannels
-    from defserve.host.mcpl.events import EventAnswer, PushedEvent
+    from defserve.host.mcpl.channels.channels import LiveChannels
+    from defserve.host.mcpl.channels.messages import ChannelMessage, Delivery, MessageAnswer, Outgoing
     from defserve.host.mcpl.feature_sets import Declared, FeatureSets
     from defserve.host.mcpl.hooks import HookRunner, Injected, Reviewed, Rewritten
     from defserve.host.mcpl.inbox import Inbox
+    from defserve.host.mcpl.inference.routing import InferenceRequest, Router
+    from defserve.host.mcpl.inference.scripted_model import ScriptedModel
     from defserve.host.mcpl.mcpl import Mcpl
-    from defserve.host.mcpl.messages import ChannelMessage, Delivery, MessageAnswer, Outgoing
     from defserve.host.mcpl.once import Once
     from defserve.host.mcpl.peer import McplPeer
-    from defserve.host.mcpl.routing import InferenceRequest, Router
+    from defserve.host.mcpl.push.events import EventAnswer, PushedEvent
     from defserve.host.mcpl.scopes import Elevation
-    from defserve.host.mcpl.scripted_model import ScriptedModel
     from defserve.host.mcpl.state import HostState, RolledBack
     from defserve.host.mcpx.participant import TopicClient, join_topic
-    from defserve.host.mgp.approval import Grant
-    from defserve.host.mgp.audit_server import AuditServer
+    from defserve.host.mgp.audit.server import AuditServer
     from defserve.host.mgp.events import Event, EventStream
     from defserve.host.mgp.health import Change, Drain, Health, Pong
     from defserve.host.mgp.mgp import Mgp
     from defserve.host.mgp.peer import MgpPeer
-    from defserve.host.mgp.streaming.streaming import Stream
+    from defserve.host.mgp.permissions.approval import Grant
+    from defserve.host.mgp.streaming.stream import Stream
 else:
     __getattr__ = lazy(
         __name__,
@@ -45,31 +48,31 @@ else:
             "defserve.host.addresses": "Remote connect_url",
             "defserve.host.answers": "Accept Answers Cancel Decision Decline",
             "defserve.host.client": "Client",
+            "defserve.host.link": "Link Lost",
             "defserve.host.links.http": "HttpLink",
-            "defserve.host.links.link": "Link Lost",
             "defserve.host.links.stdio": "ProcessLink",
             "defserve.host.links.websocket": "WebSocketLink",
-            "defserve.host.mcpl.channels": "LiveChannels",
-            "defserve.host.mcpl.events": "EventAnswer PushedEvent",
+            "defserve.host.mcpl.channels.channels": "LiveChannels",
+            "defserve.host.mcpl.channels.messages": "ChannelMessage Delivery MessageAnswer Outgoing",
             "defserve.host.mcpl.feature_sets": "Declared FeatureSets",
             "defserve.host.mcpl.hooks": "HookRunner Injected Reviewed Rewritten",
             "defserve.host.mcpl.inbox": "Inbox",
+            "defserve.host.mcpl.inference.routing": "InferenceRequest Router",
+            "defserve.host.mcpl.inference.scripted_model": "ScriptedModel",
             "defserve.host.mcpl.mcpl": "Mcpl",
-            "defserve.host.mcpl.messages": "ChannelMessage Delivery MessageAnswer Outgoing",
             "defserve.host.mcpl.once": "Once",
             "defserve.host.mcpl.peer": "McplPeer",
-            "defserve.host.mcpl.routing": "InferenceRequest Router",
+            "defserve.host.mcpl.push.events": "EventAnswer PushedEvent",
             "defserve.host.mcpl.scopes": "Elevation",
-            "defserve.host.mcpl.scripted_model": "ScriptedModel",
             "defserve.host.mcpl.state": "HostState RolledBack",
             "defserve.host.mcpx.participant": "TopicClient join_topic",
-            "defserve.host.mgp.approval": "Grant",
-            "defserve.host.mgp.audit_server": "AuditServer",
+            "defserve.host.mgp.audit.server": "AuditServer",
             "defserve.host.mgp.events": "Event EventStream",
             "defserve.host.mgp.health": "Change Drain Health Pong",
             "defserve.host.mgp.mgp": "Mgp",
             "defserve.host.mgp.peer": "MgpPeer",
-            "defserve.host.mgp.streaming.streaming": "Stream",
+            "defserve.host.mgp.permissions.approval": "Grant",
+            "defserve.host.mgp.streaming.stream": "Stream",
         },
     )
 

@@ -1,4 +1,4 @@
-"""Servers elsewhere, by address: http(s):// or ws(s)://. Light until one is connected to."""
+"""Servers at an address: http(s):// or ws(s)://. The client is imported only when one connects."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from defserve.errors import UsageError
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
-    from defserve.host.links.link import Link
+    from defserve.host.link import Link
 
 HTTP: Final = ("http", "https")
 WEBSOCKET: Final = ("ws", "wss")
 
 
 def is_address(target: str) -> bool:
-    """Whether `target` names a server elsewhere, rather than code to load."""
+    """Whether `target` is the address of a server, rather than code to load."""
     return "://" in target
 
 
 async def connect_url(url: str, *, headers: Mapping[str, str] | None = None, token: str | None = None) -> Link:
     """A link to the server at `url`, for `Client`. `token` is sent as a bearer token, `headers` as they are.
 
-    Raises UsageError for an address of another kind, PeerError or PeerGone when a WebSocket cannot be opened; HTTP
-    is first spoken with the first message.
+    Raises UsageError for any other kind of address, PeerError or PeerGone if a WebSocket cannot be opened. Over HTTP
+    nothing is sent before the first message.
     """
     scheme = url.partition("://")[0].lower()
     if scheme in HTTP:
@@ -40,7 +40,7 @@ async def connect_url(url: str, *, headers: Mapping[str, str] | None = None, tok
 
 
 class Remote:
-    """A server at an address, connected to as one in this process is: `async with Remote(url).connect() as client`."""
+    """A server at an address, with the same verb as a server object: `async with Remote(url).connect() as client`."""
 
     def __init__(self, url: str, *, headers: Mapping[str, str] | None = None, token: str | None = None) -> None:
         self.url, self._headers, self._token = url, headers, token

@@ -1,4 +1,4 @@
-"""What the client's side says when the server asks: a person, a model, the roots. Same answers in both eras."""
+"""Who answers when the server asks: a person, a model, the list of roots. The same in both eras."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from defserve.errors import MethodNotFound, PeerError, UsageError
-from defserve.host.conversation import object_of
+from defserve.host.fields import object_of
 
 MOST_ROUNDS = 16
 
 
 class Decision(Enum):
-    """What a person does with a question, apart from filling it in."""
+    """What a person may do with a question instead of filling it in."""
 
     ACCEPT = "accept"
     DECLINE = "decline"
@@ -26,7 +26,7 @@ Decline: Final = Decision.DECLINE
 Cancel: Final = Decision.CANCEL
 
 Answer: TypeAlias = Any
-"""A dict or a pydantic model accepts with that content; Accept, Decline and Cancel stand for themselves."""
+"""A dict or a pydantic model accepts with that content. Accept, Decline and Cancel mean what they say."""
 
 Ask: TypeAlias = Callable[[str, dict[str, Any]], Answer | Awaitable[Answer]]
 AskUrl: TypeAlias = Callable[[str, str], Decision | Awaitable[Decision]]
@@ -36,12 +36,12 @@ Roots: TypeAlias = Sequence[Root] | Callable[[], Sequence[Root] | Awaitable[Sequ
 
 
 class Answers:
-    """The client's answers; what is not given is not offered to the server. Every callable may be sync or async.
+    """The client's answers. What is not given is not offered to the server. Every callable may be sync or async.
 
     ask      (message, schema) -> dict, model, Accept, Decline or Cancel
     ask_url  (message, url) -> Accept, Decline or Cancel
     sample   (params of sampling/createMessage) -> text, or the whole result
-    roots    URIs or root objects, or a function that gives them
+    roots    URIs or root objects, or a function that returns them
     """
 
     __slots__ = ("ask", "ask_url", "sample", "roots")
@@ -57,7 +57,7 @@ class Answers:
         self.ask, self.ask_url, self.sample, self.roots = ask, ask_url, sample, roots
 
     def capabilities(self) -> dict[str, Any]:
-        """The client capabilities these answers amount to."""
+        """The client capabilities that these answers stand for."""
         offer: dict[str, Any] = {}
         modes = {"form": self.ask, "url": self.ask_url}
         if self.ask or self.ask_url:
@@ -69,7 +69,7 @@ class Answers:
         return offer
 
     async def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The result of one request of the server's. Raises MethodNotFound for what was not offered."""
+        """The result of one request of the server. Raises MethodNotFound for what was not offered."""
         answerer = ANSWERERS.get(method)
         if answerer is None:
             raise MethodNotFound(f"this client does not answer {method}")
@@ -117,7 +117,7 @@ async def in_rounds(
 ) -> Any:
     """Repeat a request with answers until its result no longer says `input_required`.
 
-    Raises PeerError when the server asks for what was not offered, or never stops asking.
+    Raises PeerError if the server asks for something that was not offered, or never stops asking.
     """
     result = await ask(params)
     for _ in range(MOST_ROUNDS):
@@ -132,7 +132,7 @@ async def in_rounds(
 
 
 async def _responses(result: dict[str, Any], answers: Answers) -> dict[str, Any]:
-    # One after the other: most answers come from a person, who has one pair of eyes.
+    # One after the other: most answers come from one person.
     responses: dict[str, Any] = {}
     for key, asked in object_of(result.get("inputRequests")).items():
         request = object_of(asked)
@@ -140,15 +140,14 @@ async def _responses(result: dict[str, Any], answers: Answers) -> dict[str, Any]
         try:
             responses[key] = await answers.answer(method, object_of(request.get("params")))
         except MethodNotFound as unoffered:
-            raise PeerError(f"the server asks for {method}, which it was not offered: {unoffered}") from None
+            raise PeerError(f"the server asks for {method}, which this client did not offer: {unoffered}") from None
     return responses
 
 
 def _decided(answer: Any) -> dict[str, Any]:
     if isinstance(answer, Decision):
         return {"action": answer.value}
-    dump = getattr(answer, "model_dump", None)
-    content = dump(mode="json") if dump else answer
+    content = plain(answer)
     if not isinstance(content, dict):
         raise UsageError(
             f"an answer must be a dict, a model, Accept, Decline or Cancel, not {type(answer).__name__}",
@@ -157,6 +156,12 @@ def _decided(answer: Any) -> dict[str, Any]:
     return {"action": "accept", "content": content}
 
 
+def plain(answer: Any) -> Any:
+    """An answer as JSON: a pydantic model as its fields, anything else as it is."""
+    dump = getattr(answer, "model_dump", None)
+    return dump(mode="json") if dump else answer
+
+
 async def settled(value: Any) -> Any:
-    """What a handler gave back, awaited if it is asynchronous."""
+    """What a handler returned, awaited if it is asynchronous."""
     return await value if inspect.isawaitable(value) else value

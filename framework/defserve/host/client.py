@@ -1,19 +1,20 @@
-"""The client's typed verbs over one link. How an era puts them on the wire is `eras`, who answers is `answers`."""
+"""The client: typed verbs over one link. `eras` writes them for each era; `answers` answers the server."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from anyio import CancelScope
 
 from defserve.errors import PeerError, PeerGone
 from defserve.host.answers import Answers, in_rounds, settled
-from defserve.host.conversation import Attendant, Conversation, Progress, object_of
-from defserve.host.eras import Offer, Opening, merged, open_conversation
-from defserve.host.links.link import Link
-from defserve.host.listening import Events, News, SessionEvents, StreamEvents, Wanted
+from defserve.host.conversation import ClientConversation, Progress, RequestObserver
+from defserve.host.eras import Agreement, ClientOffer, merged, open_conversation
+from defserve.host.fields import Json, object_of
+from defserve.host.link import Link
+from defserve.host.listening import News, NewsFilter, NewsStream, SessionNews, SubscribedNews
 from defserve.host.mgp import access
 from defserve.host.values import RETURNS, lone_text, value_of
 from defserve.version import VERSION
@@ -25,12 +26,11 @@ if TYPE_CHECKING:
     from defserve.host.mcpl.mcpl import Mcpl
     from defserve.host.mcpl.peer import McplPeer
     from defserve.host.mgp.events import EventStream
-    from defserve.host.mgp.health import Drain, Health, Lifecycle, Pong, Reason
+    from defserve.host.mgp.health import Drain, Health, LifecycleChanges, Pong, Reason
     from defserve.host.mgp.mgp import Mgp
     from defserve.host.mgp.peer import MgpPeer
-    from defserve.host.mgp.streaming.streaming import Stream
+    from defserve.host.mgp.streaming.stream import Stream
 
-Json: TypeAlias = dict[str, Any]
 
 TIMEOUT_SECONDS = 60.0
 INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
@@ -39,19 +39,19 @@ INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
 class Client:
     """Speaks MCP with one server, in either era: `async with Client(link) as client`.
 
-    version      the protocol version to speak; None takes the newest both sides know
+    version      the protocol version to speak; None takes the newest that both sides know
     answers      who answers the server's questions; what is not given is not offered
-    capabilities merged over the capabilities that `answers` amount to
-    methods      further requests of the server's that are answered: method to function of its params, sync or async
-    mgp          how the host guards its calls; without it nothing of MGP is offered, and nothing is guarded
-    mcpl         how the host takes part in what servers do by themselves; without it nothing of MCPL is offered
-    timeout      seconds every request may take unless it says otherwise; None waits for ever
-    on_log       called with the params of each log notification; `log_level` (then "info") is asked for
-    on_progress  called with progress, total and message of every tool call that names no handler of its own
+    capabilities merged over the capabilities that `answers` stand for
+    methods      further requests of the server to answer: method to a function of its params, sync or async
+    mgp          how the host guards its calls; without it MGP is not offered, and nothing is guarded
+    mcpl         how the host works with servers that act on their own; without it MCPL is not offered
+    timeout      seconds that each request may take, unless the call gives its own; None waits for ever
+    on_log       called with the params of each log notification; asks the server for `log_level`, or else "info"
+    on_progress  called with progress, total and message of each tool call that has no handler of its own
     on_notification  called with the method and params of every notification, logs and progress included
 
-    Every verb raises PeerError when the server answers with an error, PeerTimeout when it does not answer in time
-    and PeerGone when it leaves. Cancelling a verb calls its request off.
+    Every verb raises PeerError if the server answers with an error, PeerTimeout if it does not answer in time, and
+    PeerGone if it leaves. Cancelling a verb cancels its request.
     """
 
     def __init__(
@@ -75,27 +75,35 @@ class Client:
         self.timeout = timeout
         offered = merged(self.answers.capabilities(), capabilities or {})
         by_era = merged(mgp.capabilities(self.answers) if mgp else {}, mcpl.capabilities() if mcpl else {})
-        self._offer = Offer(dict(info), offered, by_era)
+        self._offer = ClientOffer(dict(info), offered, by_era)
         self._wanted_version = version
         self._methods = dict(methods or {})
         self._log_level = log_level or ("info" if on_log else None)
         self._on_log, self._on_progress, self._on_notification = on_log, on_progress, on_notification
-        self._conversation = Conversation(
-            link, on_request=self._asked, on_notification=self._heard, on_gone=self._bereaved
+        self._conversation = ClientConversation(
+            link, on_request=self._asked, on_notification=self._heard, on_gone=self._on_peer_gone
         )
-        self.mgp: MgpPeer | None = mgp.peer(self._conversation, self, str(info.get("name"))) if mgp else None
+        self.mgp: MgpPeer | None = None
         """What was negotiated with the server, and what it was granted."""
-        self.mcpl: McplPeer | None = mcpl.peer(self._conversation, self) if mcpl else None
-        """The server as a participant: its feature sets, events, hooks and channels."""
-        self._opening: Opening | None = None
-        self._audience: set[Events] = set()
-        self._watched: dict[str, Events] = {}
+        if mgp is not None:
+            from defserve.host.mgp.peer import MgpPeer
+
+            self.mgp = MgpPeer(mgp, self._conversation, self, str(info.get("name")))
+        self.mcpl: McplPeer | None = None
+        """The server's feature sets, events, hooks and channels."""
+        if mcpl is not None:
+            from defserve.host.mcpl.peer import McplPeer
+
+            self.mcpl = McplPeer(mcpl, self._conversation, self)
+        self._agreement: Agreement | None = None
+        self._audience: set[NewsStream[Any]] = set()
+        self._watched: dict[str, NewsStream[News]] = {}
         self._listed: dict[str, Json] | None = None
 
     async def __aenter__(self) -> Client:
         self._conversation.start()
         try:
-            self._opening = await open_conversation(
+            self._agreement = await open_conversation(
                 self._conversation, self._offer, self._wanted_version, self.timeout, self._prepare
             )
             if self.mcpl is not None:
@@ -114,24 +122,24 @@ class Client:
             self.mcpl.closed()
         await self._close()
 
-    async def _prepare(self, opening: Opening) -> None:
+    async def _prepare(self, agreement: Agreement) -> None:
         for peer in (self.mgp, self.mcpl):
             if peer is not None:
-                await peer.prepare(opening)
+                await peer.prepare(agreement)
 
     async def _close(self) -> None:
-        # Also inside a cancelled scope: a child process has to be seen out.
+        # Also inside a cancelled scope: a child process must be ended.
         with CancelScope(shield=True):
             await self._conversation.aclose()
 
     @property
     def version(self) -> str:
-        """The protocol version both sides agreed on."""
+        """The protocol version that both sides agreed on."""
         return self._open.version
 
     @property
     def stateless(self) -> bool:
-        """Whether every request stands alone (2026-07-28 and later)."""
+        """Whether each request stands alone, without a session (2026-07-28 and later)."""
         return self._open.stateless
 
     @property
@@ -146,33 +154,31 @@ class Client:
 
     @property
     def instructions(self) -> str | None:
-        """What the server wants models to know; None if nothing."""
+        """The server's instructions for models; None if it has none."""
         return self._open.instructions
 
     async def call(self, tool: str, /, **arguments: Any) -> Any:
-        """Call a tool and give back its value: structured content, a scalar, text, a list of content blocks.
+        """Call a tool and return its value: structured content, a scalar, text, or a list of content blocks.
 
-        A tool that gives nothing back gives None.
-
-        Raises ToolError when the tool says that it failed.
+        A result without content is None. Raises ToolError if the tool failed.
         """
         return await self.value(tool, await self.call_raw(tool, arguments))
 
     async def value(self, tool: str, result: Json) -> Any:
-        """What `call` makes of a result that came from `tool`."""
+        """The value that `call` returns for a result of `tool`."""
         if self.mgp is not None:
             self.mgp.check(result)
         needs_type = not result.get("isError") and lone_text(result) is not None
         return value_of(result, (await self._returns_of(tool)) if needs_type else None)
 
     def stream(self, tool: str, /, **arguments: Any) -> Stream:
-        """Call a tool and read what it gives on the way: `async with client.stream("tool") as s: async for part in s`.
+        """Call a tool and read its parts as they come: `async with client.stream("tool") as s: async for part in s`.
 
-        Needs `mgp` and a server that streams; from others the whole value comes as one part.
+        Needs `mgp` and a server that streams. From other servers the whole value comes as one part.
         """
-        from defserve.host.mgp.streaming.streaming import Stream
+        from defserve.host.mgp.streaming.stream import Stream
 
-        return Stream(self, tool, arguments, self._on_progress)
+        return Stream(self, self.mgp, tool, arguments, self._on_progress)
 
     async def call_raw(
         self,
@@ -184,7 +190,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> Json:
-        """Call a tool and give back the result as it came, `isError` and all.
+        """Call a tool and return its result unchanged, also one with `isError`.
 
         `fields` are further members of the params, such as MCPL's `scope`, `state` and `checkpoint`.
         """
@@ -198,9 +204,9 @@ class Client:
         return await self._pages("tools/list", "tools")
 
     async def listed(self, tool: str, *, again: bool = False) -> Json:
-        """A tool as the server lists it, empty for one it does not. Listed once, until the server says it changed.
+        """A tool as the server lists it; empty if it is not listed. The list is kept until the server says it changed.
 
-        `again` lists anew for a tool that was not there before.
+        `again` asks for a new list if the kept one does not have the tool.
         """
         if self._listed is None or (again and tool not in self._listed):
             self._listed = {item["name"]: item for item in await self.tools()}
@@ -219,19 +225,19 @@ class Client:
         return await self._pages("prompts/list", "prompts")
 
     async def read(self, uri: str) -> list[Json]:
-        """The contents of a resource, as they came."""
+        """The contents of a resource, unchanged."""
         return (await self.request("resources/read", {"uri": uri})).get("contents") or []
 
     async def read_text(self, uri: str) -> str:
-        """The text of a resource; several texts are joined, binary contents decoded as UTF-8."""
+        """The text of a resource. Several texts are joined; binary contents are decoded as UTF-8."""
         return (await self.read_bytes(uri)).decode()
 
     async def read_bytes(self, uri: str) -> bytes:
-        """The bytes of a resource, texts as UTF-8."""
+        """The bytes of a resource; texts are encoded as UTF-8."""
         return b"".join(_bytes_of(content) for content in await self.read(uri))
 
     async def prompt(self, prompt: str, /, **arguments: Any) -> Json:
-        """A prompt with its messages. Arguments are strings on the wire; others travel as their JSON text."""
+        """A prompt with its messages. An argument that is no string is sent as its JSON text."""
         texts = {name: value if isinstance(value, str) else encode(value).decode() for name, value in arguments.items()}
         return await self.request("prompts/get", {"name": prompt, "arguments": texts})
 
@@ -243,18 +249,18 @@ class Client:
         value: str = "",
         context: Mapping[str, str] | None = None,
     ) -> Json:
-        """The `completion` object for one argument. `ref` is a prompt's name, a URI (template), or the whole ref."""
+        """The `completion` object for one argument. `ref` is a prompt's name, a URI or template, or the whole ref."""
         params: Json = {"ref": _ref(ref), "argument": {"name": argument, "value": value}}
         if context:
             params["context"] = {"arguments": dict(context)}
         return (await self.request("completion/complete", params)).get("completion") or {}
 
     async def ping(self) -> None:
-        """A sign of life; the stateless era has no ping, so the server is asked to describe itself."""
+        """Check that the server answers. The stateless era has no ping, so `server/discover` is asked instead."""
         await self.request("server/discover" if self.stateless else "ping", {})
 
     async def set_log_level(self, level: str) -> None:
-        """Ask for log notifications of `level` and above; stateless requests carry it from now on."""
+        """Ask for log notifications of `level` and above. In the stateless era each later request carries the level."""
         self._log_level = level
         if not self.stateless:
             await self.request("logging/setLevel", {"level": level})
@@ -268,7 +274,7 @@ class Client:
             await events.open()
 
     async def unsubscribe(self, uri: str) -> None:
-        """Have changes of a resource reported no more."""
+        """Stop reports of changes of a resource."""
         if not self.stateless:
             await self.request("resources/unsubscribe", {"uri": uri})
         elif events := self._watched.pop(uri, None):
@@ -276,20 +282,20 @@ class Client:
 
     def listen(
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
-    ) -> Events:
+    ) -> NewsStream[News]:
         """News of the named kinds: `async with client.listen(tools=True) as events: async for news in events`."""
         chosen = {"tools": tools, "prompts": prompts, "resources": resources}
-        wanted = Wanted([kind for kind, on in chosen.items() if on], uris)
+        wanted = NewsFilter([kind for kind, on in chosen.items() if on], uris)
         if self.stateless:
-            return StreamEvents(wanted, self._audience, self._conversation, self._open, self.timeout)
-        return SessionEvents(wanted, self._audience, self.subscribe, self.unsubscribe)
+            return SubscribedNews(wanted, self._audience, self._conversation, self._open, self.timeout)
+        return SessionNews(wanted, self._audience, self.subscribe, self.unsubscribe)
 
     def subscribe_events(
         self, channels: Sequence[str], *, min_severity: str | None = None, every: float = 1.0
     ) -> EventStream:
         """Events of a server that speaks MGP: `async with client.subscribe_events(["tool.*"]) as events: async for …`.
 
-        Where there is no session they are asked for `every` so many seconds.
+        Without a session they are asked for every `every` seconds.
         """
         from defserve.host.mgp.events import subscription
 
@@ -304,15 +310,18 @@ class Client:
         on_progress: Progress | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
         follow: bool = True,
-        attendant: Attendant | None = None,
+        observer: RequestObserver | None = None,
     ) -> Json:
-        """Any request. `follow` answers and repeats one that comes back as `input_required`; `attendant` goes along."""
-        opening, patience = self._open, self.timeout if timeout is None else timeout
+        """Send any request. With `follow`, a result that is `input_required` is answered and the request repeated.
+
+        `observer` follows the request each time it is sent.
+        """
+        agreement, patience = self._open, self.timeout if timeout is None else timeout
 
         async def ask(params: Mapping[str, Any]) -> Json:
-            dressed = opening.dress(params, self._log_level)
+            complete = agreement.with_envelope(params, self._log_level)
             result = await self._conversation.request(
-                method, dressed, within=patience, on_progress=on_progress, attendant=attendant
+                method, complete, within=patience, on_progress=on_progress, observer=observer
             )
             if not is_object(result):
                 raise PeerError(f"the result of {method} is not an object")
@@ -325,64 +334,70 @@ class Client:
         mgp = self.mgp
 
         async def guarded(params: Mapping[str, Any]) -> Json:
-            return await (send(params) if mgp is None else mgp.around(method, params, send, attendant))
+            return await (send(params) if mgp is None else mgp.around(method, params, send, observer))
 
         if self.mcpl is not None and method == "tools/call":
             return await self.mcpl.around(params or {}, guarded)
         return await guarded(params or {})
 
     async def health(self) -> Health:
-        """How the server is, with its resources and checks (MGP §11.3). Needs `mgp`."""
+        """The server's health, with its resources and checks (MGP §11.3). Needs `mgp`."""
         from defserve.host.mgp import health
 
-        return await health.status(self)
+        return await health.status(self._mgp_peer)
 
     async def health_ping(self) -> Pong:
-        """A sign of life that says how the server is, as far as it knows without looking."""
+        """The health that the server knows without running its checks."""
         from defserve.host.mgp import health
 
-        return await health.ping(self)
+        return await health.ping(self._mgp_peer)
 
     async def shutdown(self, reason: Reason = "operator_request", timeout: float = 30.0) -> Drain:  # noqa: ASYNC109
-        """Have the server finish what it does within `timeout` seconds, and end (§11.4). For admins and local peers."""
+        """Have the server finish its calls within `timeout` seconds, then end (§11.4). For admins and local peers."""
         from defserve.host.mgp import health
 
-        return await health.shutdown(self, reason, timeout)
+        return await health.shutdown(self._mgp_peer, reason, timeout)
 
-    def lifecycle(self) -> Lifecycle:
+    def lifecycle(self) -> LifecycleChanges:
         """Changes of the server's state: `async with client.lifecycle() as changes: async for change in changes`.
 
-        Only a session is told of them.
+        They are only sent in a session.
         """
-        from defserve.host.mgp.health import Lifecycle
+        from defserve.host.mgp.health import LifecycleChanges
 
-        return Lifecycle(self._audience)
+        return LifecycleChanges(self._audience)
 
     async def access_query(self, agent_id: str, tool: str | None = None) -> Json:
         """Whether an agent may use a tool, or the server (MGP §5.4). Needs `mgp`, and an admin's credentials."""
-        return await access.query(self, agent_id, tool)
+        return await access.query(self._mgp_peer, agent_id, tool)
 
-    async def access_grant(self, agent_id: str, tool: str | None = None, **entry: Unpack[access.Entry]) -> Json:
-        """Allow, or with `permission="deny"` forbid, an agent a tool or the server. Gives back the entry."""
-        return await access.grant(self, agent_id, tool, **entry)
+    async def access_grant(self, agent_id: str, tool: str | None = None, **entry: Unpack[access.AccessEntry]) -> Json:
+        """Allow an agent a tool or the server; with `permission="deny"`, forbid it. Returns the entry."""
+        return await access.grant(self._mgp_peer, agent_id, tool, **entry)
 
     async def access_revoke(self, agent_id: str, tool: str | None = None) -> Json:
-        """Take an entry away."""
-        return await access.revoke(self, agent_id, tool)
+        """Remove an entry."""
+        return await access.revoke(self._mgp_peer, agent_id, tool)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Any notification. Raises PeerGone if nobody is there to take it."""
+        """Send any notification. Raises PeerGone if the server is gone."""
         await self._conversation.notify(method, params or {})
 
     def say(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Notify from where nothing can be awaited."""
+        """Send a notification from code that cannot await."""
         self._conversation.say(method, params or {})
 
     @property
-    def _open(self) -> Opening:
-        if self._opening is None:
+    def _mgp_peer(self) -> MgpPeer:
+        if self.mgp is None:
+            raise PeerError("this client does not speak MGP: make it with Client(link, mgp=Mgp())")
+        return self.mgp
+
+    @property
+    def _open(self) -> Agreement:
+        if self._agreement is None:
             raise PeerGone("the client is not open yet: use it inside `async with`")
-        return self._opening
+        return self._agreement
 
     async def _pages(self, method: str, member: str) -> list[Json]:
         items: list[Json] = []
@@ -395,16 +410,16 @@ class Client:
             if cursor is None:
                 return items
             if cursor in seen:
-                raise PeerError(f"the pages of {method} go round in circles: cursor {cursor!r} came twice")
+                raise PeerError(f"the pages of {method} never end: cursor {cursor!r} came twice")
             seen.add(cursor)
 
     async def _returns_of(self, tool: str) -> Json | None:
-        """The type that `tool` publishes for its text; None also where the tools cannot be listed."""
+        """The type that `tool` declares for its text; None also if the tools cannot be listed."""
         try:
             found = await self.listed(tool)
         except PeerError as error:
             if not isinstance(error, PeerGone) and type(error) is not PeerError:
-                raise  # but a server that ends after its answer has answered
+                raise  # a server that is gone has still answered the call
             found, self._listed = {}, self._listed or {}
         return object_of(found.get("_meta")).get(RETURNS)
 
@@ -432,7 +447,7 @@ class Client:
         if self._on_notification:
             self._on_notification(method, params)
 
-    def _bereaved(self, gone: PeerGone) -> None:
+    def _on_peer_gone(self, gone: PeerGone) -> None:
         if self.mgp is not None:
             self.mgp.closed(gone.message)
         if self.mcpl is not None:

@@ -1,5 +1,7 @@
-"""JSON-RPC over one link: requests matched with replies, deadlines, and the peer's own requests. No method by name
-but `notifications/cancelled` and `notifications/progress`."""
+"""JSON-RPC over one link: it matches replies with requests, keeps deadlines and answers the peer's own requests.
+
+It knows two methods by name: `notifications/cancelled` and `notifications/progress`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
-from defserve.host.links.link import Link, Lost
+from defserve.host.link import Link, Lost
 from defserve.wire.codec import decode, encode
-from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
 
 Params: TypeAlias = Mapping[str, Any]
@@ -22,40 +23,40 @@ FLUSH_SECONDS = 1.0
 log = logging.getLogger("defserve.host")
 
 
-class Attendant(Protocol):
-    """Follows one request, however often it has to be sent."""
+class RequestObserver(Protocol):
+    """Follows one request, which may be sent several times."""
 
     def begins(self) -> Id:
-        """It is about to be sent: the id it shall have, which no other ever had."""
+        """The request is about to be sent. Gives its id, which must be new."""
         ...
 
     def waits(self) -> bool:
-        """Its deadline has passed: whether it begins anew."""
+        """The deadline has passed. Whether to wait once more."""
         ...
 
     @property
     def repeatable(self) -> bool:
-        """Whether it may be sent again after it failed."""
+        """Whether the request may be sent again after a failure."""
         ...
 
 
-class Pending:
-    """A request on its way: its id and, some day, the whole reply."""
+class PendingRequest:
+    """A request that was sent: its id, and a future for the whole reply."""
 
     __slots__ = ("id", "method", "reply", "on_progress")
 
     def __init__(self, id: Id, method: str, on_progress: Progress | None) -> None:
         self.id, self.method, self.on_progress = id, method, on_progress
         self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        # A reply nobody waits for any more must not be reported as an unretrieved exception.
+        # A reply that nobody waits for any more must not be reported as an unretrieved exception.
         self.reply.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-class Conversation:
-    """Reads the link in a task of its own from `start` to `aclose`.
+class ClientConversation:
+    """Reads the link in its own task, from `start` to `aclose`.
 
-    `on_request` answers what the peer asks; `on_notification` is called in the order of arrival, and always before
-    the reply that came after it is handed out; `on_gone` is called once, when the peer left or we close.
+    `on_request` answers the peer's requests. `on_notification` is called in the order of arrival, and before any reply
+    that came later is handed out. `on_gone` is called once, when the peer leaves or we close.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Conversation:
     ) -> None:
         self._link = link
         self._on_request, self._on_notification, self._on_gone = on_request, on_notification, on_gone
-        self._pending: dict[Id, Pending] = {}
+        self._pending: dict[Id, PendingRequest] = {}
         self._last_id = 0
         self._answering: dict[object, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -79,7 +80,7 @@ class Conversation:
         self._reader = asyncio.create_task(self._read(), name="defserve.host reader")
 
     async def aclose(self) -> None:
-        """Stop reading, fail whatever still waits, close the link."""
+        """Stop reading, fail all open requests, close the link."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=FLUSH_SECONDS)
         self._leave(PeerGone("the client was closed"))
@@ -97,17 +98,17 @@ class Conversation:
         within: float | None,
         on_progress: Progress | None = None,
         cancellable: bool = True,
-        attendant: Attendant | None = None,
+        observer: RequestObserver | None = None,
     ) -> Any:
-        """Ask, wait `within` seconds, and give back the result.
+        """Send a request, wait up to `within` seconds, and give back the result.
 
         Raises PeerError if the peer answers with an error, PeerTimeout if it does not answer in time, PeerGone if it
-        leaves. A request that is given up, by its deadline or because its task is cancelled, is called off with
-        `notifications/cancelled` where it is `cancellable`.
+        leaves. If the deadline passes or our task is cancelled, the peer is sent `notifications/cancelled`, unless
+        the request is not `cancellable`.
         """
-        pending = await self.begin(method, params, on_progress, attendant.begins() if attendant else None)
+        pending = await self.begin(method, params, on_progress, observer.begins() if observer else None)
         try:
-            reply = await self._wait(pending, within, attendant)
+            reply = await self._wait(pending, within, observer)
         except (asyncio.CancelledError, PeerTimeout) as reason:
             if cancellable:
                 self.call_off(pending, "timed out" if isinstance(reason, PeerTimeout) else "no longer needed")
@@ -120,14 +121,14 @@ class Conversation:
 
     async def begin(
         self, method: str, params: Params, on_progress: Progress | None = None, id: Id | None = None
-    ) -> Pending:
-        """Send a request without waiting for its reply; the caller looks after the deadline."""
+    ) -> PendingRequest:
+        """Send a request without waiting for its reply. The caller keeps the deadline."""
         if self._gone:
             raise self._departure()
         if id is None:
             self._last_id += 1
             id = self._last_id
-        pending = Pending(id, method, on_progress)
+        pending = PendingRequest(id, method, on_progress)
         if on_progress:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
         self._pending[pending.id] = pending
@@ -141,10 +142,11 @@ class Conversation:
             raise
         return pending
 
-    def call_off(self, pending: Pending, reason: str) -> asyncio.Task[None] | None:
-        """Tell the peer that nobody waits any more. Sent by a task of its own: ours may be being cancelled.
+    def call_off(self, pending: PendingRequest, reason: str) -> asyncio.Task[None] | None:
+        """Tell the peer that nobody waits for the reply any more.
 
-        What is sent before that task is done may overtake it.
+        A task of its own sends it, since ours may be being cancelled. Messages sent before that task is done may
+        overtake it.
         """
         self._pending.pop(pending.id, None)
         if self._gone or pending.reply.done():
@@ -152,9 +154,9 @@ class Conversation:
         return self.say("notifications/cancelled", {"requestId": pending.id, "reason": reason})
 
     def occupy(self, work: Coroutine[Any, Any, None], id: Id | None = None) -> None:
-        """Run `work`, which answers the peer: as long as it takes, no deadline of ours passes.
+        """Run `work`, which answers the peer, in a task. While it runs, none of our deadlines passes.
 
-        With the `id` of a request it ends when the peer calls that request off.
+        With the `id` of a request, the task is cancelled when the peer cancels that request.
         """
         key = object() if id is None else id
         task = self._answering[key] = asyncio.create_task(work)
@@ -169,14 +171,14 @@ class Conversation:
         await self._link.send(encode(message))
 
     def say(self, method: str, params: Params) -> asyncio.Task[None]:
-        """Notify, by a task of its own that does not mind a peer who left."""
+        """Send a notification from a task of its own. A peer that left is no error."""
         return self._spawn(self.notify(method, params))
 
-    async def _wait(self, pending: Pending, within: float | None, attendant: Attendant | None) -> Reply:
+    async def _wait(self, pending: PendingRequest, within: float | None, observer: RequestObserver | None) -> Reply:
         while not pending.reply.done():
             await asyncio.wait((pending.reply,), timeout=within)
-            # While we think about a question of the peer's, its silence is our doing.
-            if not (pending.reply.done() or self._answering or (attendant and attendant.waits())):
+            # While we work on a question of the peer, it waits for us.
+            if not (pending.reply.done() or self._answering or (observer and observer.waits())):
                 raise PeerTimeout(f"no answer to {pending.method} within {within:g} s")
         return pending.reply.result()
 
@@ -185,7 +187,8 @@ class Conversation:
         try:
             while (data := await self._link.receive()) is not None:
                 if isinstance(data, Lost):
-                    self._lost(data)
+                    if awaited := self._awaited(data.id):
+                        awaited.set_exception(data.error)
                     continue
                 messages = decode(data)
                 for message in messages if isinstance(messages, list) else (messages,):
@@ -207,24 +210,22 @@ class Conversation:
         else:
             self._malformed(message, data)
 
-    def _replied(self, reply: Reply, data: bytes) -> None:
-        pending = self._pending.pop(reply.id, None) if reply.id is not None else None
-        if pending is None:
-            log.debug("a reply that nobody waits for: %.200r", data)
-        elif not pending.reply.done():
-            pending.reply.set_result(reply)
+    def _awaited(self, id: Id | None) -> asyncio.Future[Reply] | None:
+        """The reply that request `id` waits for; the request is open no longer."""
+        pending = self._pending.pop(id, None) if id is not None else None
+        return None if pending is None or pending.reply.done() else pending.reply
 
-    def _lost(self, lost: Lost) -> None:
-        pending = self._pending.pop(lost.id, None)
-        if pending and not pending.reply.done():
-            pending.reply.set_exception(lost.error)
+    def _replied(self, reply: Reply, data: bytes) -> None:
+        if awaited := self._awaited(reply.id):
+            awaited.set_result(reply)
+        else:
+            log.debug("a reply that nobody waits for: %.200r", data)
 
     def _malformed(self, message: Malformed, data: bytes) -> None:
         log.warning("skipped a line that is no message (%s): %.200r", message.message, data)
-        pending = self._pending.pop(message.id, None) if message.id is not None else None
-        if pending and not pending.reply.done():
+        if awaited := self._awaited(message.id):
             error = {"code": message.code, "message": f"the peer's reply is unreadable: {message.message}"}
-            pending.reply.set_result(Reply(message.id, None, error))
+            awaited.set_result(Reply(message.id, None, error))
 
     def _notified(self, note: Notification) -> None:
         if note.method == "notifications/cancelled":
@@ -274,7 +275,7 @@ class Conversation:
                 waiting.reply.set_exception(self._departure())
 
     def _departure(self) -> PeerGone:
-        # A fresh one each time: an exception raised twice drags the first traceback along.
+        # A new exception each time: one that is raised twice keeps the first traceback.
         return PeerGone(self._gone.message if self._gone else "the peer left")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -284,13 +285,8 @@ class Conversation:
         return task
 
 
-def object_of(value: Any) -> dict[str, Any]:
-    """`value` if it is a JSON object, else an empty one: a peer may leave out or garble what is optional."""
-    return value if is_object(value) else {}
-
-
 def peer_error(error: dict[str, Any]) -> PeerError:
-    """A JSON-RPC error object as the exception the caller sees."""
+    """A JSON-RPC error object as an exception."""
     code = error.get("code")
     return PeerError(
         str(error.get("message", "error without a message")),

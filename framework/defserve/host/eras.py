@@ -1,6 +1,6 @@
-"""The two ways to open a conversation: `initialize` (handshake) and an envelope on every request (stateless).
+"""The two ways to open a conversation: `initialize` (handshake), or an envelope on every request (stateless).
 
-The only module of the host that tells protocol versions apart.
+No other module of the host tells protocol versions apart.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from defserve.errors import PeerError, PeerTimeout, UsageError
-from defserve.host.conversation import Conversation, object_of
+from defserve.host.conversation import ClientConversation
+from defserve.host.fields import Json, object_of
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
 
 ERAS: Final[Mapping[str, str]] = {"handshake": HANDSHAKE_VERSIONS[-1], "stateless": STATELESS_VERSIONS[-1]}
@@ -22,69 +23,66 @@ UNSUPPORTED_VERSION = -32022
 STATELESS_ERRORS: Final = frozenset((-32020, -32021, UNSUPPORTED_VERSION))
 
 
-class Offer:
-    """What the client says about itself. `by_era` holds capabilities that have another place in each era."""
+class ClientOffer:
+    """What the client says about itself. `by_era` has the capabilities that each era puts in another place."""
 
     __slots__ = ("info", "capabilities", "by_era")
 
-    def __init__(
-        self,
-        info: dict[str, Any],
-        capabilities: dict[str, Any],
-        by_era: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
+    def __init__(self, info: Json, capabilities: Json, by_era: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self.info, self.capabilities, self.by_era = info, capabilities, by_era or {}
 
-    def of_era(self, era: str) -> dict[str, Any]:
+    def of_era(self, era: str) -> Json:
         return merged(self.by_era.get(era, {}), self.capabilities)
 
 
-class Opening:
-    """An open conversation: what was agreed, and what every request must carry."""
+class Agreement:
+    """What client and server agreed on, and what every request must carry (`envelope`)."""
 
     __slots__ = ("version", "stateless", "server_info", "capabilities", "instructions", "envelope")
 
-    def __init__(self, version: str, result: dict[str, Any], envelope: dict[str, Any] | None = None) -> None:
+    def __init__(self, version: str, result: Json, envelope: Json | None = None) -> None:
         meta = object_of(result.get("_meta"))
         self.version = version
         self.stateless = envelope is not None
-        self.server_info: dict[str, Any] = object_of(result.get("serverInfo") or meta.get(PREFIX + "serverInfo"))
-        self.capabilities: dict[str, Any] = object_of(result.get("capabilities"))
+        self.server_info: Json = object_of(result.get("serverInfo") or meta.get(PREFIX + "serverInfo"))
+        self.capabilities: Json = object_of(result.get("capabilities"))
         self.instructions: str | None = result.get("instructions")
         self.envelope = envelope or {}
 
-    def dress(self, params: Mapping[str, Any], log_level: str | None) -> Mapping[str, Any]:
-        """`params` with the envelope of this era in `_meta`; what the caller put there stays."""
+    def with_envelope(self, params: Mapping[str, Any], log_level: str | None) -> Mapping[str, Any]:
+        """`params` with the envelope of this era in `_meta`. What the caller put into `_meta` wins."""
         if not self.stateless:
             return params
         level = {PREFIX + "logLevel": log_level} if log_level else {}
         return {**params, "_meta": {**self.envelope, **level, **object_of(params.get("_meta"))}}
 
 
-Prepare: TypeAlias = Callable[[Opening], Awaitable[None]]
+Prepare: TypeAlias = Callable[[Agreement], Awaitable[None]]
 
 
 async def open_conversation(
-    conversation: Conversation,
-    offer: Offer,
+    conversation: ClientConversation,
+    offer: ClientOffer,
     version: str | None,
     within: float | None,
     prepare: Prepare | None = None,
-) -> Opening:
-    """Agree on a version: the one given, or the newest both sides speak when it is None.
+) -> Agreement:
+    """Agree on a version: the given one, or if it is None the newest that both sides speak.
 
-    `prepare` is awaited when the server has answered, before it is told that we are ready.
-    Raises PeerError when the server speaks none of them.
+    `prepare` is awaited after the server has answered and before it is told that we are ready.
+    Raises PeerError if the server speaks no version of ours.
     """
-    opening = await _agree(conversation, offer, version, within)
+    agreement = await _agree(conversation, offer, version, within)
     if prepare is not None:
-        await prepare(opening)
-    if not opening.stateless:
+        await prepare(agreement)
+    if not agreement.stateless:
         await conversation.notify("notifications/initialized", {})
-    return opening
+    return agreement
 
 
-async def _agree(conversation: Conversation, offer: Offer, version: str | None, within: float | None) -> Opening:
+async def _agree(
+    conversation: ClientConversation, offer: ClientOffer, version: str | None, within: float | None
+) -> Agreement:
     if version in STATELESS_VERSIONS:
         return await _discover(conversation, offer, version, within)
     if version in HANDSHAKE_VERSIONS:
@@ -95,7 +93,7 @@ async def _agree(conversation: Conversation, offer: Offer, version: str | None, 
     return await _negotiate(conversation, offer, within)
 
 
-async def _negotiate(conversation: Conversation, offer: Offer, within: float | None) -> Opening:
+async def _negotiate(conversation: ClientConversation, offer: ClientOffer, within: float | None) -> Agreement:
     patience = PROBE_SECONDS if within is None else min(within, PROBE_SECONDS)
     try:
         return await _discover(conversation, offer, STATELESS_VERSIONS[-1], patience)
@@ -113,43 +111,47 @@ def _invites_handshake(error: PeerError) -> bool:
     return any(version in supported for version in HANDSHAKE_VERSIONS)
 
 
-async def _discover(conversation: Conversation, offer: Offer, version: str, within: float | None) -> Opening:
-    envelope: dict[str, Any] = {
+async def _discover(
+    conversation: ClientConversation, offer: ClientOffer, version: str, within: float | None
+) -> Agreement:
+    envelope: Json = {
         PREFIX + "protocolVersion": version,
         PREFIX + "clientCapabilities": offer.of_era("stateless"),
         PREFIX + "clientInfo": offer.info,
     }
-    # Not called off: a server of the handshake era may take a stray notification before `initialize` badly.
+    # Never cancelled: a server of the handshake era may fail on a notification before `initialize`.
     result = await conversation.request("server/discover", {"_meta": envelope}, within=within, cancellable=False)
     found = object_of(result)
     supported: Any = found.get("supportedVersions") or ()
     if version not in supported:
         raise PeerError(
-            f"the server does not speak {version}, only {', '.join(map(str, supported)) or 'nothing it names'}",
+            f"the server does not speak {version}; it names {', '.join(map(str, supported)) or 'no version'}",
             code=UNSUPPORTED_VERSION,
             data={"supported": list(supported), "requested": version},
         )
-    return Opening(version, found, envelope)
+    return Agreement(version, found, envelope)
 
 
-async def _initialize(conversation: Conversation, offer: Offer, pinned: str | None, within: float | None) -> Opening:
+async def _initialize(
+    conversation: ClientConversation, offer: ClientOffer, pinned: str | None, within: float | None
+) -> Agreement:
     version = pinned or HANDSHAKE_VERSIONS[-1]
     params = {
         "protocolVersion": version,
         "capabilities": _capabilities_for(version, offer.of_era("handshake")),
         "clientInfo": offer.info,
     }
-    # The specification forbids calling `initialize` off.
+    # The specification forbids cancelling `initialize`.
     result = await conversation.request("initialize", params, within=within, cancellable=False)
     agreed = object_of(result)
     spoken = agreed.get("protocolVersion")
     if not isinstance(spoken, str) or spoken not in ((pinned,) if pinned else HANDSHAKE_VERSIONS):
         raise PeerError(f"the server wants to speak {spoken!r}, not {pinned or 'a version this client knows'}")
-    return Opening(spoken, agreed)
+    return Agreement(spoken, agreed)
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, objects within objects; where both have a value `over` wins."""
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
+    """Both objects as one, members that are objects included. Where both have a value, `over` wins."""
     both = {**base, **over}
     for name in base.keys() & over.keys():
         if isinstance(base[name], dict) and isinstance(over[name], dict):
@@ -157,8 +159,8 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return both
 
 
-def _capabilities_for(version: str, capabilities: dict[str, Any]) -> dict[str, Any]:
-    """Before elicitation had modes, `{}` meant forms, and there was nothing else."""
+def _capabilities_for(version: str, capabilities: Json) -> Json:
+    """Elicitation modes exist since 2025-11-25. Before that, `{}` meant forms, and there was nothing else."""
     offer = copy.deepcopy(capabilities)
     if "elicitation" in offer and "elicitation_url" not in features(version):
         modes = offer.pop("elicitation")

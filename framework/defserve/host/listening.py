@@ -1,15 +1,19 @@
-"""News of a server as an async iterator: `subscriptions/listen` where there is one, session notifications elsewhere."""
+"""News of a server as an async iterator.
+
+In the stateless era it is one `subscriptions/listen` request, in a session it is the notifications that come anyway.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Generic, Self, TypeVar
 
 from defserve.errors import PeerError, PeerTimeout
-from defserve.host.conversation import Conversation, Pending, object_of, peer_error
-from defserve.host.eras import PREFIX, Opening
+from defserve.host.conversation import ClientConversation, PendingRequest, peer_error
+from defserve.host.eras import PREFIX, Agreement
+from defserve.host.fields import object_of
 
 UPDATED: Final = "notifications/resources/updated"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
@@ -37,8 +41,11 @@ class News:
         return f"News({self.method!r}, {self.params!r})"
 
 
-class Wanted:
-    """What a listener asks to hear about."""
+NewsT = TypeVar("NewsT", bound=News)
+
+
+class NewsFilter:
+    """Which news a listener wants."""
 
     __slots__ = ("kinds", "uris")
 
@@ -55,19 +62,19 @@ class Wanted:
         return any(KINDS[kind][0] == news.method for kind in self.kinds)
 
 
-class Events(ABC):
-    """An async context manager and iterator; it ends when the server ends the stream or leaves.
+class NewsStream(ABC, Generic[NewsT]):
+    """An async context manager and iterator. It ends when the server ends the stream or leaves.
 
-    News that nobody reads are kept up to a bound, then the oldest is dropped.
+    Unread news are kept up to a bound; then the oldest are dropped.
     """
 
-    def __init__(self, wanted: Wanted, audience: set[Events]) -> None:
+    def __init__(self, wanted: NewsFilter, audience: set[NewsStream[Any]]) -> None:
         self.wanted = wanted
         self._audience = audience
         self.honoured: dict[str, Any] = wanted.filter()
-        self._queue: asyncio.Queue[News | PeerError | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[NewsT | PeerError | None] = asyncio.Queue()
 
-    async def __aenter__(self) -> Events:
+    async def __aenter__(self) -> Self:
         await self.open()
         return self
 
@@ -75,8 +82,8 @@ class Events(ABC):
         await self.close()
 
     async def open(self) -> None:
-        """Ask the server for the news; what comes from now on is heard."""
-        # Before asking: the first notification may be faster than the reply.
+        """Ask the server for news. Everything from now on is received."""
+        # Before asking: the first notification may come before the reply.
         self._audience.add(self)
         try:
             await self._begin()
@@ -85,7 +92,7 @@ class Events(ABC):
             raise
 
     async def close(self) -> None:
-        """Hear no more, and tell the server so."""
+        """Stop listening, and tell the server so."""
         self._audience.discard(self)
         await self._finish()
 
@@ -97,38 +104,36 @@ class Events(ABC):
 
     @abstractmethod
     def hear(self, news: News) -> None:
-        """Take note of a notification of the server, if it is one of ours."""
+        """Take a notification of the server, if it is one of ours."""
 
-    def _keep(self, news: News) -> None:
-        # Someone who does not read must not fill the memory; of too much news the oldest matters least.
+    def _keep(self, news: NewsT) -> None:
+        # A slow reader must not fill the memory. The oldest news matter least.
         if self._queue.qsize() >= MOST_KEPT:
             self._queue.get_nowait()
         self._queue.put_nowait(news)
 
     def end(self, reason: PeerError | None = None) -> None:
-        """Let the reader finish what has come; then iterating stops, or raises the reason."""
+        """Let the reader finish what has come. Then iterating stops, or raises the reason."""
         self._queue.put_nowait(reason)
 
-    def __aiter__(self) -> AsyncIterator[News]:
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> News:
+    async def __anext__(self) -> NewsT:
         item = await self._queue.get()
-        if isinstance(item, News):
-            return item
-        self._queue.put_nowait(item)
-        if item is None:
-            raise StopAsyncIteration
-        raise item
+        if item is None or isinstance(item, PeerError):
+            self._queue.put_nowait(item)
+            raise item or StopAsyncIteration
+        return item
 
 
-class SessionEvents(Events):
-    """Handshake: list changes come to every session, resources are subscribed to one by one."""
+class SessionNews(NewsStream[News]):
+    """Handshake era: list changes come to every session; each resource has a subscription of its own."""
 
     def __init__(
         self,
-        wanted: Wanted,
-        audience: set[Events],
+        wanted: NewsFilter,
+        audience: set[NewsStream[Any]],
         subscribe: Callable[[str], Awaitable[object]],
         unsubscribe: Callable[[str], Awaitable[object]],
     ) -> None:
@@ -152,24 +157,24 @@ class SessionEvents(Events):
             self._keep(news)
 
 
-class StreamEvents(Events):
-    """Stateless: one open `subscriptions/listen` request; its id tags what belongs to it."""
+class SubscribedNews(NewsStream[News]):
+    """Stateless era: one open `subscriptions/listen` request. Its id tags the notifications that belong to it."""
 
     def __init__(
         self,
-        wanted: Wanted,
-        audience: set[Events],
-        conversation: Conversation,
-        opening: Opening,
+        wanted: NewsFilter,
+        audience: set[NewsStream[Any]],
+        conversation: ClientConversation,
+        agreement: Agreement,
         timeout: float | None,
     ) -> None:
         super().__init__(wanted, audience)
-        self._conversation, self._opening, self._timeout = conversation, opening, timeout
-        self._pending: Pending | None = None
+        self._conversation, self._agreement, self._timeout = conversation, agreement, timeout
+        self._pending: PendingRequest | None = None
         self._acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def _begin(self) -> None:
-        params = self._opening.dress({"notifications": self.wanted.filter()}, None)
+        params = self._agreement.with_envelope({"notifications": self.wanted.filter()}, None)
         pending = self._pending = await self._conversation.begin("subscriptions/listen", params)
         pending.reply.add_done_callback(self._ended)
         await asyncio.wait(

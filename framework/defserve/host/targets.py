@@ -1,7 +1,7 @@
 """Finds the server object that a string names.
 
-"module:attr", "module", "path/server.py:attr", "path/server.py", or what an installed distribution calls it in its
-entry points `defserve.servers`.
+The string is "module:attr", "module", "path/server.py:attr", "path/server.py", or the name of an entry point that an
+installed distribution has in the group `defserve.servers`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + o
 def load_server(target: str) -> Any:
     """The server object that `target` names.
 
-    Without an attribute the usual names (server, mcp, app) are tried, then the only server of the module.
-    Raises UsageError saying what was not found and where it was looked for.
+    Without an attribute it tries the usual names (server, mcp, app), then the only server of the module.
+    Raises UsageError that says what was not found, and where.
     """
     path, attribute = split_target(target)
     if not (attribute or path.endswith(".py") or is_module(path)) and (entry := installed(path)):
@@ -40,7 +40,7 @@ def load_server(target: str) -> Any:
 
 
 class Installed(NamedTuple):
-    """A server that a distribution of this environment brings."""
+    """A server of an installed distribution."""
 
     name: str
     target: str
@@ -49,7 +49,7 @@ class Installed(NamedTuple):
 
 
 def installed(name: str | None = None) -> list[Installed]:
-    """The servers of this environment, by name; with a `name`, that one alone."""
+    """The servers of this environment, sorted by name; with a `name`, only that one."""
     from importlib.metadata import entry_points
 
     found = [
@@ -63,14 +63,14 @@ def installed(name: str | None = None) -> list[Installed]:
 
 
 def is_server(thing: object) -> bool:
-    """Whether something can be served and connected to. By its verbs, so that nothing need be imported."""
+    """Whether something is a server. It is judged by its methods, so that nothing has to be imported."""
     return not isinstance(thing, type) and callable(getattr(thing, "connect", None)) and hasattr(thing, "run")
 
 
 def is_code(target: str) -> bool:
     """Whether `target` names something of this environment: a file, an object, a module, an installed server.
 
-    No server is in the standard library, so that a name of one's own may be `time`.
+    The standard library has no servers, so a configured server may be called `time`.
     """
     path, attribute = split_target(target)
     if attribute or path.endswith(".py"):
@@ -80,23 +80,23 @@ def is_code(target: str) -> bool:
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """The file or module, and the name in it, which is empty if none is given."""
+    """The file or module, and the name in it (empty if none is given)."""
     path, colon, attribute = target.rpartition(":")
-    # "C:\\server.py" has a colon, but what follows it is no name.
+    # "C:\\server.py" has a colon too, but no name follows it.
     if colon and attribute.replace(".", "_").isidentifier():
         return path, attribute
     return target, ""
 
 
 def is_module(name: str) -> bool:
-    """Whether it can be imported. A folder that is no package is nothing to import a server from."""
+    """Whether it can be imported. A plain folder (a namespace package) does not count."""
     if "." in name:
-        return True  # looking for it would import the packages it is in
+        return True  # to look for it would import its packages
     try:
         spec = importlib.util.find_spec(name)
         return spec is not None and spec.origin is not None
     except ValueError:
-        return name in sys.modules  # one that was made by hand
+        return name in sys.modules  # a module made by hand has no spec
 
 
 def _import(name: str) -> ModuleType:
@@ -114,7 +114,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _instead(given: str) -> str:
-    """What to do about a file that is not there: it may be one beside it that is meant."""
+    """How to fix the name of a file that does not exist. It may be a misspelt neighbour."""
     from difflib import get_close_matches
 
     folder, name = os.path.split(given)
@@ -133,9 +133,9 @@ def _load_file(given: str) -> ModuleType:
         raise UsageError(f"there is no file {path!r}", fix=_instead(given))
     folder, name = os.path.dirname(path), os.path.basename(path).removesuffix(".py")
     if folder not in sys.path:
-        # As `python server.py` does: the file's neighbours are importable.
+        # As `python server.py` does, so that the file can import its neighbours.
         sys.path.insert(0, folder)
-    # Two files of one name are two modules: the second is known by its whole path.
+    # Two files with the same name are two modules: the second one goes by its whole path.
     for known_as in (name, "".join(letter if letter.isalnum() else "_" for letter in path)):
         loaded = sys.modules.get(known_as)
         if loaded is None:
@@ -149,7 +149,7 @@ def _run_file(path: str, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Annotations are resolved through sys.modules.
+    # Annotations are resolved with sys.modules.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -160,7 +160,7 @@ def _run_file(path: str, name: str) -> ModuleType:
 
 
 def _failed(doing: str, error: Exception) -> UsageError:
-    """An exception of the author's module, with the line of theirs that led to it."""
+    """The error for an exception in the author's module, with the author's line that led to it."""
     if isinstance(error, UsageError):
         return error
     where, frame = "", error.__traceback__

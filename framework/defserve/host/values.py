@@ -1,4 +1,4 @@
-"""A tool's result as the value a Python caller wants."""
+"""A tool's result as a Python value."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from defserve.errors import ToolError
-from defserve.host.conversation import object_of
+from defserve.host.fields import object_of
 from defserve.wire.jsonvalue import is_array
 
 RETURNS: Final = "dev.defserve/returns"
-"""The key of a tool's `_meta` that says what type its lone text stands for."""
+"""The key of a tool's `_meta` that gives the type of its only text."""
 
 
 def lone_text(result: Mapping[str, Any]) -> str | None:
-    """The text of a result that is one text block and nothing else."""
+    """The text of a result that is one text block and nothing else; else None."""
     content: Any = result.get("content") or []
     if result.get("structuredContent") is None and len(content) == 1 and content[0].get("type") == "text":
         return str(content[0].get("text", ""))
@@ -24,11 +24,9 @@ def lone_text(result: Mapping[str, Any]) -> str | None:
 
 
 def value_of(result: Mapping[str, Any], returns: Mapping[str, Any] | None) -> Any:
-    """Structured content if there is any, else the lone text read by the schema `returns`, else the blocks.
+    """Structured content if there is any, else the only text read by the schema `returns`, else the content blocks.
 
-    No content at all is None.
-
-    Raises ToolError for a result that says it is one.
+    A result without content gives None. Raises ToolError for a result with `isError`.
     """
     if result.get("isError"):
         raise tool_error(result)
@@ -41,7 +39,7 @@ def value_of(result: Mapping[str, Any], returns: Mapping[str, Any] | None) -> An
 
 
 def read_text(text: str, schema: Mapping[str, Any]) -> Any:
-    """`text` as the JSON value that `schema` announces, or `text` itself where the schema allows a string."""
+    """`text` as the JSON value that `schema` declares, or `text` itself if the schema allows a string."""
     types = _types(schema)
     if not types or "string" in types:
         return text
@@ -54,11 +52,11 @@ def read_text(text: str, schema: Mapping[str, Any]) -> Any:
 def tool_error(result: Mapping[str, Any]) -> ToolError:
     blocks: list[dict[str, Any]] = result.get("content") or []
     text = "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
-    return ToolError(text or "the tool failed without a word", data=object_of(result.get("structuredContent")))
+    return ToolError(text or "the tool failed without a message", data=object_of(result.get("structuredContent")))
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
-    """Every JSON type the schema allows; empty when it does not say."""
+    """Every JSON type that the schema allows; empty if it does not say."""
     named: Any = schema.get("type")
     if isinstance(named, str):
         return {named}
@@ -66,8 +64,6 @@ def _types(schema: Mapping[str, Any]) -> set[str]:
         return set(named)
     members: list[Any] = schema.get("anyOf") or schema.get("oneOf") or []
     values: list[Any] = [schema["const"]] if "const" in schema else list(schema.get("enum") or [])
-    return {kind for member in members for kind in _types(member)} | {_type_of(value) for value in values}
-
-
-def _type_of(value: Any) -> str:
-    return "string" if isinstance(value, str) else "other"
+    return {kind for member in members for kind in _types(member)} | {
+        "string" if isinstance(value, str) else "other" for value in values
+    }

@@ -1,6 +1,9 @@
 """Tests of a server without plumbing: the pytest fixtures of `defserve.testing.plugin`, and what they are made of.
 
-Names are looked up when they are first used: pytest imports this package at every start.
+A test runs over every transport and in both eras without set-up. A question that no answer is prepared for fails the
+test. Names are looked up when they are first used: pytest imports this package at every start.
+
+May import: `host`, `protocols.mcpl`, `runner.loopback`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A client without `await`: the verbs of `host.Client`, run on an event loop in a thread of its own."""
+"""A client without `await`: the verbs of `host.Client`, run on an event loop in its own thread."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from defserve.host.client import Client
 from defserve.host.conversation import Progress
 from defserve.host.eras import ERAS
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
-from defserve.testing.roads import connect_over
-from defserve.testing.script import KINDS, Script
+from defserve.testing.script import KINDS, AnswerScript
+from defserve.testing.transports import connect_over
 
 if TYPE_CHECKING:
     from defserve.host.mgp.peer import MgpPeer
     from defserve.testing.mcpl import SyncMcpl
 
-# pytest leaves the frames of this module out: a failure points at the line of the test.
+# pytest leaves out the frames of this module, so that a failure shows the line of the test.
 __tracebackhide__ = True
 
 Json: TypeAlias = dict[str, Any]
@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 class SyncClient:
-    """Connects to `server` with the first verb, and lives until `close`.
+    """Connects to `server` with the first verb, and stays connected until `close`.
 
-    The server is an object, "module:attr" or "path/server.py:attr", or the address of one that runs. `era` is
-    "handshake", "stateless" or a protocol version; `over` is "memory", "stdio", "http" or "ws". Everything can be asked
-    of this client unless `offers` says otherwise; what the server asks must have been answered beforehand by
-    `will_answer` and its like.
+    The server is an object, "module:attr" or "path/server.py:attr", or the address of a running server. `era` is
+    "handshake", "stateless" or a protocol version; `over` is "memory", "stdio", "http" or "ws". The client offers all
+    kinds of answers unless `offers` says otherwise. Prepare the answers before the call, with `will_answer`,
+    `will_sample` and `has_roots`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SyncClient:
         self.notifications: list[tuple[str, Json]] = []
         """Method and params of every notification so far, logs and progress included."""
         self._options = options
-        self._script = Script()
+        self._script = AnswerScript()
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
         self._client: Client | None = None
@@ -68,38 +68,38 @@ class SyncClient:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(check=kind is None)
 
-    # What this client is like: before the first verb.
+    # Before the first verb.
 
     def offers(self, *kinds: str) -> None:
-        """Offer only these kinds of answer: any of "ask", "sample", "roots", or none at all."""
+        """Offer only these kinds of answer: some of "ask", "sample", "roots", or none."""
         if self._client is not None:
-            raise UsageError("offers() comes too late: the client is connected", fix="call it before the first verb")
+            raise UsageError("offers() is too late: the client is connected", fix="call it before the first verb")
         if unknown := set(kinds) - set(KINDS):
             raise UsageError(f"unknown kinds {sorted(unknown)}", fix=f"use some of {', '.join(KINDS)}")
         self._script.offered = set(kinds)
 
     def will_answer(self, *answers: Any) -> None:
-        """The next questions get these: a dict or a model, Accept, Decline, Cancel, or a function of the question."""
+        """Answers for the next questions: a dict or a model, Accept, Decline, Cancel, or a function of the question."""
         self._script.will_answer(*answers)
 
     def will_sample(self, *texts: Any) -> None:
-        """The next sampling requests get these: text, a whole result, or a function of the params."""
+        """Answers for the next sampling requests: a text, a whole result, or a function of the params."""
         self._script.will_sample(*texts)
 
     def has_roots(self, *roots: Root) -> None:
-        """Add to the places that the server is told it may work in."""
+        """Add to the roots that the server is told."""
         self._script.has_roots(*roots)
 
     # The verbs of `Client`.
 
     @property
     def version(self) -> str:
-        """The protocol version both sides agreed on."""
+        """The protocol version that both sides agreed on."""
         return self._connected().version
 
     @property
     def stateless(self) -> bool:
-        """Whether every request stands alone (2026-07-28 and later)."""
+        """Whether each request stands alone, without a session (2026-07-28 and later)."""
         return self._connected().stateless
 
     @property
@@ -114,33 +114,33 @@ class SyncClient:
 
     @property
     def instructions(self) -> str | None:
-        """What the server wants models to know; None if nothing."""
+        """The server's instructions for models; None if it has none."""
         return self._connected().instructions
 
     @property
     def mgp(self) -> MgpPeer | None:
-        """What was negotiated, where this client was given `mgp=Mgp(…)`; else None."""
+        """What was negotiated; None unless this client has `mgp=Mgp(…)`."""
         return self._connected().mgp
 
     @property
     def mcpl(self) -> SyncMcpl:
-        """The server as a participant, where this client was given `mcpl=Mcpl(…)`."""
+        """The server's feature sets, events, hooks and channels. The client needs `mcpl=Mcpl(…)`."""
         from defserve.testing.mcpl import SyncMcpl
 
         peer = self._connected().mcpl
         if peer is None:
-            raise UsageError("this client speaks no MCPL", fix="@pytest.mark.serves(…, mcpl=Mcpl(…))")
+            raise UsageError("this client does not speak MCPL", fix="@pytest.mark.serves(…, mcpl=Mcpl(…))")
         return SyncMcpl(peer, self._do)
 
     def call(self, tool: str, /, **arguments: Any) -> Any:
-        """Call a tool; its value, as `Client.call` gives it.
+        """Call a tool and return its value, as `Client.call` does.
 
-        Raises ToolError when it fails, Unanswered when it asks what no answer is prepared for.
+        Raises ToolError if it fails, Unanswered if it asks something that no answer is prepared for.
         """
         return self._do(lambda client: client.call(tool, **arguments))
 
     def stream_parts(self, tool: str, /, **arguments: Any) -> list[Any]:
-        """What a tool gives on the way, in order; see `Client.stream`. Give the client `mgp=Mgp()`."""
+        """The parts that a tool sends, in order; see `Client.stream`. The client needs `mgp=Mgp()`."""
         return self._do(lambda client: _parts(client, tool, arguments))
 
     def call_raw(
@@ -153,7 +153,7 @@ class SyncClient:
         meta: Mapping[str, Any] | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> Json:
-        """Call a tool; the result as it came, `isError` and all."""
+        """Call a tool and return its result unchanged, also one with `isError`."""
         return self._do(
             lambda client: client.call_raw(
                 tool, arguments, on_progress=on_progress, timeout=timeout, meta=meta, fields=fields
@@ -177,19 +177,19 @@ class SyncClient:
         return self._do(lambda client: client.prompts())
 
     def read(self, uri: str) -> list[Json]:
-        """The contents of a resource, as they came."""
+        """The contents of a resource, unchanged."""
         return self._do(lambda client: client.read(uri))
 
     def read_text(self, uri: str) -> str:
-        """The text of a resource; several texts are joined, binary contents decoded as UTF-8."""
+        """The text of a resource. Several texts are joined; binary contents are decoded as UTF-8."""
         return self._do(lambda client: client.read_text(uri))
 
     def read_bytes(self, uri: str) -> bytes:
-        """The bytes of a resource, texts as UTF-8."""
+        """The bytes of a resource; texts are encoded as UTF-8."""
         return self._do(lambda client: client.read_bytes(uri))
 
     def prompt(self, prompt: str, /, **arguments: Any) -> Json:
-        """A prompt with its messages. Arguments that are no strings travel as their JSON text."""
+        """A prompt with its messages. An argument that is no string is sent as its JSON text."""
         return self._do(lambda client: client.prompt(prompt, **arguments))
 
     def complete(
@@ -200,15 +200,15 @@ class SyncClient:
         value: str = "",
         context: Mapping[str, str] | None = None,
     ) -> Json:
-        """The `completion` object for one argument. `ref` is a prompt's name, a URI (template) or the whole ref."""
+        """The `completion` object for one argument. `ref` is a prompt's name, a URI or template, or the whole ref."""
         return self._do(lambda client: client.complete(ref, argument=argument, value=value, context=context))
 
     def ping(self) -> None:
-        """A sign of life. Raises PeerError if there is none."""
+        """Check that the server answers. Raises PeerError if it does not."""
         self._do(lambda client: client.ping())
 
     def set_log_level(self, level: str) -> None:
-        """Have messages of `level` and above sent; they are added to `logs`."""
+        """Ask for log messages of `level` and above; they are added to `logs`."""
         self._do(lambda client: client.set_log_level(level))
 
     def subscribe(self, uri: str) -> None:
@@ -216,35 +216,35 @@ class SyncClient:
         self._do(lambda client: client.subscribe(uri))
 
     def unsubscribe(self, uri: str) -> None:
-        """Have changes of a resource reported no more."""
+        """Stop reports of changes of a resource."""
         self._do(lambda client: client.unsubscribe(uri))
 
     def listen(
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
     ) -> None:
-        """From now on the server's news of these kinds are among `notifications`."""
+        """From now on, news of these kinds are added to `notifications`."""
         self._do(lambda client: _listen(client, tools=tools, prompts=prompts, resources=resources, uris=uris))
 
     def wait_for(self, method: str, *, within: float = 5.0) -> Json:
-        """The params of the next notification of that method that was not waited for yet."""
+        """The params of the next notification of that method. Each is returned once."""
         with self._news:
             waited = self._waited_for.setdefault(method, 0)
             if not self._news.wait_for(lambda: len(self._received(method)) > waited, within):
                 came = ", ".join(name for name, _ in self.notifications) or "nothing"
-                raise PeerTimeout(f"no {method} within {within:g} s; there came {came}")
+                raise PeerTimeout(f"no {method} within {within:g} s; what came: {came}")
             self._waited_for[method] += 1
             return self._received(method)[waited]
 
     def request(self, method: str, params: Mapping[str, Any] | None = None, *, follow: bool = True) -> Json:
-        """Any request; its result. Without `follow`, `input_required` is given back, not answered."""
+        """Send any request and return its result. Without `follow`, an `input_required` result is not answered."""
         return self._do(lambda client: client.request(method, params, follow=follow))
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Any notification."""
+        """Send any notification."""
         self._do(lambda client: client.notify(method, params))
 
     def close(self, *, check: bool = True) -> None:
-        """Disconnect. With `check`, raises Unanswered and Unused for questions and answers that did not meet."""
+        """Disconnect. With `check`, raises Unanswered for questions without an answer, Unused for answers left over."""
         self._stack.close()
         self._client = None
         if check:
@@ -258,10 +258,10 @@ class SyncClient:
         try:
             return self._portal.call(verb, client)
         except (ToolError, PeerError, Refused) as error:
-            # It came over the wire; how it travelled through this process says nothing.
+            # The error came from the server; the frames of this process say nothing about it.
             raise error.with_traceback(None) from None
         finally:
-            # An exception on its way may be no more than the echo of a question without an answer.
+            # The real cause of an exception may be a question without an answer.
             if complaint := self._script.complaint():
                 raise complaint from None
 
@@ -306,7 +306,7 @@ async def _listen(client: Client, **wanted: Any) -> None:
 
 
 def version_of(era: str | None) -> str | None:
-    """The protocol version that an era's name, or a version itself, stands for."""
+    """The protocol version of an era. A version stands for itself."""
     if era is None or era in HANDSHAKE_VERSIONS or era in STATELESS_VERSIONS:
         return era
     if era not in ERAS:

@@ -1,4 +1,4 @@
-"""`client.mcpl` without `await`, for tests: what an MCPL host does, and what servers sent it."""
+"""`client.mcpl` without `await`: the verbs of an MCPL host, and what servers sent it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from defserve.errors import PeerTimeout
-from defserve.host.mcpl.channels import LiveChannels
-from defserve.host.mcpl.events import PushedEvent
+from defserve.host.mcpl.channels.channels import LiveChannels
+from defserve.host.mcpl.channels.messages import ChannelMessage, Delivery
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.host.mcpl.hooks import Injected, Reviewed
 from defserve.host.mcpl.inbox import Inbox
-from defserve.host.mcpl.messages import ChannelMessage, Delivery
 from defserve.host.mcpl.peer import McplPeer
+from defserve.host.mcpl.push.events import PushedEvent
 from defserve.host.mcpl.state import HostState, RolledBack
 from defserve.protocols.mcpl.channels.values import Channel
 from defserve.protocols.mcpl.content import Sendable
 from defserve.protocols.mcpl.scopes.scopes import Scope
 from defserve.protocols.mcpl.turns import Turn, Usage
 
-# pytest leaves the frames of this module out: a failure points at the line of the test.
+# pytest leaves out the frames of this module, so that a failure shows the line of the test.
 __tracebackhide__ = True
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class SyncMcpl:
 
     @property
     def channels(self) -> LiveChannels:
-        """What is registered; its own verbs are asynchronous, use those here."""
+        """The known channels. Its own verbs are async; use those of this class."""
         return self.peer.channels
 
     def update(
@@ -59,11 +59,11 @@ class SyncMcpl:
         self._do(lambda _: self.peer.update(enabled, disabled, scopes))
 
     def next_event(self, *, within: float = 5.0) -> PushedEvent:
-        """The next event that was pushed, unless the host has an `on_event`."""
+        """The next pushed event, if the host has no `on_event`."""
         return self._next(self.peer.events(), within, "no event")
 
     def next_message(self, *, within: float = 5.0) -> ChannelMessage:
-        """The next message of a channel, unless the host has an `on_message`."""
+        """The next message of a channel, if the host has no `on_message`."""
         return self._next(self.peer.messages(), within, "no message")
 
     def collect(self) -> int:
@@ -104,7 +104,7 @@ class SyncMcpl:
         )
 
     def outgoing(self, id: str, *deltas: str, inference_id: str, conversation_id: str) -> None:
-        """Tell whoever observes a channel about a message: its bits, then the whole."""
+        """Show observers of a channel a message: its chunks, then the whole."""
 
         async def tell(_: Any) -> None:
             async with self.peer.outgoing(id, inference_id=inference_id, conversation_id=conversation_id) as out:

@@ -1,4 +1,4 @@
-"""The pytest plugin: the `client` and `schema_snapshot` fixtures. Imports pytest alone; the rest waits for a test."""
+"""The pytest plugin: the fixtures `client` and `schema_snapshot`. It imports only pytest until a test needs more."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 ERAS = ("handshake", "stateless")
 TRANSPORTS = ("memory", "stdio", "http", "ws")
 MARKERS = (
-    'serves(target, over=..., **options): the server of the `client` fixture, as an object, as "module:attr" or'
-    ' "path/server.py:attr", or by its address; over "memory", "stdio", "http", "ws" or several of them;'
+    'serves(target, over=..., **options): the server of the `client` fixture: an object, "module:attr",'
+    ' "path/server.py:attr" or an address; over "memory", "stdio", "http", "ws" or several of them;'
     " options go to the client",
     'eras(*eras): run only in these eras: "handshake", "stateless", or a protocol version',
 )
@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--serve-over",
         action="append",
         choices=TRANSPORTS,
-        help="what the `client` fixture reaches servers over, where no mark says otherwise (memory); repeatable",
+        help="the transport of the `client` fixture, if no mark sets one (default: memory); repeatable",
     )
 
 
@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    # Only `client` asks for this fixture, so a test with a `client` of its own is left alone.
+    # Only `client` uses this fixture, so tests with their own `client` are not parametrized.
     if "defserve_era" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("eras")
         metafunc.parametrize("defserve_era", mark.args if mark else ERAS, indirect=True)
@@ -49,7 +49,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _transports(metafunc: pytest.Metafunc) -> tuple[str, ...]:
-    """What the test runs over, as its mark or else the command line says; nothing if neither does."""
+    """The transports of the test: those of its mark, or else of the command line; empty if neither sets any."""
     mark = metafunc.definition.get_closest_marker("serves")
     chosen: Any = mark.kwargs.get("over") if mark else None
     if chosen is None:
@@ -73,13 +73,13 @@ def pytest_runtest_makereport(
 
 @pytest.fixture
 def defserve_era(request: pytest.FixtureRequest) -> str:
-    """The era the test runs in. Both, one after the other, unless it is marked with `eras`."""
+    """The era of the test. A test runs in both eras unless it is marked with `eras`."""
     return getattr(request, "param", ERAS[-1])
 
 
 @pytest.fixture
 def defserve_over(request: pytest.FixtureRequest) -> str:
-    """What the test reaches its server over: memory, unless a mark or the command line says otherwise."""
+    """The transport of the test: memory, unless a mark or the command line sets another."""
     return getattr(request, "param", TRANSPORTS[0])
 
 
@@ -87,7 +87,7 @@ def defserve_over(request: pytest.FixtureRequest) -> str:
 def client(request: pytest.FixtureRequest, defserve_era: str, defserve_over: str) -> Generator[SyncClient, None, None]:
     """A connected client of the server under test, without `await`.
 
-    The server is the one of `@pytest.mark.serves(...)`, or else the fixture `server`.
+    The server comes from `@pytest.mark.serves(...)`, or else from the fixture `server`.
     """
     from defserve.testing.client import SyncClient
 
@@ -97,7 +97,7 @@ def client(request: pytest.FixtureRequest, defserve_era: str, defserve_over: str
     try:
         yield client
     finally:
-        # A test that failed by itself needs no second complaint about answers it never came to use.
+        # A test that failed must not be reported again for answers that it did not reach.
         client.close(check=request.node.stash.get(PASSED, False))
 
 
@@ -105,7 +105,7 @@ def client(request: pytest.FixtureRequest, defserve_era: str, defserve_over: str
 def schema_snapshot(request: pytest.FixtureRequest, client: SyncClient) -> Callable[..., None]:
     """Compares the server's tools with a committed file: `schema_snapshot()` or `schema_snapshot("tools.json")`.
 
-    The file stands beside the test, in `schemas/` unless a path is given.
+    The file lies beside the test, in `schemas/` unless a path is given.
     """
     from defserve.testing.snapshots import assert_schemas
 
@@ -128,8 +128,8 @@ def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, 
         return target, options
     if over == "stdio":
         pytest.fail(
-            "over stdio a server runs in a process of its own, which cannot be given an object\n"
-            '  fix: name it, @pytest.mark.serves("module:server"), or give it another transport: over="memory"',
+            "over stdio a server runs in its own process, so it cannot be given as an object\n"
+            '  fix: name it, @pytest.mark.serves("module:server"), or use another transport: over="memory"',
             pytrace=False,
         )
     try:

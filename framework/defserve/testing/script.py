@@ -1,4 +1,4 @@
-"""The answers a test prepares for the questions its server will ask, in order."""
+"""The answers that a test prepares for the questions of its server, in order."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ REJECTED: Final = -1
 
 
 class Unanswered(AssertionError):
-    """The server asked something the test has no answer for."""
+    """The server asked something that the test has no answer for."""
 
 
 class Unused(AssertionError):
-    """The test prepared an answer that nobody asked for."""
+    """The test prepared an answer that the server did not ask for."""
 
 
-class Script:
-    """Gives each question the next prepared answer, and remembers the questions that found none."""
+class AnswerScript:
+    """Gives each question the next prepared answer, and remembers the questions without one."""
 
     def __init__(self) -> None:
         self.offered: set[str] = set(KINDS)
@@ -41,7 +41,7 @@ class Script:
         self._roots = [*(self._roots or []), *roots]
 
     def answers(self) -> Answers:
-        """What the client offers to answer: every kind that was not taken away."""
+        """What the client offers to answer: the kinds in `offered`."""
         asks = "ask" in self.offered
         return Answers(
             ask=self._ask if asks else None,
@@ -51,12 +51,12 @@ class Script:
         )
 
     def complaint(self) -> Unanswered | None:
-        """The questions that have found no answer since the last complaint."""
+        """The error for the questions without an answer since the last complaint; None if there are none."""
         text, self._unanswered = "\n".join(self._unanswered), []
         return Unanswered(text) if text else None
 
     def check_used(self) -> None:
-        """Raise Unused for answers that are left over."""
+        """Raises Unused for answers that are left over."""
         left = {"will_answer": list(self._answers), "will_sample": list(self._samples)}
         self._answers.clear()
         self._samples.clear()
@@ -64,7 +64,7 @@ class Script:
             f"client.{verb}({', '.join(map(repr, values))}) was never used" for verb, values in left.items() if values
         ]
         if lines:
-            raise Unused("\n".join([*lines, "  fix: take it out, or see why the tool did not ask"]))
+            raise Unused("\n".join([*lines, "  fix: remove it, or find out why the tool did not ask"]))
 
     def _ask(self, message: str, schema: dict[str, Any]) -> Any:
         if not self._answers:

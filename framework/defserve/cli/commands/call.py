@@ -17,8 +17,8 @@ from defserve.cli.targets import TARGET_HELP, Target, quiet, resolve, split_comm
 from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import DefserveError, PeerError, ToolError, UsageError
 from defserve.host.client import Client
-from defserve.host.conversation import object_of
-from defserve.host.mgp.declared import declared
+from defserve.host.fields import object_of
+from defserve.host.mgp.security.tool_security import tool_security
 
 EXAMPLES: Final = """  defserve call server.py add a=1 b=2
   defserve call server.py search query="two words" tags:='["x", "y"]'
@@ -117,7 +117,7 @@ async def call(target: Target, tool: str, texts: dict[str, str], values: dict[st
         arguments = {**fit(texts, object_of(object_of(listed.get("inputSchema")).get("properties"))), **values}
         if options.validate:
             return await validated(client, tool, arguments, tools, options)
-        await given.confirm(declared(tool, listed), str(listed.get("title") or tool), arguments)
+        await given.confirm(tool_security(tool, listed), str(listed.get("title") or tool), arguments)
         try:
             return await (client.call_raw(tool, arguments) if options.raw else client.call(tool, **arguments))
         except (PeerError, ToolError) as error:

@@ -12,7 +12,7 @@ from defserve.cli.connecting import add_connection_options, connect
 from defserve.cli.parser import Parser
 from defserve.cli.targets import TARGET_HELP, Target, quiet, resolve, split_command
 from defserve.host.client import Client
-from defserve.host.conversation import object_of
+from defserve.host.fields import object_of
 from defserve.host.targets import Installed, installed
 from defserve.redaction import printable
 from defserve.tooling.clients.configured import FILE, known

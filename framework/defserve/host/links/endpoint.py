@@ -1,5 +1,7 @@
-"""One HTTP address and how it is spoken to: connections, redirects, sizes, refusals. No protocol but HTTP and the shape
-of an error."""
+"""One HTTP address: its connections, redirects, size limits and refusals.
+
+It knows HTTP and the shape of a JSON-RPC error, nothing else of the protocol.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import from_json
 
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.host.conversation import object_of, peer_error
+from defserve.host.conversation import peer_error
+from defserve.host.fields import object_of
 from defserve.transports.refusals import Challenged, HttpRefusal, Unreachable
 from defserve.version import VERSION
 
@@ -27,14 +30,14 @@ LONGEST_QUOTE = 200
 MOST_REDIRECTS = 3
 CONNECT_SECONDS = 10.0
 WRITE_SECONDS = 30.0
-# Below the five seconds after which common servers hang up: a connection must not close as it is used again.
+# Common servers close an idle connection after five seconds. It must not close just as it is used again.
 IDLE_SECONDS = 4.0
 
 
 class Endpoint:
-    """Where a server is. Connections are kept and used again. Raises UsageError without httpx2.
+    """The address of a server. Connections are kept and reused. Raises UsageError without httpx2.
 
-    `Broken` is what its verbs raise when the connection fails; `unreachable` puts it into words.
+    Its methods raise `Broken` if the connection fails; `unreachable` makes a PeerGone of that.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
@@ -48,12 +51,12 @@ class Endpoint:
             raise _no_address(url)
         self._http: httpx2.AsyncClient = httpx.AsyncClient(
             headers={"user-agent": f"defserve/{VERSION}", **headers},
-            # Who asks waits for room elsewhere; an answer to the server must never wait behind a request.
+            # Unlimited: requests are limited elsewhere, and an answer to the server must never wait behind a request.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE_SECONDS),
-            # How long an answer may take is the caller's to say.
+            # No read timeout: the caller decides how long an answer may take.
             timeout=httpx.Timeout(CONNECT_SECONDS, read=None, write=WRITE_SECONDS),
             trust_env=self._url.host not in LOOPBACK,
-            # Plain HTTP never meets a certificate (redirects stay within the origin), and reading them all takes long.
+            # Loading the certificates is slow, and plain HTTP needs none: redirects stay within the origin.
             verify=self._url.scheme == "https",
         )
 
@@ -64,7 +67,7 @@ class Endpoint:
     async def response(
         self, method: str, headers: Mapping[str, str], content: bytes | None = None
     ) -> AsyncGenerator[httpx2.Response, None]:
-        """The answer to one request, its body still to come. Leaving the block early closes the connection.
+        """The response to one request, before its body. Leaving the block early closes the connection.
 
         Raises PeerError for a redirect that is not followed.
         """
@@ -74,10 +77,10 @@ class Endpoint:
                 if not self._moved(response):
                     yield response
                     return
-        raise PeerError(f"{self} redirects in circles")
+        raise PeerError(f"{self} redirects too often")
 
     def _moved(self, response: httpx2.Response) -> bool:
-        """Whether the server said where else to send the same: followed within the origin the credentials are for."""
+        """Whether the server redirects the request. Followed only within the origin, which the credentials are for."""
         if not response.has_redirect_location:
             return False
         there = self._url.join(response.headers["location"])
@@ -88,9 +91,9 @@ class Endpoint:
         return True
 
     async def refusal(self, response: httpx2.Response) -> PeerError | None:
-        """What an error status means, in the server's words; None when it is no error.
+        """The error for an error status, in the server's words; None if the status is no error.
 
-        `data` has the `status` of what is HTTP's own, and the `challenge` of credentials that were refused.
+        `data` has the `status` of an HTTP error, and the `challenge` if credentials were refused.
         """
         status = response.status_code
         if status < 400:
@@ -117,7 +120,7 @@ def media_type(response: httpx2.Response) -> str:
 
 
 async def body_of(response: httpx2.Response) -> bytes:
-    """The whole body. Raises PeerError when it is too long to be a message."""
+    """The whole body. Raises PeerError if it is too long for a message."""
     body = bytearray()
     async for chunk in response.aiter_bytes():
         body += chunk
@@ -136,7 +139,7 @@ async def _start_of(response: httpx2.Response) -> bytes:
 
 
 def _error_of(body: bytes) -> dict[str, Any]:
-    """The error object of a JSON-RPC reply, whatever request it names: it came as the answer to ours."""
+    """The error object of a JSON-RPC reply. Its id does not matter: it is the response to our request."""
     try:
         return object_of(object_of(from_json(body)).get("error"))
     except ValueError:
@@ -144,13 +147,13 @@ def _error_of(body: bytes) -> dict[str, Any]:
 
 
 def _shown(url: httpx2.URL) -> str:
-    """An address without what may be secret: user, password and query."""
+    """An address without the parts that may be secret: user, password and query."""
     host = f"[{url.host}]" if ":" in url.host else url.host
     return f"{url.scheme}://{host}{f':{url.port}' if url.port else ''}{url.path}"
 
 
 def _no_address(url: str) -> UsageError:
-    return UsageError(f"{url!r} is no http(s) address", fix="write it whole: http://127.0.0.1:8000/mcp")
+    return UsageError(f"{url!r} is not an http(s) address", fix="write it in full: http://127.0.0.1:8000/mcp")
 
 
 def _httpx() -> Any:

@@ -1,5 +1,5 @@
-"""A server at an http(s) address (Streamable HTTP of both eras): every message is a POST, what comes back is JSON or an
-event stream."""
+"""A server at an http(s) address (Streamable HTTP, both eras): each message is a POST, the response is JSON or an event
+stream."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import from_json
 
 from defserve.errors import PeerError, PeerGone
-from defserve.host.conversation import object_of, peer_error
+from defserve.host.conversation import peer_error
+from defserve.host.fields import object_of
+from defserve.host.link import Lost
 from defserve.host.links.endpoint import EVENTS, JSON, LONGEST_MESSAGE, Endpoint, body_of, media_type
-from defserve.host.links.header_book import HeaderBook, ToolPages
-from defserve.host.links.link import Lost
 from defserve.host.links.request_headers import request_headers, version_of
-from defserve.host.links.sse import EventStream
+from defserve.host.links.sse import SseParser
+from defserve.host.links.tool_headers import ToolHeaders, ToolPages
 from defserve.transports.http.headers import METHOD, VERSION
-from defserve.wire.codec import decode, encode, message
+from defserve.wire.codec import decode, encode
+from defserve.wire.codec import message as message_of
 from defserve.wire.messages import Id, Message, Notification, Reply, Request
 
 if TYPE_CHECKING:
@@ -46,10 +48,10 @@ class HttpLink:
 
     headers   sent with every request
     token     a bearer token, sent as `Authorization`
-    listens   whether a session opens the stream of what the server says unasked (handshake era)
+    listens   whether a session opens the stream of messages that are not responses (handshake era)
 
-    A request that fails by itself is `Lost` with the reason, and the link lives on; a session that the server ends,
-    ends the link. In the stateless era calling a request off closes its stream. Raises UsageError without httpx2.
+    If one request fails, it is `Lost` with the reason, and the link stays open. If the server ends the session, the
+    link ends. In the stateless era, cancelling a request closes its stream. Raises UsageError without httpx2.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class HttpLink:
         self._session: str | None = None
         self._version: str | None = None
         self._stateless: str | None = None
-        self._book = HeaderBook()
+        self._tool_headers = ToolHeaders()
         self._inbox: asyncio.Queue[bytes | Lost | PeerGone | None] = asyncio.Queue(MOST_WAITING)
         self._room = asyncio.Semaphore(MOST_REQUESTS)
         self._asking: dict[Id, asyncio.Task[None]] = {}
@@ -69,30 +71,31 @@ class HttpLink:
 
     @property
     def session_id(self) -> str | None:
-        """The session that the server opened, if it did."""
+        """The id of the session, if the server opened one."""
         return self._session
 
     async def send(self, message: bytes) -> None:
-        """Send one message; of a request the answer comes later.
+        """Send one message. The answer to a request comes later.
 
-        Raises PeerGone when nobody is there to take it, PeerError when it is refused.
+        Raises PeerGone if the server is gone, PeerError if it refuses the message.
         """
         if self._closed:
             raise PeerGone("the client was closed")
-        said = _read(message)
+        # Not `decode`: the server decides how deep our own arguments may be.
+        said = message_of(from_json(message))
         if isinstance(said, Request):
             task = self._asking[said.id] = self._spawn(self._ask(said, message), f"defserve.host {said.method}")
             task.add_done_callback(lambda done: self._asked(said.id, done))
         elif isinstance(said, Notification) and said.method == "notifications/cancelled":
             await self._call_off(said, message)
         else:
-            # To the end: what is sent after a notification must not overtake it.
+            # Awaited: later messages must not overtake a notification.
             await self._tell(said, message)
 
     async def receive(self) -> bytes | Lost | None:
-        """The next message, or news of a request that is lost; None once this link is closed.
+        """The next message, or a lost request; None once this link is closed.
 
-        Raises PeerGone with the reason when the server has left.
+        Raises PeerGone with the reason once the server has left.
         """
         if self._closed:
             return None
@@ -102,7 +105,7 @@ class HttpLink:
         return item
 
     async def aclose(self) -> None:
-        """End what is under way and the session, where there is one. Safe to call twice."""
+        """End all requests and the session, if there is one. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -134,27 +137,27 @@ class HttpLink:
             await self._inbox.put(Lost(request.id, lost))
 
     async def _exchange(self, request: Request, data: bytes, version: str | None) -> bool:
-        """Send a request and hand on all that comes back. Whether its answer was among it."""
-        stream = EventStream(LONGEST_MESSAGE)
+        """Send a request and hand on all that comes back. Whether its answer came."""
+        stream = SseParser(LONGEST_MESSAGE)
         try:
             answered = await self._post(request, data, version, stream)
         except PeerError as refused:
-            if refused.code != HEADER_MISMATCH or request.method != "tools/call" or not await self._study(request):
+            if refused.code != HEADER_MISMATCH or request.method != "tools/call" or not await self._learn(request):
                 raise
             answered = await self._post(request, data, version, stream)
         if not answered and not version and stream.last_id:
             answered = await self._poll(stream, request)
         return answered
 
-    async def _post(self, request: Request, data: bytes, version: str | None, stream: EventStream) -> bool:
-        mirrors = self._book.mirrors(request)
+    async def _post(self, request: Request, data: bytes, version: str | None, stream: SseParser) -> bool:
+        mirrors = self._tool_headers.mirrors(request)
         headers = request_headers(request, version, mirrors) if version else self._session_headers()
         async with self._endpoint.response("POST", headers, data) as response:
             await self._check(response)
             if request.method == "initialize":
                 self._session = response.headers.get(SESSION)
             if media_type(response) == EVENTS:
-                return await self._drink(response, stream, request)
+                return await self._read_events(response, stream, request)
             if media_type(response) == JSON:
                 return await self._hear(await body_of(response), request)
             what = f"HTTP {response.status_code} and {media_type(response) or 'nothing'}"
@@ -180,28 +183,28 @@ class HttpLink:
             if self._version is not None:
                 await self._tell(said, data)
         finally:
-            # Stateless, closing the stream is the cancellation; in a session nothing more is to come on it.
+            # In the stateless era closing the stream is the cancellation. In a session nothing more comes on it.
             if task is not None:
                 task.cancel()
 
-    async def _study(self, request: Request) -> bool:
-        """List the tools for the sake of their headers. Whether a call now has others than it was sent with."""
-        before, pages = self._book.mirrors(request), ToolPages(request)
+    async def _learn(self, request: Request) -> bool:
+        """List the tools to learn their headers. Whether the call needs other headers than it was sent with."""
+        before, pages = self._tool_headers.mirrors(request), ToolPages(request)
         for page in pages:
             said = await self._fetch(page)
-            self._book.read(page, said)
+            self._tool_headers.read(page, said)
             pages.turn(said)
-        return self._book.mirrors(request) != before
+        return self._tool_headers.mirrors(request) != before
 
     async def _fetch(self, request: Request) -> Message | list[Message]:
-        """The answer to a stateless request of the link's own."""
+        """The answer to a stateless request that the link itself makes."""
         content = encode({"jsonrpc": "2.0", "id": request.id, "method": request.method, "params": request.params})
         headers = request_headers(request, version_of(request) or "", {})
         async with self._endpoint.response("POST", headers, content) as response:
             await self._check(response)
             if media_type(response) != EVENTS:
                 return decode(await body_of(response))
-            stream = EventStream(LONGEST_MESSAGE)
+            stream = SseParser(LONGEST_MESSAGE)
             async for chunk in response.aiter_bytes():
                 for event in stream.feed(chunk):
                     if _answer_to(request, said := decode(event.data)):
@@ -209,14 +212,14 @@ class HttpLink:
         raise PeerGone(f"the stream of {request.method} ended before its answer")
 
     async def _listen(self) -> None:
-        """What the server says unasked; many offer no such stream."""
+        """Read the messages that are not responses. Many servers have no such stream."""
         try:
-            await self._poll(EventStream(LONGEST_MESSAGE), None)
+            await self._poll(SseParser(LONGEST_MESSAGE), None)
         except PeerError as error:
             log.warning("no longer listening to %s: %s", self._endpoint, error)
 
-    async def _poll(self, stream: EventStream, request: Request | None) -> bool:
-        """GET a stream, again and again, until `request` is answered. False when the server has it no more."""
+    async def _poll(self, stream: SseParser, request: Request | None) -> bool:
+        """GET a stream, again and again, until `request` is answered. False if the server has no such stream."""
         failures, first = 0, request is None
         while failures < MOST_FAILURES:
             if not first:
@@ -230,7 +233,7 @@ class HttpLink:
                 async with self._endpoint.response("GET", headers) as response:
                     if response.status_code == 200 and media_type(response) == EVENTS:
                         failures = 0
-                        if await self._drink(response, stream, request):
+                        if await self._read_events(response, stream, request):
                             return True
                         continue
                     if response.status_code < 500:
@@ -241,7 +244,7 @@ class HttpLink:
             failures += 1
         return False
 
-    async def _drink(self, response: httpx2.Response, stream: EventStream, request: Request | None) -> bool:
+    async def _read_events(self, response: httpx2.Response, stream: SseParser, request: Request | None) -> bool:
         """Hand on the events of a stream until it ends or breaks. Whether `request` was answered."""
         answered = False
         try:
@@ -250,7 +253,7 @@ class HttpLink:
                     for event in stream.feed(chunk):
                         if event.kind == "message" and await self._hear(event.data, request):
                             answered = True
-                            # Read to its end, a connection serves again; but not every server ends it.
+                            # A connection that is read to its end can be reused, but not every server ends it.
                             lingering.reschedule(asyncio.get_running_loop().time() + LINGER_SECONDS)
         except TimeoutError:
             log.debug("%s leaves a stream open after its answer", self._endpoint)
@@ -271,11 +274,11 @@ class HttpLink:
         if request.method == "initialize":
             version = object_of(answer.result).get("protocolVersion")
             self._version = version if isinstance(version, str) else None
-        await self._inbox.put(self._book.read(request, said) or data)
+        await self._inbox.put(self._tool_headers.read(request, said) or data)
         return True
 
     async def _check(self, response: httpx2.Response) -> None:
-        """Raises PeerError for a refusal, and PeerGone when it means that the session is over."""
+        """Raises PeerError for a refusal, PeerGone if it means that the session is over."""
         refusal = await self._endpoint.refusal(response)
         if refusal is None:
             return
@@ -311,13 +314,8 @@ class HttpLink:
             del self._asking[id]
 
 
-def _read(data: bytes) -> Message:
-    # Not `decode`: how deep our own arguments go is for the server to judge.
-    return message(from_json(data))
-
-
 def _answer_to(request: Request, said: Message | list[Message]) -> Reply | None:
-    """The reply to `request`. An error that names no request, on the stream of one, is its answer too."""
+    """The reply to `request`. An error without an id, on the stream of a request, is its answer too."""
     for one in said if isinstance(said, list) else (said,):
         if isinstance(one, Reply) and (one.id == request.id or (one.id is None and one.error is not None)):
             return one
@@ -325,6 +323,6 @@ def _answer_to(request: Request, said: Message | list[Message]) -> Reply | None:
 
 
 def _pause(wanted: float | None, failures: int) -> float:
-    """Seconds before a stream is asked for again: what the server wants, doubled with every failure."""
+    """Seconds before the next GET: what the server wants, doubled with every failure."""
     pause = (RETRY_SECONDS if wanted is None else wanted) * 2**failures
     return min(max(pause, SHORTEST_RETRY), LONGEST_RETRY)

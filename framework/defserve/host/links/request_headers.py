@@ -1,4 +1,4 @@
-"""What a stateless request repeats of its body in its HTTP headers (2026-07-28: Streamable HTTP)."""
+"""The parts of its body that a stateless request repeats in its HTTP headers (2026-07-28: Streamable HTTP)."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from defserve.host.conversation import object_of
 from defserve.host.eras import PREFIX
+from defserve.host.fields import object_of
 from defserve.transports.http.headers import METHOD, NAME, NAMED_BY, SENTINEL, SENTINEL_END, VERSION
 from defserve.wire.messages import Request
 
 Mirrors: TypeAlias = Mapping[tuple[str, ...], str]
-"""Where in a tool's arguments a value stands, and the header that repeats it."""
+"""The path of a value in a tool's arguments, and the header that repeats it."""
 
-# A header loses blanks at its ends and may not hold others than these.
+# The only characters that a header may have. It also loses blanks at its ends.
 PLAIN: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 
 
 def version_of(request: Request) -> str | None:
-    """The protocol version that a stateless request names; None for one of the handshake era."""
+    """The protocol version that a stateless request names; None for a request of the handshake era."""
     version = object_of(request.params.get("_meta")).get(PREFIX + "protocolVersion")
     return version if isinstance(version, str) else None
 
 
 def request_headers(request: Request, version: str, mirrors: Mirrors) -> dict[str, str]:
-    """The headers of one request; `mirrors` are those of the tool it calls."""
+    """The headers of one request. `mirrors` are those of the tool that it calls."""
     headers = {VERSION: version, METHOD: request.method}
     name = request.params.get(NAMED_BY.get(request.method, ""))
     if isinstance(name, str):
@@ -42,7 +42,7 @@ def request_headers(request: Request, version: str, mirrors: Mirrors) -> dict[st
 
 
 def encode_value(text: str) -> str:
-    """`text` as a header can carry it: as it stands, or in Base64 where it would be changed, refused or misread."""
+    """`text` as a header value: unchanged, or in Base64 if it would be changed, refused or misread on the way."""
     if PLAIN.fullmatch(text) and not (text.startswith(SENTINEL) and text.endswith(SENTINEL_END)):
         return text
     return f"{SENTINEL}{base64.b64encode(text.encode()).decode()}{SENTINEL_END}"

@@ -1,4 +1,4 @@
-"""A server-sent event stream (WHATWG HTML §9.2.6) cut into events, chunk by chunk. No I/O."""
+"""Parses a stream of server-sent events (WHATWG HTML §9.2.6), chunk by chunk. No I/O."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from defserve.errors import PeerError
 
 BOM: Final = b"\xef\xbb\xbf"
 LONGEST_RETRY: Final = 9
-"""More digits than this are no wait that anybody means, and no number worth parsing."""
+"""Digits. A longer `retry` is a mistake, and not parsed."""
 
 
-class Event:
-    """One event that has data; its lines are joined by LF."""
+class SseEvent:
+    """One event with data. Its lines are joined by LF."""
 
     __slots__ = ("kind", "data")
 
@@ -20,14 +20,14 @@ class Event:
         self.kind, self.data = kind, data
 
     def __repr__(self) -> str:
-        return f"Event({self.kind!r}, {self.data!r})"
+        return f"SseEvent({self.kind!r}, {self.data!r})"
 
 
-class EventStream:
-    """Feeds on chunks, gives whole events. An event that the end of the stream cuts off never happened.
+class SseParser:
+    """Takes chunks, gives whole events. An event that the end of the stream cuts off does not count.
 
-    last_id  the id of the last whole event, also of one without data: what `Last-Event-ID` says on reconnecting
-    retry    how many seconds the server wants to pass before that; None while it has not said
+    last_id  the id of the last whole event, also of one without data: the `Last-Event-ID` for the next connection
+    retry    how many seconds to wait before that connection; None if the server has not said
     """
 
     __slots__ = ("limit", "last_id", "retry", "_rest", "_first", "_after_cr", "_kind", "_data", "_size", "_id")
@@ -39,21 +39,21 @@ class EventStream:
         self.restart()
 
     def restart(self) -> None:
-        """A new connection continues the stream: half an event is forgotten, `last_id` and `retry` are not."""
+        """A new connection continues the stream. Half an event is dropped; `last_id` and `retry` stay."""
         self._rest = bytearray()
         self._first, self._after_cr = True, False
         self._kind, self._id = "", self.last_id
         self._data: list[bytes] = []
         self._size = 0
 
-    def feed(self, chunk: bytes) -> list[Event]:
-        """The events that `chunk` completes. Raises PeerError when one is longer than `limit` bytes."""
+    def feed(self, chunk: bytes) -> list[SseEvent]:
+        """The events that `chunk` completes. Raises PeerError if one is longer than `limit` bytes."""
         if self._after_cr and chunk:
-            # CR LF is one end of line, also where a chunk ends between the two.
+            # CR LF is one line ending, even if a chunk ends between the two.
             chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
-        events: list[Event] = []
-        # Of bytes, `splitlines` knows CR, LF and CR LF and no others: just what this format wants.
+        events: list[SseEvent] = []
+        # `bytes.splitlines` splits at CR, LF and CR LF only, which is what this format wants.
         for line in chunk.splitlines(keepends=True):
             text = line.rstrip(b"\r\n")
             self._grow(len(text))
@@ -72,14 +72,14 @@ class EventStream:
         if self._size > self.limit:
             raise PeerError(f"the server sent an event of more than {self.limit} bytes")
 
-    def _line(self, line: bytes, events: list[Event]) -> None:
+    def _line(self, line: bytes, events: list[SseEvent]) -> None:
         if self._first:
             self._first = False
             line = line.removeprefix(BOM)
         if not line:
             self._dispatch(events)
         elif line.startswith(b":"):
-            # A comment keeps the connection alive, however long the event around it takes.
+            # Comments keep the connection alive. They do not count towards the size of the event.
             self._size -= len(line)
         else:
             name, _, value = line.partition(b":")
@@ -95,10 +95,10 @@ class EventStream:
         elif name == b"retry" and value.isdigit() and len(value) <= LONGEST_RETRY:
             self.retry = int(value) / 1000
 
-    def _dispatch(self, events: list[Event]) -> None:
+    def _dispatch(self, events: list[SseEvent]) -> None:
         self.last_id = self._id
         data = b"\n".join(self._data)
         if data:
-            events.append(Event(self._kind or "message", data))
+            events.append(SseEvent(self._kind or "message", data))
         self._kind, self._size = "", 0
         self._data.clear()

@@ -1,5 +1,5 @@
-"""A server as a child process: its standard input and output are the link, its standard error is kept for the
-obituary."""
+"""A server as a child process. Its standard input and output are the link; the end of its standard error is kept, to
+say why it left."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ log = logging.getLogger("defserve.host")
 
 
 class ProcessLink:
-    """Speaks to a child process, one JSON message a line. `ProcessLink.spawn` starts one.
+    """Speaks to a child process, one JSON message per line. `ProcessLink.spawn` starts it.
 
-    Closing it closes the child's input and waits; a child that stays is terminated, then killed, with everything it
-    started.
+    Closing the link closes the child's input and waits. A child that does not exit is terminated, then killed, with
+    everything that it started.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, command: str, *, echo: bool, grace: float) -> None:
@@ -50,9 +50,9 @@ class ProcessLink:
         echo: bool = False,
         grace: float = GRACE_SECONDS,
     ) -> ProcessLink:
-        """Start `command args…`. `env` is added to our own environment; `echo` passes its stderr on to ours.
+        """Start `command args…`. `env` is added to our environment; `echo` copies its stderr to ours.
 
-        Raises PeerGone when it cannot be started.
+        Raises PeerGone if it cannot be started.
         """
         try:
             process = await asyncio.create_subprocess_exec(
@@ -63,7 +63,7 @@ class ProcessLink:
                 stderr=asyncio.subprocess.PIPE,
                 env=None if env is None else {**os.environ, **env},
                 cwd=cwd,
-                # A group of its own, so that what it started can be ended with it.
+                # A process group of its own, so that everything it started can be ended with it.
                 start_new_session=os.name == "posix",
             )
         except OSError as error:
@@ -72,26 +72,26 @@ class ProcessLink:
 
     @property
     def returncode(self) -> int | None:
-        """How the process ended, negative for a signal; None while it runs."""
+        """The exit code, negative for a signal; None while the process runs."""
         return self._process.returncode
 
     async def send(self, message: bytes) -> None:
-        """Write one message to the child. Raises PeerGone, with its last words, if it has left."""
+        """Write one message to the child. Raises PeerGone, with the end of its stderr, if it has exited."""
         stdin = self._process.stdin
         assert stdin is not None
         try:
             stdin.write(message + b"\n")
             await stdin.drain()
         except (ConnectionError, RuntimeError):
-            raise await self._obituary() from None
+            raise await self._exit_error() from None
 
     async def receive(self) -> bytes | None:
-        """The next message of the child's. Raises PeerGone, with its last words, once it has left."""
+        """The next message of the child. Raises PeerGone, with the end of its stderr, once it has exited."""
         stdout = self._process.stdout
         assert stdout is not None
         while not self._ready:
             if self._ended:
-                raise await self._obituary()
+                raise await self._exit_error()
             self._take(await stdout.read(CHUNK))
         return self._ready.popleft()
 
@@ -107,10 +107,10 @@ class ProcessLink:
                 self._ready.append(line)
 
     async def aclose(self) -> None:
-        """Close the child's input, and end it if it does not leave by itself."""
+        """Close the child's input, and end the child if it does not exit by itself."""
         if self._process.stdin is not None:
             self._process.stdin.close()
-        # A child that still has something to say must not wait for us to read it before it can leave.
+        # A child that still writes must not be blocked by a full pipe: otherwise it cannot exit.
         drain = asyncio.create_task(self._drain())
         for end in (None, signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
             if end is not None:
@@ -122,7 +122,7 @@ class ProcessLink:
                 continue
         await asyncio.wait((drain,), timeout=ECHO_SECONDS)
         drain.cancel()
-        await self._hear_out()
+        await self._finish_stderr()
 
     async def _drain(self) -> None:
         stdout = self._process.stdout
@@ -138,20 +138,20 @@ class ProcessLink:
         except ProcessLookupError:
             pass
 
-    async def _obituary(self) -> PeerGone:
-        """Why the child is gone: its exit code and the last lines it wrote to stderr."""
+    async def _exit_error(self) -> PeerGone:
+        """Why the child is gone: its exit code and its last lines on stderr."""
         try:
             code = await asyncio.wait_for(self._process.wait(), self._grace)
             how = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
         except TimeoutError:
             how = "closed its output but still runs"
         else:
-            await self._hear_out()
+            await self._finish_stderr()
         words = "".join(f"\n  | {line}" for line in self._stderr_tail)
         return PeerGone(f"{self._command} {how}" + (f"; its last words:{words}" if words else ""))
 
-    async def _hear_out(self) -> None:
-        """Read stderr to its end; a grandchild that holds it open is not waited for."""
+    async def _finish_stderr(self) -> None:
+        """Read stderr to its end. A grandchild may hold it open, so this waits only a moment."""
         await asyncio.wait((self._stderr,), timeout=ECHO_SECONDS)
         self._stderr.cancel()
 
@@ -174,7 +174,7 @@ class ProcessLink:
 
 def _not_started(command: str, error: OSError, cwd: str | os.PathLike[str] | None) -> PeerGone:
     text = f"cannot start {command!r}: {error.strerror or error}"
-    # A folder that is not there is the same error.
+    # A missing working folder gives the same error.
     if isinstance(error, FileNotFoundError) and not os.path.dirname(command) and os.path.isdir(cwd or "."):
         text += "\n  fix: give its full path, or put it on PATH"
     return PeerGone(text)

@@ -1,4 +1,4 @@
-"""A server at a ws(s) address: one message a text frame, subprotocol `mcp`."""
+"""A server at a ws(s) address: each message is one text frame, the subprotocol is `mcp`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAREWELL_SECONDS = 2.0
 
 
 class WebSocketLink:
-    """Speaks over one connection, which `WebSocketLink.connect` opens. A peer that answers no ping is gone."""
+    """One connection, opened by `WebSocketLink.connect`. A server that answers no ping counts as gone."""
 
     def __init__(self, socket: ClientConnection, address: str) -> None:
         self._socket, self._address = socket, address
@@ -37,7 +37,7 @@ class WebSocketLink:
     ) -> WebSocketLink:
         """Open a connection. `token` is sent as a bearer token; a message longer than `longest` ends the connection.
 
-        Raises PeerError when the server refuses, PeerGone when there is none, UsageError without `websockets`.
+        Raises PeerError if the server refuses, PeerGone if there is none, UsageError without `websockets`.
         """
         return cls(
             *await dial(
@@ -58,21 +58,21 @@ class WebSocketLink:
         try:
             await self._socket.send(message, text=True)
         except self._Closed as closed:
-            raise self._obituary(closed) from None
+            raise self._gone(closed) from None
 
     async def receive(self) -> bytes | None:
         """The next message. Raises PeerGone, with the reason, once the connection is closed."""
         try:
             return await self._socket.recv(decode=False)
         except self._Closed as closed:
-            raise self._obituary(closed) from None
+            raise self._gone(closed) from None
 
     async def aclose(self) -> None:
         """Close the connection. Safe to call twice."""
         await self._socket.close()
 
-    def _obituary(self, closed: Any) -> PeerGone:
-        # Whoever closed first gave the reason; the other end only repeats it.
+    def _gone(self, closed: Any) -> PeerGone:
+        # The side that closed first gave the reason; the other side only repeats it.
         frame = closed.sent if closed.rcvd is None or closed.rcvd_then_sent is False else closed.rcvd
-        why = f"{frame.code} {frame.reason}".rstrip() if frame else "without a word"
+        why = f"{frame.code} {frame.reason}".rstrip() if frame else "without a reason"
         return PeerGone(f"the connection with {self._address} was closed: {why}")

@@ -1,6 +1,6 @@
-"""MCPL §5.3, §6, §7.2 from the host's side: the feature sets a server declares, and which of them may act.
+"""MCPL §5.3, §6, §7.2: the feature sets that a server declares, and which of them are enabled.
 
-Patterns (`memory.*`) stay here: a server is told the names that they come to.
+Patterns (`memory.*`) stay in the host. The server is told the names that match.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from typing import Any, Final, TypeAlias
 
 from defserve.errors import InvalidParams, UsageError
 from defserve.host.answers import settled
-from defserve.host.conversation import object_of
+from defserve.host.fields import Json, object_of, text_of, texts_of
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY, Policy, Scoping, covering
 from defserve.wire.jsonvalue import is_array, is_object
-
-Json: TypeAlias = dict[str, Any]
 
 UPDATE: Final = "featureSets/update"
 CHANGED: Final = "featureSets/changed"
@@ -39,14 +37,14 @@ class Declared:
 Decide: TypeAlias = Callable[[Declared], bool | Awaitable[bool]]
 
 Wish: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]] | Decide | None
-"""The sets that are enabled, by patterns; `{"enabled": …, "disabled": …}`; a function of each; None for all there are.
+"""Patterns of the sets to enable; `{"enabled": …, "disabled": …}`; a function of each set; or None for all sets.
 
-Without `enabled` everything is that is not disabled.
+Without `enabled`, every set that is not disabled is enabled.
 """
 
 
 class FeatureSets:
-    """`client.mcpl.feature_sets`: name to `Declared`, and what this host lets each do."""
+    """`client.mcpl.feature_sets`: name to `Declared`, and which sets this host enables."""
 
     def __init__(self, wish: Wish, scopes: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
         self._declared: dict[str, Declared] = {}
@@ -65,26 +63,26 @@ class FeatureSets:
         return name in self._declared
 
     def __getitem__(self, name: str) -> Declared:
-        """Raises UnknownFeatureSet for what the server does not declare."""
+        """Raises UnknownFeatureSet for a set that the server does not declare."""
         found = self._declared.get(name)
         if found is None:
             raise UnknownFeatureSet(name)
         return found
 
     def enabled(self, name: str) -> bool:
-        """Whether a set is declared and may act."""
+        """Whether a set is declared and enabled."""
         return name in self._declared and self._policy.enabled(name)
 
     def using(self, use: str) -> list[Declared]:
-        """The sets that may act and use one of these: `contextHooks.beforeInference`, or a family, `channels.`."""
+        """The enabled sets with such a use: `contextHooks.beforeInference`, or a family, `channels.`."""
         return [one for one in self if self.enabled(one.name) and any(used.startswith(use) for used in one.uses)]
 
     def scoping(self, name: str) -> Scoping:
-        """Which scopes of a set are allowed and denied."""
+        """The scopes of a set that are allowed and denied."""
         return self._policy.scoping(name)
 
     def require(self, name: Any, use: str | None = None) -> Declared:
-        """The set a message is tagged with (§6.5, §6.6), which must also have told that it does such things.
+        """The set that a message is tagged with (§6.5, §6.6). It must be enabled, and declare `use` if that is given.
 
         Raises InvalidParams, UnknownFeatureSet or FeatureDisabled.
         """
@@ -98,7 +96,7 @@ class FeatureSets:
     # -- what the server declares ------------------------------------------------------------------------
 
     async def declare(self, found: Any) -> list[str]:
-        """Take note of declarations, as the specification's object or as an array; gives the names."""
+        """Add declarations, as an object (as in the specification) or as an array. Gives the names."""
         added = list(_declarations(found))[: MOST_NAMES - len(self._declared)]
         for one in added:
             self._declared[one.name] = one
@@ -108,17 +106,16 @@ class FeatureSets:
         return [one.name for one in added]
 
     def withdraw(self, names: Any) -> None:
-        """Forget sets that the server does not declare any more; what is no name is passed over."""
-        for name in names if is_array(names) else ():
-            if isinstance(name, str):
-                self._declared.pop(name, None)
+        """Remove sets that the server does not declare any more."""
+        for name in texts_of(names):
+            self._declared.pop(name, None)
 
     # -- what this host decides --------------------------------------------------------------------------
 
     def update(
         self, enabled: Sequence[str], disabled: Sequence[str], scopes: Mapping[str, Mapping[str, Sequence[str]]]
     ) -> Json:
-        """Decide anew; gives what to tell the server: of the sets that this is about, how it stands with them."""
+        """Change the policy. Gives what to tell the server about the sets that are affected."""
         self._change({"enabled": enabled, "disabled": disabled, "scopes": scopes})
         spoken_of = {*enabled, *disabled}
         told = self.wire(name for name in self._declared if spoken_of.intersection(covering(name)))
@@ -153,7 +150,7 @@ class FeatureSets:
         try:
             self._policy.update({**plain, "scopes": scopes})
         except InvalidParams as error:
-            raise UsageError(f"this is no policy for feature sets: {error.message}") from None
+            raise UsageError(f"not a policy for feature sets: {error.message}") from None
 
 
 def _patterns(wish: Any) -> dict[str, Sequence[str]]:
@@ -176,11 +173,10 @@ def _declarations(found: Any) -> Iterator[Declared]:
         return
     for name, entry in entries:
         if isinstance(name, str) and is_object(entry):
-            described, uses = entry.get("description"), entry.get("uses")
             yield Declared(
                 name,
-                described if isinstance(described, str) else "",
-                tuple(use for use in uses if isinstance(use, str)) if is_array(uses) else (),
+                text_of(entry.get("description")) or "",
+                tuple(texts_of(entry.get("uses"))),
                 entry.get("scoped") is True,
                 entry.get("rollback") is True,
                 entry,

@@ -1,20 +1,21 @@
-"""MCPL §10 from the host's side: servers asked before and after inference, each within its time.
+"""MCPL §10: asks servers before and after an inference, each with a time limit.
 
-Before, all are asked at once, and what fails contributes nothing. After, blocking servers see the answer one after the
-other, each as the one before left it, and then the others are told what came of it.
+Before, all servers are asked at once; one that fails adds nothing. After, the blocking servers see the answer one after
+the other, each as the one before left it. Then the other servers are told the final answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Protocol
 
 from defserve.errors import DefserveError, InvalidParams, PeerError, PeerTimeout, UsageError
-from defserve.host.conversation import object_of
-from defserve.host.mcpl.audit import LiveAudit
+from defserve.host.caller import SendNotification, SendRequest
+from defserve.host.fields import Json, object_of
+from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.host.mcpl.wire import turn_wire
 from defserve.protocols.mcp.params import optional_fields, text
@@ -22,13 +23,6 @@ from defserve.protocols.mcpl.content import read
 from defserve.protocols.mcpl.errors import HookFailed, LiveRefusal
 from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Turn, Usage
 from defserve.wire.jsonvalue import is_array, is_object
-
-if TYPE_CHECKING:
-    from defserve.host.client import Client
-
-Json: TypeAlias = dict[str, Any]
-Request: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Json]]
-Notify: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 
 BEFORE: Final = "context/beforeInference"
 AFTER: Final = "context/afterInference"
@@ -41,7 +35,7 @@ log = logging.getLogger("defserve.host")
 
 @dataclass(frozen=True, slots=True)
 class Injected(Injection):
-    """An injection as it came: with who says so. Its content is a list of parts, its position as on the wire."""
+    """An injection, with its feature set and server. Its content is a list of parts, its position as on the wire."""
 
     feature_set: str = ""
     server_id: str = ""
@@ -49,7 +43,7 @@ class Injected(Injection):
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What a blocking server made of an answer."""
+    """An answer as a blocking server changed it."""
 
     text: str
     metadata: Mapping[str, Any]
@@ -76,18 +70,23 @@ class HookOptions:
     model: ModelInfo | None = None
 
 
-class LiveHooks:
+class ServerHooks:
     """The hooks of one server; none until `read` finds some."""
 
     def __init__(
-        self, options: HookOptions, sets: FeatureSets, audit: LiveAudit, request: Request, notify: Notify
+        self,
+        options: HookOptions,
+        sets: FeatureSets,
+        audit: McplAuditTrail,
+        request: SendRequest,
+        notify: SendNotification,
     ) -> None:
         self._options, self._sets, self._audit = options, sets, audit
         self._request, self._notify = request, notify
         self._hooks: Json = {}
 
     def read(self, capability: Any) -> None:
-        """Take note of `contextHooks`."""
+        """Read the capability `contextHooks`."""
         self._hooks = object_of(capability)
 
     @property
@@ -106,18 +105,18 @@ class LiveHooks:
     # -- before ------------------------------------------------------------------------------------------
 
     async def before(self, turn: Turn) -> list[Injected]:
-        """What this server injects. A server that fails, or takes too long, injects nothing."""
+        """What this server injects; nothing if it fails or takes too long."""
         if not self.wants_before:
             return []
         try:
             with self._audit.watching(BEFORE, inference_id=turn.inference_id) as told:
                 async with asyncio.timeout(self._options.before_seconds):
-                    result = await self._request(BEFORE, turn_wire(self._dated(turn)))
+                    result = await self._request(BEFORE, self._params(turn))
                 found = list(self._injections(result))
                 told |= {"feature_set": result.get("featureSet"), "injections": len(found)}
                 return found
         except (TimeoutError, DefserveError) as error:
-            log.warning("%s: %s contributes nothing: %s", BEFORE, self._audit.server_id, _why(error))
+            log.warning("%s: %s adds nothing: %s", BEFORE, self._audit.server_id, _why(error))
             return []
 
     def _injections(self, result: Json) -> Iterator[Injected]:
@@ -129,20 +128,21 @@ class LiveHooks:
                 declared = self._sets.require(name, "contextHooks.beforeInference")
                 yield _injection(injection, declared.name, self._audit.server_id)
             except (InvalidParams, LiveRefusal) as error:
-                log.warning("%s: left out what %s injects: %s", BEFORE, self._audit.server_id, error)
+                log.warning("%s: left out an injection of %s: %s", BEFORE, self._audit.server_id, error)
                 self._audit.report(BEFORE, "refused", feature_set=name, reason=str(error))
 
     # -- after -------------------------------------------------------------------------------------------
 
     async def rewrite(self, turn: FinishedTurn) -> Rewritten | None:
-        """Ask a blocking server; None where it lets the answer pass.
+        """Ask a blocking server. None means that the answer stays as it is.
 
-        One that fails lets it pass, too, unless the host fails closed: then HookFailed is raised (§13.3).
+        If the server fails, the answer stays as it is too, unless the host fails closed: then HookFailed is raised
+        (§13.3).
         """
         try:
             with self._audit.watching(AFTER, inference_id=turn.inference_id) as told:
                 async with asyncio.timeout(self._options.after_seconds):
-                    result = await self._request(AFTER, turn_wire(self._dated(turn)))
+                    result = await self._request(AFTER, self._params(turn))
                 told["feature_set"] = name = result.get("featureSet")
                 modified = result.get("modifiedResponse")
                 if modified is None:
@@ -155,41 +155,55 @@ class LiveHooks:
             if self._options.fail_closed:
                 message = f"{self._audit.server_id} has not reviewed the answer: {_why(error)}"
                 raise HookFailed(message, _named(error)) from error
-            log.warning("%s: the answer passes without %s: %s", AFTER, self._audit.server_id, _why(error))
+            log.warning("%s: the answer is not reviewed by %s: %s", AFTER, self._audit.server_id, _why(error))
             return None
 
     async def tell(self, turn: FinishedTurn) -> None:
-        """Tell a server that only looks."""
+        """Tell a server that does not block."""
         try:
             with self._audit.watching(AFTER, inference_id=turn.inference_id):
-                await self._notify(AFTER, turn_wire(self._dated(turn)))
+                await self._notify(AFTER, self._params(turn))
         except PeerError as error:
             log.warning("%s: %s was not told: %s", AFTER, self._audit.server_id, error)
 
-    def _dated(self, turn: Turn) -> Turn:
-        return turn if turn.model is not None else replace(turn, model=self._options.model)
+    def _params(self, turn: Turn) -> Json:
+        return turn_wire(turn if turn.model is not None else replace(turn, model=self._options.model))
+
+
+class HookedPeer(Protocol):
+    """What the runner needs of `McplPeer`."""
+
+    @property
+    def hooks(self) -> ServerHooks: ...
+
+
+class HookedClient(Protocol):
+    """What the runner needs of `Client`."""
+
+    @property
+    def mcpl(self) -> HookedPeer | None: ...
 
 
 class HookRunner:
     """The hooks of several servers: `HookRunner([memory, compliance])`, in that order.
 
     `order` sorts the injections of one position; without it they come in the order of the servers.
-    Servers that speak no MCPL, or have no hooks, are passed over.
+    Servers that do not speak MCPL, or have no hooks, are skipped.
     """
 
     def __init__(
-        self, clients: Sequence[Client | LiveHooks], *, order: Callable[[Injected], Any] | None = None
+        self, clients: Sequence[HookedClient | ServerHooks], *, order: Callable[[Injected], Any] | None = None
     ) -> None:
-        self._hooks = [client if isinstance(client, LiveHooks) else _hooks_of(client) for client in clients]
+        self._hooks = [client if isinstance(client, ServerHooks) else _hooks_of(client) for client in clients]
         self._order = order
 
     async def before_inference(self, turn: Turn) -> list[Injected]:
-        """What all of them inject, position by position."""
+        """What all servers inject, position by position."""
         found = await asyncio.gather(*[hooks.before(turn) for hooks in self._hooks])
         return grouped((injection for injections in found for injection in injections), self._order)
 
     async def after_inference(self, turn: Turn, assistant_message: str, usage: Usage | None = None) -> Reviewed:
-        """The answer as the blocking servers leave it. Raises HookFailed where one failed that fails closed."""
+        """The answer as the blocking servers leave it. Raises HookFailed if one of them fails and must not."""
         rewrites: list[Rewritten] = []
         finished = _finished(turn, assistant_message, usage)
         for hooks in self._hooks:
@@ -202,14 +216,14 @@ class HookRunner:
 
 
 def grouped(injections: Iterable[Injected], order: Callable[[Injected], Any] | None = None) -> list[Injected]:
-    """By position (§10.8): system, before the user's words, after them."""
+    """By position (§10.8): system, before the user's message, after it."""
     found = sorted(injections, key=order) if order is not None else list(injections)
     return sorted(found, key=lambda injection: POSITIONS.index(injection.position))
 
 
-def _hooks_of(client: Client) -> LiveHooks:
+def _hooks_of(client: HookedClient) -> ServerHooks:
     if client.mcpl is None:
-        raise UsageError("a client of the HookRunner speaks no MCPL", fix="Client(link, mcpl=Mcpl(…))")
+        raise UsageError("a client of the HookRunner does not speak MCPL", fix="Client(link, mcpl=Mcpl(…))")
     return client.mcpl.hooks
 
 

@@ -1,12 +1,15 @@
-"""What a server sent and nobody has read yet: an async iterator with a bound, which ends when the conversation does."""
+"""Events and messages that a server sent: given to the host's handler, or kept until somebody reads them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
 
 from defserve.errors import PeerError
+from defserve.host.answers import settled
+from defserve.host.fields import Json, text_of
 
 T = TypeVar("T")
 
@@ -14,7 +17,7 @@ ROOM: Final = 1_000
 
 
 class Inbox(Generic[T]):
-    """`async for item in inbox`. Ends when the client closes; raises PeerGone when the server left."""
+    """`async for item in inbox`. It ends when the client closes, and raises PeerGone if the server left."""
 
     def __init__(self, room: int = ROOM) -> None:
         self._items: deque[T] = deque()
@@ -32,7 +35,7 @@ class Inbox(Generic[T]):
         return True
 
     def end(self, reason: PeerError | None = None) -> None:
-        """What is there can still be read."""
+        """Take nothing more. Items that are there can still be read."""
         if not self._ended:
             self._ended, self._reason = True, reason
             self._news.set()
@@ -47,3 +50,26 @@ class Inbox(Generic[T]):
             self._news.clear()
             await self._news.wait()
         return self._items.popleft()
+
+
+async def take(item: T, handler: Callable[[T], Any] | None, inbox: Inbox[T], answer: type[Any]) -> tuple[Json, bool]:
+    """The answer to the server, and whether to remember it. `answer` is EventAnswer or MessageAnswer.
+
+    A handler's False declines. A text accepts with the id of what the host started. Anything else accepts.
+    """
+    if handler is not None:
+        said = await settled(handler(item))
+        if not isinstance(said, answer):
+            said = answer(said is not False, text_of(said))
+        return said.wire(), True
+    if inbox.put(item):
+        return answer().wire(), True
+    # Not remembered: the server may send it again once somebody reads.
+    return answer(False, reason="the host's inbox is full").wire(), False
+
+
+def answer_wire(accepted: bool, name: str, id: str | None, reason: str | None) -> Json:
+    """An answer as the server is sent it (§9.3, §14)."""
+    if not accepted:
+        return {"accepted": False, "reason": reason or "declined"}
+    return {"accepted": True} if id is None else {"accepted": True, name: id}

@@ -4,54 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from defserve.errors import UsageError
-from defserve.host.mcpl.events import OnEvent
+from defserve.host.mcpl.channels.messages import OnMessage
 from defserve.host.mcpl.feature_sets import FeatureSets, Wish
 from defserve.host.mcpl.hooks import AFTER_SECONDS, BEFORE_SECONDS, HookOptions
-from defserve.host.mcpl.messages import OnMessage
+from defserve.host.mcpl.inference.routing import Model, Router
 from defserve.host.mcpl.once import WINDOW, Once
-from defserve.host.mcpl.routing import Model, Router
+from defserve.host.mcpl.push.events import OnEvent
 from defserve.host.mcpl.scopes import Approve
 from defserve.host.mcpl.state import SENDING, Sending
 from defserve.protocols.mcpl.extension import VERSION
 from defserve.protocols.mcpl.turns import ModelInfo
 from defserve.protocols.mgp.audit import AuditLogger, Sink, Sinks, sinks_of
 
-if TYPE_CHECKING:
-    from defserve.host.client import Client
-    from defserve.host.conversation import Conversation
-    from defserve.host.mcpl.peer import McplPeer
-
 CHANNELS: Final = ("register", "publish", "observe", "lifecycle", "streaming")
 OFFERS: Final = ("pushEvents", "contextHooks", "inferenceRequest", "modelInfo", "featureSets", "channels")
 
 
 class Mcpl:
-    """How a host takes part. Holds no connection: one will do for many clients. Every callable may be sync or async.
+    """How a host takes part in MCPL. It holds no connection: many clients may share one. Callables may be async.
 
-    feature_sets  the sets that are enabled: patterns ("memory.*"), {"enabled": …, "disabled": …}, or a function of
-                  each; None enables all that a server declares
+    feature_sets  the sets to enable: patterns ("memory.*"), {"enabled": …, "disabled": …}, or a function of each set;
+                  None enables every set that a server declares
     scopes        set, or pattern of sets, to {"whitelist": globs, "blacklist": globs} (§7.2)
-    approve       what no list covers: an `Elevation` to True, False or a payload (§7.5); without it the client's
-                  `answers` are asked
+    approve       decides about scopes that no list covers: an `Elevation` to True, False or a payload (§7.5); without
+                  it the client's `answers` are asked
     on_event      takes pushed events (§9): True or None, False, the id of an inference, or an EventAnswer; without it
                   they wait in `client.mcpl.events()`
     on_message    takes messages of channels (§14): True or None, False, the id of a conversation, or a MessageAnswer;
                   without it they wait in `client.mcpl.messages()`
-    model         answers servers' inference requests (§11): a function of an InferenceRequest, or a Router
-    model_info    what servers and hooks are told of the model; the model's own `info` unless it is given
-    state         what calls of a set that keeps state bring along (§8.4): "host" the content and its checkpoint, where
-                  the server tells it; "checkpoint" only the latter; None neither, and the server goes on where it was
-    window        how many events and messages are remembered, so that each counts once; or a `Once` that outlives
-                  connections
-    before_seconds, after_seconds  how long a server may take over a hook (§10.6)
-    fail_closed   an answer that a blocking server failed to review is an error, not shown (§13.3)
-    audit         sinks or file names of the audit log (§13.2); the logger `defserve.audit` unless something is given
-    without       capabilities that are not offered, though they could be: "pushEvents", "channels", …
+    model         answers inference requests of servers (§11): a function of an InferenceRequest, or a Router
+    model_info    what servers and hooks are told about the model; the default is the model's own `info`
+    state         what a call carries if its set keeps state (§8.4): "host" the content and its checkpoint, if the
+                  server sends it; "checkpoint" only the checkpoint; None neither, and the server goes on where it was
+    window        how many events and messages are remembered, so that each counts once; or a `Once` that several
+                  connections share
+    before_seconds, after_seconds  how long a server may take for a hook (§10.6)
+    fail_closed   if a blocking server fails to review an answer, raise an error and do not show the answer (§13.3)
+    audit         sinks or file names of the audit log (§13.2); the default is the logger `defserve.audit`
+    without       capabilities not to offer: "pushEvents", "channels", …
 
-    A server that speaks no MCPL is sent nothing of it.
+    A server that does not speak MCPL is sent nothing of it.
     """
 
     def __init__(
@@ -79,7 +74,7 @@ class Mcpl:
         self.state: Sending = state
         self.scopes = dict(scopes or {})
         self.feature_sets = feature_sets
-        self.sets()  # for its complaints
+        self.sets()  # only to check the options
         self.approve, self.on_event, self.on_message = approve, on_event, on_message
         self.router = model if isinstance(model, Router) else Router(model)
         self.model_info = model_info or self.router.info
@@ -89,7 +84,7 @@ class Mcpl:
 
     @cached_property
     def sinks(self) -> tuple[Sink, ...]:
-        """Where the audit log goes; files are opened with the first connection."""
+        """Where the audit log goes. Files are opened with the first connection."""
         return sinks_of(self._audit if self._audit is not None else AuditLogger())
 
     def sets(self) -> FeatureSets:
@@ -99,12 +94,6 @@ class Mcpl:
     def seen(self) -> Once:
         """The window as a `Once`: the one that was given, or a new one."""
         return self.window if isinstance(self.window, Once) else Once(self.window)
-
-    def peer(self, conversation: Conversation, client: Client) -> McplPeer:
-        """The same, applied to one conversation."""
-        from defserve.host.mcpl.peer import McplPeer
-
-        return McplPeer(self, conversation, client)
 
     @cached_property
     def block(self) -> dict[str, Any]:
@@ -121,6 +110,6 @@ class Mcpl:
         return {"version": VERSION, **given}
 
     def capabilities(self) -> dict[str, dict[str, Any]]:
-        """Era → the client capabilities that make the offer."""
+        """Era → the client capabilities that offer MCPL."""
         offer = {"experimental": {"mcpl": self.block}}
         return {"handshake": offer, "stateless": offer}

@@ -1,4 +1,4 @@
-"""What arrives twice is answered once: the first answer counts, for whoever asks while it is found and long after."""
+"""Answers what arrives twice only once: a repeated question gets the first answer, also while that is being found."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LONGEST_ID: Final = 1_024
 
 Answer: TypeAlias = dict[str, Any]
 Find: TypeAlias = Callable[[], Awaitable[tuple[Answer, bool]]]
-"""Gives the answer, and whether it is to be remembered."""
+"""Gives the answer, and whether to remember it."""
 
 
 class Once:
-    """The last `size` answers, by key. What fails is not remembered: it may be tried again."""
+    """The last `size` answers, by key. A failure is not remembered, so it may be tried again."""
 
     def __init__(self, size: int = WINDOW) -> None:
         self.size = size
@@ -30,7 +30,7 @@ class Once:
         return key in self._answers
 
     async def answer(self, key: Hashable, find: Find) -> Answer:
-        """The answer that was given before, or else the one that `find` gives now."""
+        """The answer that was given before, or else the one that `find` gives."""
         while (first := self._under_way.get(key)) is not None:
             await asyncio.wait((first,))
         if key in self._answers:
@@ -39,24 +39,21 @@ class Once:
         try:
             answer, remember = await find()
             if remember:
-                self._remember(key, answer)
+                self._answers[key] = answer
+                if len(self._answers) > self.size:
+                    self._answers.popitem(last=False)
             return answer
         finally:
             del self._under_way[key]
             done.set_result(None)
 
     def forget(self) -> None:
-        """Remember nothing; what is under way goes on."""
+        """Forget every answer. Those that are being found go on."""
         self._answers.clear()
-
-    def _remember(self, key: Hashable, answer: Answer) -> None:
-        self._answers[key] = answer
-        if len(self._answers) > self.size:
-            self._answers.popitem(last=False)
 
 
 def checked_id(params: dict[str, Any], name: str) -> str:
-    """An id that can be remembered. Raises InvalidParams."""
+    """An id that is short enough to remember. Raises InvalidParams."""
     found = text(params, name)
     if len(found) > LONGEST_ID:
         raise InvalidParams(f"Invalid params: {name} must have at most {LONGEST_ID} characters")

@@ -1,4 +1,4 @@
-"""MCPL §7.4–7.7 from the host's side: which scopes a server may act in. Forbidden, allowed, or somebody decides."""
+"""MCPL §7.4–7.7: which scopes a server may act in. A scope is forbidden, allowed, or somebody decides."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, Final, TypeAlias
 
 from defserve.errors import InvalidParams, UsageError
 from defserve.host.answers import Answers, settled
-from defserve.host.mcpl.audit import LiveAudit
+from defserve.host.fields import Json
+from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.host.mcpl.once import Once
 from defserve.host.person import agrees
@@ -19,15 +20,13 @@ from defserve.redaction import printable
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_mapping
 
-Json: TypeAlias = dict[str, Any]
-
 ELEVATE: Final = "scope/elevate"
 MOST_APPROVALS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Elevation:
-    """A server asks to act somewhere: `label` is for people and patterns, `payload` is what it will work with."""
+    """A server asks to act in a scope. `label` is for people and patterns, `payload` is what the server works with."""
 
     server_id: str
     feature_set: str
@@ -36,14 +35,14 @@ class Elevation:
 
 
 Approved: TypeAlias = bool | Mapping[str, Any] | None
-"""True approves, a mapping approves with that payload, False and None do not."""
+"""True approves, a mapping approves with that payload, False and None refuse."""
 Approve: TypeAlias = Callable[[Elevation], Approved | Awaitable[Approved]]
 
 
-class LiveScopes:
-    """Answers `scope/elevate`. What was approved, with the same payload, is not asked about again."""
+class ScopeApproval:
+    """Answers `scope/elevate`. An approval is remembered, for the same payload."""
 
-    def __init__(self, approve: Approve | None, answers: Answers, sets: FeatureSets, audit: LiveAudit) -> None:
+    def __init__(self, approve: Approve | None, answers: Answers, sets: FeatureSets, audit: McplAuditTrail) -> None:
         self._approve, self._answers, self._sets, self._audit = approve, answers, sets, audit
         self._approved = Once(MOST_APPROVALS)
 
@@ -54,7 +53,7 @@ class LiveScopes:
         with self._audit.watching(ELEVATE, feature_set=params.get("featureSet"), label=label) as told:
             name = self._sets.require(params.get("featureSet")).name
             if not label or len(label) > LONGEST_LABEL or not label.isprintable():
-                raise InvalidParams("Invalid params: scope.label must be a line of text that can be shown")
+                raise InvalidParams("Invalid params: scope.label must be one line of printable text")
             key = (name, label, encode(payload))
             elevation = Elevation(self._audit.server_id, name, label, payload)
             answer = await self._approved.answer(key, lambda: self._judge(elevation))
@@ -68,18 +67,17 @@ class LiveScopes:
             raise ScopeDenied(feature_set, scope.label, "the host forbids it")
 
     def forget(self) -> None:
-        """The policy has changed: what was approved under the old one is asked about again."""
+        """Forget all approvals: the policy has changed."""
         self._approved.forget()
 
     async def _judge(self, elevation: Elevation) -> tuple[Json, bool]:
-        # A label may name a place by a detour; the lists are about the place.
-        allowed = listed(self._sets.scoping(elevation.feature_set), normal(elevation.label))
+        allowed = self._listed(elevation)
         if allowed is False:
             return _denied("the host forbids it"), False
         said = True if allowed else await self._asked(elevation)
-        # Whoever was asked took their time; the policy may have changed meanwhile.
+        # Asking took time: the policy may have changed meanwhile.
         self._sets.require(elevation.feature_set)
-        if listed(self._sets.scoping(elevation.feature_set), normal(elevation.label)) is False:
+        if self._listed(elevation) is False:
             return _denied("the host forbids it"), False
         if is_mapping(said):
             return {"approved": True, "payload": dict(said)}, True
@@ -87,7 +85,11 @@ class LiveScopes:
             return {"approved": True, "payload": dict(elevation.payload)}, allowed is None
         if said is None or said is False:
             return _denied("nobody approved it" if said is None else "the user did not approve"), False
-        raise UsageError(f"approve gave back {said!r:.80}", fix="return True, False, None, or a payload")
+        raise UsageError(f"approve returned {said!r:.80}", fix="return True, False, None, or a payload")
+
+    def _listed(self, elevation: Elevation) -> bool | None:
+        # Normal: a label may name a place by a detour, and the lists are about the place.
+        return listed(self._sets.scoping(elevation.feature_set), normal(elevation.label))
 
     async def _asked(self, elevation: Elevation) -> Any:
         if self._approve is not None:

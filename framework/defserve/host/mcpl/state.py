@@ -1,7 +1,7 @@
-"""MCPL §8 from the host's side: the checkpoints a server told of, their contents, and where the next call starts.
+"""MCPL §8: follows the checkpoints of a server's feature sets, and their contents, and says where the next call starts.
 
-A host that sends them back has a line of its own in the tree, whatever others do to it meanwhile. So that its own calls
-do not branch off from each other, they come one after another on each feature set.
+A host that sends its checkpoint with each call has its own branch, whatever other hosts do meanwhile. Its calls on one
+feature set run one after another, so that they do not branch off from each other.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any, Final, Literal, TypeAlias
 from pydantic_core import from_json, to_json
 
 from defserve.errors import PeerError, PeerTimeout, Refused
-from defserve.host.conversation import object_of
-from defserve.host.mcpl.audit import LiveAudit
+from defserve.host.caller import SendParams, SendRequest
+from defserve.host.fields import Json, object_of, text_of
+from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.protocols.mcp.failures import ERROR_KEY
 from defserve.protocols.mcpl.state.owner import Unowned
@@ -26,11 +27,8 @@ from defserve.protocols.mcpl.state.wire import STATE_KEY
 from defserve.stores.checkpoints.patches import apply
 from defserve.wire.jsonvalue import is_object
 
-Json: TypeAlias = dict[str, Any]
-Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Json]]
-
 Sending: TypeAlias = Literal["host", "checkpoint"] | None
-"""What goes along with a call: the content and its checkpoint, the checkpoint alone, or nothing."""
+"""What a call carries: the content and its checkpoint, only the checkpoint, or nothing."""
 SENDING: Final = ("host", "checkpoint", None)
 
 ROLLBACK: Final = "state/rollback"
@@ -42,9 +40,9 @@ log = logging.getLogger("defserve.host")
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """Where a host is in the tree of a feature set. `parents` are the checkpoints it has heard of, the latest last.
+    """Where a host is in the checkpoints of a feature set. `parents` has the checkpoints it knows, the latest last.
 
-    `content` is None where the server keeps it to itself, and if it has to be asked for it again.
+    `content` is None if the server does not send it, or this host keeps it no longer.
     """
 
     feature_set: str
@@ -55,15 +53,15 @@ class HostState:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """What came of a rollback (§8.6). Without success all is as it was, and `reason` says why."""
+    """The result of a rollback (§8.6). Without success nothing has changed, and `reason` says why."""
 
     checkpoint: str
     success: bool
     reason: str | None = None
 
 
-class _Line:
-    """One feature set's. `pinned`: the next call says where it starts, even if calls otherwise do not."""
+class _Branch:
+    """Where one feature set is. `pinned`: the next call says where it starts, even if calls usually do not."""
 
     def __init__(self) -> None:
         self.at: str | None = None
@@ -78,82 +76,80 @@ class _Line:
             self.parents.popitem(last=False)
 
 
-class LiveState:
-    """Goes along with the calls of one connection."""
+class StateTracker:
+    """Adds the state to the calls of one connection, and reads it from their results."""
 
     def __init__(
         self,
         sending: Sending,
         sets: FeatureSets,
-        audit: LiveAudit,
+        audit: McplAuditTrail,
         listed: Callable[[str], Awaitable[Json]],
-        request: Callable[[str, Mapping[str, Any]], Awaitable[Json]],
+        request: SendRequest,
         patience: float | None,
     ) -> None:
         self._sending: Sending = sending
         self._sets, self._audit, self._listed, self._request = sets, audit, listed, request
         self._patience = patience
-        self._lines: dict[str, _Line] = {}
+        self._branches: dict[str, _Branch] = {}
         self._tied: dict[str, str] = {}
         self._contents = _Contents(MOST_BYTES)
 
     def state(self, feature_set: str) -> HostState:
         """Raises UnknownFeatureSet."""
-        line = self._line(feature_set)
-        return HostState(feature_set, line.at, self._contents.get(feature_set, line.at), dict(line.parents))
+        branch = self._branch(feature_set)
+        return HostState(feature_set, branch.at, self._contents.get(feature_set, branch.at), dict(branch.parents))
 
     def branch(self, feature_set: str, checkpoint: str | None, content: Any = None) -> None:
-        """Let the next call start there. Raises UnknownFeatureSet."""
-        line = self._line(feature_set)
-        line.at, line.pinned = checkpoint, True
+        """Let the next call start at a checkpoint. Raises UnknownFeatureSet."""
+        branch = self._branch(feature_set)
+        branch.at, branch.pinned = checkpoint, True
         if checkpoint is not None and content is not None:
             self._contents.keep(feature_set, checkpoint, content)
 
     async def rollback(self, feature_set: str, checkpoint: str) -> RolledBack:
-        line = self._line(feature_set)
-        async with self._turn(line, feature_set):
+        branch = self._branch(feature_set)
+        async with self._turn(branch, feature_set):
             with self._audit.watching(ROLLBACK, feature_set=feature_set, checkpoint=checkpoint) as told:
                 result = await self._request(ROLLBACK, {"featureSet": feature_set, "checkpoint": checkpoint})
-                reason = result.get("reason")
-                done = RolledBack(
-                    checkpoint, result.get("success") is True, reason if isinstance(reason, str) else None
-                )
+                done = RolledBack(checkpoint, result.get("success") is True, text_of(result.get("reason")))
                 if done.success:
-                    line.at, line.pinned = checkpoint, False
+                    branch.at, branch.pinned = checkpoint, False
                 else:
                     told |= {"outcome": "failure", "reason": done.reason}
                 return done
 
-    async def around(self, params: Mapping[str, Any], send: Send) -> Json:
-        """Send a `tools/call` with what belongs to it, and take note of what came back."""
+    async def around(self, params: Mapping[str, Any], send: SendParams) -> Json:
+        """Send a `tools/call` with its state, and read the state of its result."""
         name = await self._set_of(str(params.get("name")))
         if name is None:
             return self._received(params, await send(params), None)
-        line = self._line(name)
-        async with self._turn(line, name):
-            result = await send({**self._brought(name, line, params), **params})
-            if self._is_unowned(result, line, params):
-                # Nothing was done yet: nobody could tell whose state was meant.
+        branch = self._branch(name)
+        async with self._turn(branch, name):
+            result = await send({**self._carried(name, branch, params), **params})
+            if self._is_unowned(result, branch, params):
+                # Nothing was done yet, since the server could not tell whose state was meant.
                 result = await send({"checkpoint": None, **params})
             return self._received(params, result, name)
 
-    # -- what goes along ---------------------------------------------------------------------------------
+    # -- what a call carries -----------------------------------------------------------------------------
 
-    def _brought(self, name: str, line: _Line, params: Mapping[str, Any]) -> Json:
-        says_so_itself = "state" in params or "checkpoint" in params
-        if says_so_itself or not (line.pinned or (self._sending is not None and line.at is not None)):
+    def _carried(self, name: str, branch: _Branch, params: Mapping[str, Any]) -> Json:
+        given = params.keys() & {"state", "checkpoint"}
+        if given or not (branch.pinned or (self._sending is not None and branch.at is not None)):
             return {}
-        content = self._contents.get(name, line.at) if line.pinned or self._sending == "host" else None
-        return {"checkpoint": line.at} if content is None else {"checkpoint": line.at, "state": content}
+        content = self._contents.get(name, branch.at) if branch.pinned or self._sending == "host" else None
+        return {"checkpoint": branch.at} if content is None else {"checkpoint": branch.at, "state": content}
 
-    def _is_unowned(self, result: Json, line: _Line, params: Mapping[str, Any]) -> bool:
-        if self._sending is None or line.at is not None or line.pinned or "checkpoint" in params or "state" in params:
+    def _is_unowned(self, result: Json, branch: _Branch, params: Mapping[str, Any]) -> bool:
+        given = params.keys() & {"state", "checkpoint"}
+        if given or branch.pinned or branch.at is not None or self._sending is None:
             return False
         error = object_of(object_of(result.get("_meta")).get(ERROR_KEY))
         return result.get("isError") is True and error.get("error_type") == Unowned.error_type
 
     async def _set_of(self, tool: str) -> str | None:
-        """The set a tool belongs to, if its state can be gone back to."""
+        """The feature set of a tool, if its state can be rolled back."""
         if not any(one.rollback for one in self._sets):
             return None
         tied: Any = self._tied.get(tool)
@@ -165,7 +161,7 @@ class LiveState:
                     raise
         return tied if isinstance(tied, str) and tied in self._sets and self._sets[tied].rollback else None
 
-    # -- what comes back ---------------------------------------------------------------------------------
+    # -- what a result carries ---------------------------------------------------------------------------
 
     def _received(self, params: Mapping[str, Any], result: Json, tied: str | None) -> Json:
         said = result.get("state")
@@ -173,20 +169,20 @@ class LiveState:
         name, checkpoint = state.get("featureSet", tied), state.get("checkpoint")
         if not isinstance(checkpoint, str) or not isinstance(name, str) or name not in self._sets:
             return result
-        parent = state.get("parent")
-        line = self._line(name)
+        parent = text_of(state.get("parent"))
+        branch = self._branch(name)
         content = self._content(name, state, parent)
-        line.at, line.pinned = checkpoint, False
-        line.add(checkpoint, parent if isinstance(parent, str) else None)
+        branch.at, branch.pinned = checkpoint, False
+        branch.add(checkpoint, parent)
         self._tied[str(params.get("name"))] = name
         if content is not None:
             self._contents.keep(name, checkpoint, content)
         return result
 
-    def _content(self, name: str, state: Json, parent: Any) -> Any:
+    def _content(self, name: str, state: Json, parent: str | None) -> Any:
         if "patch" not in state:
             return state.get("data")
-        before = self._contents.get(name, parent) if isinstance(parent, str) else None
+        before = self._contents.get(name, parent)
         if before is None:
             return None
         try:
@@ -195,28 +191,28 @@ class LiveState:
             log.warning("the state of %s cannot be followed: %s", name, refused.message)
             return None
 
-    def _line(self, name: str) -> _Line:
+    def _branch(self, name: str) -> _Branch:
         """Raises UnknownFeatureSet."""
-        return self._lines.setdefault(self._sets[name].name, _Line())
+        return self._branches.setdefault(self._sets[name].name, _Branch())
 
     @asynccontextmanager
-    async def _turn(self, line: _Line, name: str) -> AsyncGenerator[None]:
+    async def _turn(self, branch: _Branch, name: str) -> AsyncGenerator[None]:
         if self._sending is None:
             yield
             return
         try:
             async with asyncio.timeout(self._patience):
-                await line.turn.acquire()
+                await branch.turn.acquire()
         except TimeoutError:
             raise PeerTimeout(f"another call on the state of {name!r} takes too long") from None
         try:
             yield
         finally:
-            line.turn.release()
+            branch.turn.release()
 
 
 class _Contents:
-    """The contents used last, as JSON, up to so many bytes: a copy for everybody who asks."""
+    """The contents that were used last, as JSON, up to `most` bytes. Everyone who asks gets a copy."""
 
     def __init__(self, most: int) -> None:
         self._most, self._size = most, 0

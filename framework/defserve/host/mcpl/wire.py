@@ -1,16 +1,13 @@
-"""MCPL §10.1, §10.5, §12.2: turns and models as a host writes them on the wire."""
+"""MCPL §10.1, §10.5, §12.2: turns and models as JSON."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
+from defserve.host.fields import Json
 from defserve.protocols.mcpl.turns import FinishedTurn, ModelInfo, Turn, TurnChannels, Usage
-
-Json: TypeAlias = dict[str, Any]
 
 
 def turn_wire(turn: Turn) -> Json:
-    """The params of a context hook. What is not known is left out, but that the user said nothing is said."""
+    """The params of a context hook. Unknown fields are left out, but `userMessage` is sent even if it is null."""
     wire: Json = {
         "inferenceId": turn.inference_id,
         "conversationId": turn.conversation_id,

@@ -1,4 +1,4 @@
-"""A host in a topic: it asks, proposes, fulfils, chats, and follows what the others do."""
+"""A host in a topic: it asks, proposes, fulfils, chats, and sees what the others do."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout
+from defserve.host.fields import object_of
 from defserve.host.values import RETURNS, lone_text, value_of
-from defserve.protocols.mcpx.envelope import Envelope
 from defserve.protocols.mcpx.errors import NotCapable, NotWelcome
 from defserve.protocols.mcpx.kinds import RESPONSE
 from defserve.protocols.mcpx.participant import Participant, Payload
@@ -30,8 +30,8 @@ log = logging.getLogger("defserve.host")
 class TopicClient(Participant):
     """A participant over one connection: `async with join_topic(url, token=…) as me`.
 
-    Besides the verbs of `Participant`: `call_tool` gives a tool's value rather than its result, `heard` yields what is
-    said and done in the topic. A standard request to us is answered as by a server that offers nothing.
+    Besides the verbs of `Participant`, `call_tool` returns a tool's value instead of its result, and `heard` yields
+    everything that happens in the topic. Standard requests to us are answered as by a server without tools.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,10 @@ class TopicClient(Participant):
         self._listed: dict[tuple[str, str], dict[str, Any] | None] = {}
 
     async def call_tool(self, to: str, tool: str, /, **arguments: Any) -> Any:
-        """Call a tool of a participant, by proposal where we may not: its value. Raises ToolError if it failed."""
+        """Call a tool of a participant, by proposal if we must not call it; returns its value.
+
+        Raises ToolError if the tool failed.
+        """
         result = await self.perform(to, "tools/call", {"name": tool, "arguments": arguments})
         return value_of(result, await self._returns(to, tool) if lone_text(result) is not None else None)
 
@@ -52,7 +55,7 @@ class TopicClient(Participant):
         return self._listen(queue)
 
     def said(self) -> AsyncIterator[Chat]:
-        """What is said to us or to everyone from now on."""
+        """Chat to us or to everyone, from now on."""
         return self._said(self.heard())
 
     async def _said(self, heard: AsyncIterator[Heard]) -> AsyncIterator[Chat]:
@@ -70,7 +73,7 @@ class TopicClient(Participant):
     # -- the connection ----------------------------------------------------------------------------------
 
     def received(self, frames: list[bytes | None]) -> None:
-        """Take frames from the gateway: answer what is asked, and pass everything on to whoever listens."""
+        """Take frames from the gateway: answer requests, and pass everything on to the listeners."""
         for frame in frames:
             heard = self.hear(frame) if frame is not None else None
             if isinstance(heard, TopicRequest):
@@ -87,7 +90,7 @@ class TopicClient(Participant):
     def _pass_on(self, heard: Heard | None) -> None:
         for queue in self._heard:
             if queue.full():
-                queue.get_nowait()  # who does not listen misses the oldest
+                queue.get_nowait()  # a slow listener misses the oldest
             queue.put_nowait(heard)
 
     def _answer(self, asked: TopicRequest) -> None:
@@ -98,23 +101,20 @@ class TopicClient(Participant):
         body: Payload = {"error": {"code": METHOD_NOT_FOUND, "message": f"Method not found: {asked.kind.method}"}}
         if answer is not None:
             body = {"result": answer}
-        self._reply(envelope, str(asked.kind._replace(base=RESPONSE)), {"jsonrpc": "2.0", "id": payload["id"], **body})
-
-    def _reply(self, envelope: Envelope, kind: str, payload: Payload) -> None:
+        kind = str(asked.kind._replace(base=RESPONSE))
         try:
-            self.post(kind, payload, to=envelope.sender, about=envelope.id)
+            self.post(kind, {"jsonrpc": "2.0", "id": payload["id"], **body}, to=envelope.sender, about=envelope.id)
         except (NotCapable, NotWelcome) as error:
             log.debug("%s", error.message)
 
     async def _returns(self, to: str, tool: str) -> dict[str, Any] | None:
-        """The type of a tool's value, which is asked for once; None where it does not say, or we may not ask."""
+        """The declared type of a tool's value, asked for once; None if there is none, or we must not ask."""
         if (to, tool) not in self._listed:
             try:
                 self._listed[to, tool] = await self.tool(to, tool)
             except PeerError:
                 return None
-        meta = (self._listed[to, tool] or {}).get("_meta")
-        found = meta.get(RETURNS) if is_object(meta) else None
+        found = object_of((self._listed[to, tool] or {}).get("_meta")).get(RETURNS)
         return found if is_object(found) else None
 
 
@@ -134,9 +134,9 @@ _ANSWERS: Final[dict[str, dict[str, Any]]] = {
 
 @asynccontextmanager
 async def join_topic(url: str, *, token: str | None = None) -> AsyncGenerator[TopicClient]:
-    """Take part in the topic that a `ws(s)://gateway/ws?topic=…` address names, from the gateway's welcome on.
+    """Join the topic of a `ws(s)://gateway/ws?topic=…` address. The block starts when the gateway has welcomed us.
 
-    Raises PeerError where it is refused, PeerGone where there is no gateway, PeerTimeout where no welcome comes.
+    Raises PeerError if the gateway refuses, PeerGone if there is none, PeerTimeout if no welcome comes.
     """
     transport = await WebSocketClient.open(url.removeprefix("mcpx+"), token=token, longest=LONGEST_MESSAGE)
     client = TopicClient()

@@ -1,50 +1,46 @@
-"""MGP §5.4 from the client's side: asking about and changing who may use which tool of a server."""
+"""MGP §5.4: asks and changes who may use which tool of a server."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from defserve.errors import PeerError
+from defserve.host.fields import Json
 
 if TYPE_CHECKING:
-    from defserve.host.client import Client
-
-Json: TypeAlias = dict[str, Any]
+    from defserve.host.mgp.peer import MgpPeer
 
 
-class Entry(TypedDict, total=False):
-    """What an entry may say besides whom and what it is about."""
+class AccessEntry(TypedDict, total=False):
+    """The optional fields of an entry."""
 
     permission: Literal["allow", "deny"]
     expires_at: datetime
     justification: str
 
 
-async def query(client: Client, agent_id: str, tool: str | None) -> Json:
-    return await client.request("mgp/access/query", _about(client, agent_id, tool))
+async def query(peer: MgpPeer, agent_id: str, tool: str | None) -> Json:
+    return await _request(peer, "mgp/access/query", agent_id, tool)
 
 
-async def grant(client: Client, agent_id: str, tool: str | None, **entry: Unpack[Entry]) -> Json:
+async def grant(peer: MgpPeer, agent_id: str, tool: str | None, **entry: Unpack[AccessEntry]) -> Json:
     from defserve.protocols.mgp import instants
 
-    params = _about(client, agent_id, tool, entry_type=_type(tool), permission="allow") | dict(entry)
+    fields = {"entry_type": _type(tool), "permission": "allow"} | dict(entry)
     if "expires_at" in entry:
-        params["expires_at"] = instants.wire(entry["expires_at"])
-    return await client.request("mgp/access/grant", params)
+        fields["expires_at"] = instants.wire(entry["expires_at"])
+    return await _request(peer, "mgp/access/grant", agent_id, tool, **fields)
 
 
-async def revoke(client: Client, agent_id: str, tool: str | None) -> Json:
-    return await client.request("mgp/access/revoke", _about(client, agent_id, tool, entry_type=_type(tool)))
+async def revoke(peer: MgpPeer, agent_id: str, tool: str | None) -> Json:
+    return await _request(peer, "mgp/access/revoke", agent_id, tool, entry_type=_type(tool))
 
 
 def _type(tool: str | None) -> str:
     return "server_grant" if tool is None else "tool_grant"
 
 
-def _about(client: Client, agent_id: str, tool: str | None, **more: Any) -> Json:
-    """Raises PeerError where the server offers no access control."""
-    if client.mgp is None or "access_control" not in client.mgp.sections:
-        raise PeerError("this server offers no access control to this client")
-    about: Json = {"agent_id": agent_id, "server_id": client.mgp.server_id, **more}
-    return about if tool is None else about | {"tool_name": tool}
+async def _request(peer: MgpPeer, method: str, agent_id: str, tool: str | None, **fields: Any) -> Json:
+    """Raises PeerError if the server offers no access control to this client."""
+    params: Json = {"agent_id": agent_id, "server_id": peer.server_id, **fields}
+    return await peer.request("access_control", method, params if tool is None else params | {"tool_name": tool})

@@ -1,7 +1,7 @@
-"""MGP §13.4 from the client's side: a callback is a form with one field, put to whoever answers the server's questions.
+"""MGP §13.4: a callback of the server becomes a form with one field, for whoever answers the server's questions.
 
-The answer goes back as a request of its own, while there is time for it. A person who declines says `decline`; a
-dismissal, and a question this client cannot put to anyone, is null.
+The answer goes back as a request of its own, as long as there is time. A person who declines gives `decline`. A
+dismissed question, and one that this client cannot ask anybody, gives null.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, Final
 
 from defserve.errors import PeerError
 from defserve.host.answers import Accept, Answers, Decision, Decline, settled
-from defserve.host.person import form, lone_value
+from defserve.host.fields import texts_of
+from defserve.host.person import field_value, form
 from defserve.protocols.mcp.asking.elicitation import VALUE
-from defserve.wire.jsonvalue import is_array
 
 REQUEST: Final = "notifications/mgp.callback.request"
 RESPOND: Final = "mgp/callback/respond"
 
 log = logging.getLogger("defserve.host")
 
-# Callback type → the field of its form; a notification wants no answer.
+# Callback type → the field of its form. A notification wants no answer.
 FIELDS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = {
     "confirmation": lambda options: {"type": "boolean"},
     "input": lambda options: {"type": "string"},
@@ -31,7 +31,7 @@ FIELDS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = {
 
 
 async def respond(params: Mapping[str, Any], answers: Answers, send: Callable[..., Awaitable[Any]]) -> None:
-    """Put the question and send the answer. Never raises: there is nobody to raise to."""
+    """Ask the question and send the answer. Never raises: nobody waits for this."""
     patience = params.get("timeout_ms")
     try:
         async with asyncio.timeout(patience / 1000 if isinstance(patience, int | float) else None):
@@ -50,14 +50,14 @@ def wants_answer(params: Mapping[str, Any]) -> bool:
 
 
 async def _response(params: Mapping[str, Any], answers: Answers) -> Any:
-    kind, options = str(params.get("type")), params.get("options")
+    kind = str(params.get("type"))
     if answers.ask is None or kind not in FIELDS:
         return None
-    field = FIELDS[kind]([option for option in options if isinstance(option, str)] if is_array(options) else [])
+    field = FIELDS[kind](texts_of(params.get("options")))
     answer = await settled(answers.ask(str(params.get("message", "")), form(VALUE, field)))
     if isinstance(answer, Decision):
         return "confirm" if answer is Accept and kind == "confirmation" else "decline" if answer is Decline else None
-    value = lone_value(answer, VALUE)
+    value = field_value(answer, VALUE)
     if kind == "confirmation":
         return "confirm" if value is True else "cancel"
     return value

@@ -1,24 +1,26 @@
-"""A server's events (MGP §13.2, §13.3) as an async iterator: pushed to a session, or asked for where there is none."""
+"""MGP §13.2, §13.3: a server's events as an async iterator. In a session they are pushed, otherwise they are polled."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from defserve.errors import PeerError, Refused
-from defserve.host.listening import Events, News, Wanted
+from defserve.host.caller import SendRequest
+from defserve.host.fields import text_of, texts_of
+from defserve.host.listening import News, NewsFilter, NewsStream
 from defserve.wire.jsonvalue import is_array, is_object
 
 EVENT: Final = "notifications/mgp.event"
 MOST_EARLY: Final = 256
 
-Ask: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
-
 
 class Event(News):
-    """One event. `missed` is how many the server, or this client, had to drop just before it; at least so many, where
-    events are asked for."""
+    """One event. `missed` counts the events dropped just before it, by the server or this client.
+
+    For polled events, `missed` is a lower bound.
+    """
 
     __slots__ = ("channel", "data", "timestamp", "severity", "sequence", "missed")
 
@@ -35,47 +37,40 @@ class Event(News):
         return f"Event({self.channel!r}, {self.data!r}, sequence={self.sequence}, missed={self.missed})"
 
 
-class EventStream(Events):
+class EventStream(NewsStream[Event]):
     """`async with client.subscribe_events(["tool.*"]) as events: async for event in events`."""
 
     subscribed: tuple[str, ...] = ()
-    """The channels that fit, as the server names them."""
+    """The channels that matched, as the server names them."""
     unsupported: tuple[str, ...] = ()
-    """The wishes that fit none."""
+    """The patterns that matched none."""
 
-    def __init__(self, wishes: Mapping[str, Any], audience: set[Events], ask: Ask) -> None:
-        super().__init__(Wanted((), ()), audience)
-        self._wishes, self._ask, self._last = wishes, ask, 0
-
-    async def __aenter__(self) -> EventStream:
-        await self.open()
-        return self
-
-    def __aiter__(self) -> EventStream:
-        return self
+    def __init__(self, params: Mapping[str, Any], audience: set[NewsStream[Any]], request: SendRequest) -> None:
+        super().__init__(NewsFilter((), ()), audience)
+        self._params, self._request, self._last = params, request, 0
 
     async def __anext__(self) -> Event:
         event = await super().__anext__()
-        assert isinstance(event, Event)
         event.missed = max(event.sequence - self._last - 1, 0)
         self._last = max(event.sequence, self._last)
         return event
 
 
 class PushedEvents(EventStream):
-    """A subscription of this session; closing it unsubscribes."""
+    """A subscription of this session. Closing it unsubscribes."""
 
-    def __init__(self, wishes: Mapping[str, Any], audience: set[Events], ask: Ask) -> None:
-        super().__init__(wishes, audience, ask)
+    def __init__(self, params: Mapping[str, Any], audience: set[NewsStream[Any]], request: SendRequest) -> None:
+        super().__init__(params, audience, request)
         self.id: str | None = None
         self._early: list[Event] = []
 
     async def _begin(self) -> None:
-        reply = await self._ask("mgp/events/subscribe", self._wishes)
+        reply = await self._request("mgp/events/subscribe", self._params)
         if not isinstance(reply.get("subscription_id"), str):
-            raise PeerError("the server subscribed us without a subscription_id")
+            raise PeerError("the server gave the subscription no subscription_id")
         self.id = reply["subscription_id"]
-        self.subscribed, self.unsupported = _texts(reply.get("subscribed")), _texts(reply.get("unsupported"))
+        self.subscribed = tuple(texts_of(reply.get("subscribed")))
+        self.unsupported = tuple(texts_of(reply.get("unsupported")))
         early, self._early = self._early, []
         for event in early:
             self.hear(event)
@@ -84,8 +79,8 @@ class PushedEvents(EventStream):
         self.end()
         if self.id is not None:
             try:
-                await self._ask("mgp/events/unsubscribe", {"subscription_id": self.id})
-            except (PeerError, Refused):  # it has left, or knows of none: either way it is over
+                await self._request("mgp/events/unsubscribe", {"subscription_id": self.id})
+            except (PeerError, Refused):  # the server left, or has no such subscription: it is over in any case
                 pass
 
     def hear(self, news: News) -> None:
@@ -93,35 +88,37 @@ class PushedEvents(EventStream):
             return
         event = news if isinstance(news, Event) else Event(news.params)
         if self.id is None:
-            # On a stream of its own the first event may be faster than the reply that says which are ours.
+            # On a stream of its own, the first event may come before the reply with our subscription's id.
             self._early = [*self._early[-MOST_EARLY:], event]
         elif event.params.get("subscription_id") == self.id:
             self._keep(event)
 
 
 class PolledEvents(EventStream):
-    """Without a session nothing can be pushed: what happened since we last looked is asked for."""
+    """Without a session nothing can be pushed, so this asks what happened since the last time."""
 
-    def __init__(self, wishes: Mapping[str, Any], audience: set[Events], ask: Ask, every: float) -> None:
-        super().__init__(wishes, audience, ask)
+    def __init__(
+        self, params: Mapping[str, Any], audience: set[NewsStream[Any]], request: SendRequest, every: float
+    ) -> None:
+        super().__init__(params, audience, request)
         self._every = every
         self._since: str | None = None
         self._seen = 0
 
     async def _begin(self) -> None:
-        reply = await self._look()
-        self.unsupported = _texts(reply.get("unsupported"))
-        self.subscribed = tuple(wish for wish in self._wishes["channels"] if wish not in self.unsupported)
+        reply = await self._poll()
+        self.unsupported = tuple(texts_of(reply.get("unsupported")))
+        self.subscribed = tuple(pattern for pattern in self._params["channels"] if pattern not in self.unsupported)
 
     async def _finish(self) -> None:
         self.end()
 
     def hear(self, news: News) -> None:
-        """Nothing of this comes by itself."""
+        """Nothing is pushed."""
 
     async def __anext__(self) -> Event:
         while self._queue.empty():
-            reply = await self._look()
+            reply = await self._poll()
             self._seen += reply.get("gap") is True
             found = reply.get("events")
             for event in filter(is_object, found if is_array(found) else ()):
@@ -131,22 +128,23 @@ class PolledEvents(EventStream):
                 await asyncio.sleep(self._every)
         return await super().__anext__()
 
-    async def _look(self) -> dict[str, Any]:
-        reply = await self._ask("mgp/events/replay", {**self._wishes, "since": self._since})
-        at = reply.get("next")
-        self._since = at if isinstance(at, str) else self._since
+    async def _poll(self) -> dict[str, Any]:
+        reply = await self._request("mgp/events/replay", {**self._params, "since": self._since})
+        at = text_of(reply.get("next"))
+        self._since = self._since if at is None else at
         return reply
 
 
 def subscription(
-    ask: Ask, audience: set[Events], channels: Sequence[str], *, min_severity: str | None, every: float | None
+    request: SendRequest,
+    audience: set[NewsStream[Any]],
+    channels: Sequence[str],
+    *,
+    min_severity: str | None,
+    every: float | None,
 ) -> EventStream:
-    """Wishes as a stream: pushed, or asked for `every` so many seconds."""
-    wishes: dict[str, Any] = {"channels": list(channels)}
+    """A stream of the events in these channels: pushed, or polled every `every` seconds."""
+    params: dict[str, Any] = {"channels": list(channels)}
     if min_severity is not None:
-        wishes["filter"] = {"min_severity": min_severity}
-    return PushedEvents(wishes, audience, ask) if every is None else PolledEvents(wishes, audience, ask, every)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(item for item in value if isinstance(item, str)) if is_array(value) else ()
+        params["filter"] = {"min_severity": min_severity}
+    return PushedEvents(params, audience, request) if every is None else PolledEvents(params, audience, request, every)

@@ -1,4 +1,7 @@
-"""MGP §14: an error of a server that speaks MGP, as the exception of its code. The peer's words, checked for kind."""
+"""MGP §14: an error of a server that speaks MGP: the exception of its code, and whether to try again (§14.6).
+
+The server's fields are checked before they are used, and it cannot make the host wait or retry beyond fixed bounds.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,22 @@ from defserve.errors import (
     TimedOut,
     ToolError,
 )
-from defserve.host.conversation import object_of
+from defserve.host.fields import object_of, text_of
 from defserve.host.values import tool_error
 from defserve.protocols.mcp.failures import ERROR_KEY
 from defserve.protocols.mgp import errors
 from defserve.protocols.mgp.errors import KINDS, Recovery
 from defserve.wire.jsonvalue import is_array
 
+MOST_RETRIES: Final = 10
+LONGEST_WAIT: Final = 60.0
+"""Seconds. If the server wants a longer pause, the host does not retry: the caller decides."""
+USUAL_DELAY: Final = 1.0
+USUAL_RETRIES: Final = 3
+
 
 class Failure(NamedTuple):
-    """A reply that failed: `block` is its `_mgp` object, `body` what else came with it."""
+    """A reply that failed. `block` is its `_mgp` object, `body` the rest of what came with the error."""
 
     code: int
     message: str
@@ -33,7 +42,7 @@ class Failure(NamedTuple):
     body: Mapping[str, Any]
 
     def exception(self) -> DefserveError | None:
-        """The exception of its code, None for a code that has none."""
+        """The exception for its code; None if the code has none."""
         make = _MAKERS.get(self.code)
         return make(self) if make is not None else None
 
@@ -42,15 +51,39 @@ class Failure(NamedTuple):
         said = {name: self.block[name] for name in Recovery.__annotations__ if name in self.block}
         return {**object_of(self.block.get("details")), **said}
 
+    def delay(self, retried: int) -> float | None:
+        """Seconds to wait before the next attempt, after `retried` attempts; None if there is none."""
+        retries = min(self._number("max_retries", USUAL_RETRIES), MOST_RETRIES)
+        if self.block.get("retryable") is not True or retried >= retries:
+            return None
+        strategy, least = self.block.get("retry_strategy"), self._number("retry_after_ms", 0) / 1000
+        if strategy == "immediate":
+            wait = least
+        elif strategy == "fixed_delay":
+            wait = least or USUAL_DELAY
+        else:
+            # The doubling stops at the longest wait: only the server's own minimum can be too long.
+            wait = max(least, min((least or USUAL_DELAY) * 2**retried, LONGEST_WAIT))
+        return wait if wait <= LONGEST_WAIT else None
+
+    @property
+    def fallback(self) -> str | None:
+        """The tool to try when no retries are left. An error that is not `retryable` has none."""
+        return text_of(self.block.get("fallback_tool")) if self.block.get("retryable") is True else None
+
+    def _number(self, name: str, usual: float) -> float:
+        found = self.block.get(name)
+        return max(float(found), 0.0) if isinstance(found, int | float) and not isinstance(found, bool) else usual
+
 
 def of_error(error: PeerError) -> Failure | None:
-    """The failure in a JSON-RPC error; None for an error that is not MGP's."""
+    """The failure in a JSON-RPC error; None if it is not an error of MGP."""
     data = object_of(error.data)
     return _failure(error.code, error.message, data.get("_mgp"), data)
 
 
 def of_result(result: Mapping[str, Any]) -> Failure | None:
-    """The failure in an `isError` result; None where there is none, or not one of MGP's."""
+    """The failure in an `isError` result; None if there is none, or it is not an error of MGP."""
     if result.get("isError") is not True:
         return None
     body = object_of(object_of(result.get("_meta")).get(ERROR_KEY))
@@ -58,7 +91,7 @@ def of_result(result: Mapping[str, Any]) -> Failure | None:
 
 
 def _failure(code: int, message: str, block: Any, body: Mapping[str, Any]) -> Failure | None:
-    # §14.4 has no code in the block: ours has, for errors whose own number is JSON-RPC's.
+    # §14.4 has no code in the block. Ours has one, for errors that carry a JSON-RPC number.
     found = code if code in KINDS else object_of(block).get("code")
     if not isinstance(found, int) or found not in KINDS:
         return None
@@ -102,7 +135,7 @@ _CODED: Final = (
     errors.UpstreamTimeout,
     errors.UpstreamUnavailable,
 )
-# 4001 is missing on purpose: no such tool stays the JSON-RPC error it is everywhere.
+# 4001 (unknown tool) is missing on purpose: it stays a JSON-RPC error, as without MGP.
 _MAKERS: Final[Mapping[int, Callable[[Failure], DefserveError]]] = {
     **{kind.code: _coded(kind) for kind in _CODED},
     errors.CODES["validation_blocked"]: _rejected,

@@ -1,4 +1,4 @@
-"""A server's health and its end, from the client's side (MGP §11.3, §11.4)."""
+"""MGP §11.3, §11.4: the health of a server, changes of its state, and asking it to end."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from defserve.errors import PeerError
-from defserve.host.conversation import object_of
-from defserve.host.listening import Events, News, Wanted
+from defserve.host.fields import object_of
+from defserve.host.listening import News, NewsFilter, NewsStream
 
 if TYPE_CHECKING:
-    from defserve.host.client import Client
+    from defserve.host.mgp.peer import MgpPeer
 
 CHANGED: Final = "notifications/mgp.lifecycle"
 
@@ -21,7 +21,7 @@ Reason: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """A sign of life. `status` is "healthy", "degraded" or "unhealthy"."""
+    """The answer to a health ping. `status` is "healthy", "degraded" or "unhealthy"."""
 
     status: str
     uptime_secs: float
@@ -31,7 +31,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a server is; what it keeps to itself is empty. `problems` has a text for each check that failed."""
+    """The health of a server. What the server does not tell is empty. `problems` has a text for each failed check."""
 
     status: str
     uptime_secs: float
@@ -44,28 +44,28 @@ class Health:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the server says that all is well; degraded is not."""
+        """Whether the status is "healthy"; "degraded" is not."""
         return self.status == "healthy"
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What a server says to being asked to end: whether it will, and how long the calls it has may take."""
+    """A server's answer to a shutdown request: whether it will end, and how long its open calls may take."""
 
     accepted: bool
     pending_requests: int
     estimated_drain_ms: int
 
 
-async def ping(client: Client) -> Pong:
+async def ping(peer: MgpPeer) -> Pong:
     from defserve.protocols.mgp import instants
 
-    said = await _ask(client, "mgp/health/ping", {"timestamp": instants.wire(instants.now())})
+    said = await peer.request("lifecycle", "mgp/health/ping", {"timestamp": instants.wire(instants.now())})
     return Pong(_status(said), _number(said, "uptime_secs"), str(said.get("server_id")), str(said.get("timestamp")))
 
 
-async def status(client: Client) -> Health:
-    said = await _ask(client, "mgp/health/status", {})
+async def status(peer: MgpPeer) -> Health:
+    said = await peer.request("lifecycle", "mgp/health/status", {})
     checks, problems = object_of(said.get("checks")), object_of(said.get("problems"))
     return Health(
         _status(said),
@@ -79,8 +79,9 @@ async def status(client: Client) -> Health:
     )
 
 
-async def shutdown(client: Client, reason: str, seconds: float) -> Drain:
-    said = await _ask(client, "mgp/lifecycle/shutdown", {"reason": reason, "timeout_ms": round(seconds * 1000)})
+async def shutdown(peer: MgpPeer, reason: str, seconds: float) -> Drain:
+    params = {"reason": reason, "timeout_ms": round(seconds * 1000)}
+    said = await peer.request("lifecycle", "mgp/lifecycle/shutdown", params)
     pending, drain = _number(said, "pending_requests"), _number(said, "estimated_drain_ms")
     return Drain(said.get("accepted") is True, int(pending), int(drain))
 
@@ -100,30 +101,23 @@ class Change(News):
         return f"Change({self.previous!r} to {self.state!r}, {self.reason!r})"
 
 
-class Lifecycle(Events):
-    """`async with client.lifecycle() as changes: async for change in changes`. A server that said it would leave ends
-    it by leaving."""
+class LifecycleChanges(NewsStream[Change]):
+    """`async with client.lifecycle() as changes: async for change in changes`.
+
+    If the server said that it would leave, iterating stops when it does, without an error.
+    """
 
     _leaving = False
 
-    def __init__(self, audience: set[Events]) -> None:
-        super().__init__(Wanted((), ()), audience)
+    def __init__(self, audience: set[NewsStream[Any]]) -> None:
+        super().__init__(NewsFilter((), ()), audience)
 
-    async def __aenter__(self) -> Lifecycle:
-        await self.open()
-        return self
-
-    def __aiter__(self) -> Lifecycle:
+    def __aiter__(self) -> LifecycleChanges:
         self._audience.add(self)
         return self
 
-    async def __anext__(self) -> Change:
-        change = await super().__anext__()
-        assert isinstance(change, Change)
-        return change
-
     async def _begin(self) -> None:
-        """Whoever negotiated it is told."""
+        """Nothing to ask for: the server tells every client that negotiated it."""
 
     async def _finish(self) -> None:
         self.end()
@@ -138,17 +132,10 @@ class Lifecycle(Events):
         super().end(None if self._leaving else reason)
 
 
-async def _ask(client: Client, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Raises PeerError where the server tells this client nothing of its life."""
-    if client.mgp is None or "lifecycle" not in client.mgp.sections:
-        raise PeerError("this server offers no lifecycle management to this client")
-    return await client.request(method, params)
-
-
 def _status(said: dict[str, Any]) -> str:
     found = said.get("status")
     if not isinstance(found, str):
-        raise PeerError("the server told of its health without a status")
+        raise PeerError("the server reported its health without a status")
     return found
 
 

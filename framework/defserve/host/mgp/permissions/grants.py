@@ -1,0 +1,112 @@
+"""MGP §3.4–3.6: decides about the permissions of a server before its first call, and keeps what was granted.
+
+In a session the server is told before `initialized`. Without a session each call carries the grants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+from defserve.errors import MethodNotFound, PeerError
+from defserve.host.answers import Answers
+from defserve.host.mgp.audit.trail import MgpAuditTrail
+from defserve.host.mgp.permissions.approval import Approval, Grant
+from defserve.protocols.mgp import instants
+from defserve.protocols.mgp.errors import PermissionDenied
+from defserve.protocols.mgp.permissions import FAMILIES, GRANT_KEYS, Decision
+
+Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+
+# The same request by its older and its newer name, in the order they are tried.
+ASK: Final = ("mgp/permission/request", "mgp/permission/await")
+TELL: Final = ("mgp/permission/grant", "mgp/permission/response")
+
+DEFERRED: Final = Grant("deferred")
+
+log = logging.getLogger("defserve.host")
+
+
+class ServerGrants:
+    """What one server may use. `send` tells the server; it is None if the server is not told."""
+
+    def __init__(self, approval: Approval, answers: Answers, audit: MgpAuditTrail) -> None:
+        self._approval, self._answers, self._audit = approval, answers, audit
+        self._grants: dict[str, Grant] = {}
+        self._deciding = asyncio.Lock()
+        self.send: Send | None = None
+
+    @property
+    def grants(self) -> dict[str, Decision]:
+        """The current decision about each permission. An expired one is `deferred`."""
+        return {name: self._held(name).decision for name in self._grants}
+
+    async def settle(self, names: Iterable[str], server: str) -> None:
+        """Decide about permissions that are open or expired, and tell the server."""
+        async with self._deciding:  # two calls at once must not ask the person twice
+            wanting = [name for name in dict.fromkeys(names) if not self._is_settled(name)]
+            if not wanting:
+                return
+            asked = {"request_id": str(uuid4()), "permissions": wanting, "policy": self._approval.policy}
+            await self._wire(ASK, asked)
+            decided = {name: await self._approval.decide(name, server, self._answers) for name in wanting}
+            self._grants.update(decided)
+            self._report(decided)
+            told = {name: grant.wire() for name, grant in decided.items()}
+            await self._wire(TELL, {"request_id": asked["request_id"], "grants": told})
+
+    def require(self, tool: str, names: Sequence[str]) -> None:
+        """Raises PermissionDenied unless all of these are approved."""
+        missing = {name: held.decision for name in names if (held := self._held(name)).decision != "approved"}
+        if missing:
+            told = "; ".join(f"{name}: {decision}" for name, decision in missing.items())
+            raise PermissionDenied(
+                f"{tool} needs what this client does not grant ({told}): approve it, or list it in Mgp(granted=[…])",
+                details={"tool": tool, "missing": missing},
+            )
+
+    def meta(self) -> dict[str, Any]:
+        """What a call carries in `_meta` if there is no session."""
+        told = {name: grant.wire() for name, grant in self._grants.items()}
+        return {GRANT_KEYS[0]: told} if told else {}
+
+    def _held(self, name: str) -> Grant:
+        """The decision about a permission: its own, or that about its whole family."""
+        families = (family for family, members in FAMILIES.items() if name in members)
+        found = next((self._grants[each] for each in (name, *families) if each in self._grants), DEFERRED)
+        return found if found.holds(instants.now()) else DEFERRED
+
+    def _is_settled(self, name: str) -> bool:
+        held = self._held(name)
+        if held.decision != "deferred":
+            return True
+        return name in self._grants and self._grants[name] == held and not self._approval.can_ask(self._answers)
+
+    def _report(self, decided: Mapping[str, Grant]) -> None:
+        for decision, event, result in (
+            ("approved", "PERMISSION_GRANTED", "SUCCESS"),
+            ("denied", "PERMISSION_DENIED", "DENIED"),
+        ):
+            names = [name for name, grant in decided.items() if grant.decision == decision]
+            if names:
+                details = {"permissions": names, "policy": self._approval.policy}
+                self._audit.report(event, result=result, details=details)
+
+    async def _wire(self, methods: Sequence[str], params: Mapping[str, Any]) -> None:
+        """Send it under the first name that the server knows. Our own refusals hold in any case."""
+        if self.send is None:
+            return
+        for method in methods:
+            try:
+                await self.send(method, params)
+                return
+            except PeerError as error:
+                if type(error) is not PeerError:
+                    raise
+                if error.code != MethodNotFound.code:
+                    log.warning("the server did not take %s: %s", method, error)
+                    return
+        log.warning("the server does not know %s", " or ".join(methods))

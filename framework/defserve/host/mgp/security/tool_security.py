@@ -1,0 +1,49 @@
+"""MGP §4: what a listed tool declares about its security. A host is more careful where that is missing or garbled."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from defserve.host.fields import Json, object_of, text_of, texts_of
+from defserve.protocols.mgp.extension import SECURITY_KEY
+
+RISKS: Final = ("safe", "moderate", "dangerous")
+
+
+class ToolSecurity(NamedTuple):
+    """One tool. `security` is its block as the server sent it (empty if there is none); `risk` follows from it."""
+
+    name: str
+    risk: str
+    security: Json
+    properties: Json
+
+    @property
+    def permissions(self) -> list[str]:
+        return texts_of(self.security.get("permissions_required"))
+
+    @property
+    def validator(self) -> str | None:
+        """The validator that it declares, if any."""
+        return text_of(self.security.get("validator"))
+
+    @property
+    def confirmation_required(self) -> bool | None:
+        found = self.security.get("confirmation_required")
+        return found if isinstance(found, bool) else None
+
+
+def tool_security(name: str, tool: Json) -> ToolSecurity:
+    """Read a listed tool; `tool` is empty if the server does not list it."""
+    security = object_of(tool.get("security")) or object_of(object_of(tool.get("_meta")).get(SECURITY_KEY))
+    properties = object_of(object_of(tool.get("inputSchema")).get("properties"))
+    return ToolSecurity(name, _risk(security, object_of(tool.get("annotations"))), security, properties)
+
+
+def _risk(security: Json, hints: Json) -> str:
+    if security:
+        found = security.get("risk_level")
+        return found if found in RISKS else "dangerous"
+    if hints.get("destructiveHint") is True:
+        return "dangerous"
+    return "safe" if hints.get("readOnlyHint") is True else "moderate"

@@ -1,0 +1,71 @@
+"""MGP §12.9: puts the chunks of a stream in order by their index, and knows which ones are missing."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+MOST_EARLY: Final = 1_000
+MOST_WANTED: Final = 256
+"""How many missing chunks are asked for at a time. The server chooses the indices, so a gap may be huge."""
+
+_LOST: Final = object()
+
+
+class ChunkOrder:
+    """`next` is the index of the next chunk to give out. `missed` counts chunks that will never come."""
+
+    __slots__ = ("next", "missed", "_early", "_asked")
+
+    def __init__(self) -> None:
+        self.next = self.missed = 0
+        self._early: dict[int, Any] = {}
+        self._asked: set[int] = set()
+
+    def take(self, index: int, content: Any) -> list[Any]:
+        """Take one more chunk; returns those that are due now. A chunk that came before is ignored."""
+        if index < self.next or index in self._early:
+            return []
+        self._early[index] = content
+        if len(self._early) > MOST_EARLY:
+            self._skip_to(min(self._early))
+        return self._due()
+
+    def lose(self, index: int) -> list[Any]:
+        """Give up a chunk that cannot be sent again. Other missing chunks may be asked for once more."""
+        self._asked.clear()
+        return self.take(index, _LOST)
+
+    def wanted(self) -> list[int]:
+        """The missing chunks that were not asked for yet."""
+        until = min(max(self._early, default=0), self.next + MOST_WANTED)
+        found = [index for index in range(self.next, until) if index not in self._early and index not in self._asked]
+        self._asked = {index for index in self._asked if index >= self.next}.union(found)
+        return found
+
+    def repeat(self) -> None:
+        """The chunks start again from the first. Those that were given out are not given out twice."""
+        self._early.clear()
+        self._asked.clear()
+
+    def rest(self) -> list[Any]:
+        """All that is left, when no more can come."""
+        found: list[Any] = []
+        while self._early:
+            self._skip_to(min(self._early))
+            found += self._due()
+        return found
+
+    def _skip_to(self, index: int) -> None:
+        self.missed += index - self.next
+        self.next = index
+
+    def _due(self) -> list[Any]:
+        found: list[Any] = []
+        while self.next in self._early:
+            content = self._early.pop(self.next)
+            self.next += 1
+            if content is _LOST:
+                self.missed += 1
+            else:
+                found.append(content)
+        return found

@@ -1,0 +1,85 @@
+"""The transports that a server can be tested over. Each connects a client without any set-up in the test."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from defserve.errors import UsageError
+from defserve.host.addresses import Remote, is_address
+from defserve.host.client import Client
+from defserve.host.links.stdio import ProcessLink
+from defserve.host.targets import load_server
+
+# Options for the network only: who the client is.
+CREDENTIALS = ("token", "headers")
+
+Options = Mapping[str, Any]
+
+
+def connect_over(over: str, server: Any, options: Options) -> AbstractAsyncContextManager[Client]:
+    """A client of `server`: an object, its name, or the address of a running server.
+
+    An address says its own transport. `options` are those of `Client`, and `token` and `headers` for the network; in
+    memory and over stdio those two are ignored.
+    """
+    credentials = {name: options[name] for name in CREDENTIALS if name in options}
+    rest = {name: value for name, value in options.items() if name not in CREDENTIALS}
+    if isinstance(server, str) and is_address(server):
+        return Remote(server, **credentials).connect(**rest)
+    if over not in TRANSPORTS:
+        raise UsageError(f"a server cannot be tested over {over!r}", fix=f"use one of {', '.join(TRANSPORTS)}")
+    return TRANSPORTS[over](server, rest, credentials)
+
+
+def _over_memory(server: Any, options: Options, _: Options) -> AbstractAsyncContextManager[Client]:
+    connection: AbstractAsyncContextManager[Client] = _loaded(server).connect(**options)
+    return connection
+
+
+@asynccontextmanager
+async def _over_stdio(server: Any, options: Options, _: Options) -> AsyncGenerator[Client]:
+    if not isinstance(server, str):
+        raise UsageError(
+            "over stdio a server runs in its own process, so it cannot be given as an object",
+            fix='name it: @pytest.mark.serves("module:server")',
+        )
+    command = ["-m", "defserve", "run", server]
+    # The child finds the name where this process would find it.
+    link = await ProcessLink.spawn(sys.executable, command, env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    async with Client(link, **options) as client:
+        yield client
+
+
+def _over_network(scheme: str) -> Connect:
+    @asynccontextmanager
+    async def connect(server: Any, options: Options, credentials: Options) -> AsyncGenerator[Client]:
+        from defserve.runner.loopback import loopback
+
+        server = _loaded(server)
+        app = server.asgi()
+        async with loopback(app, server.limits, scheme=scheme) as url:
+            try:
+                async with Remote(url, **credentials).connect(**options) as client:
+                    yield client
+            finally:
+                await app.provider.stop()
+
+    return connect
+
+
+def _loaded(server: Any) -> Any:
+    return load_server(server) if isinstance(server, str) else server
+
+
+Connect = Callable[[Any, Options, Options], AbstractAsyncContextManager[Client]]
+
+TRANSPORTS: dict[str, Connect] = {
+    "memory": _over_memory,
+    "stdio": _over_stdio,
+    "http": _over_network("http"),
+    "ws": _over_network("ws"),
+}
