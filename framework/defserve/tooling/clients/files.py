@@ -22,7 +22,7 @@ REMOVE: Final[dict[Format, Callable[[str, Sequence[str]], str]]] = {"json": json
 PARSE: Final[dict[Format, Callable[[str], Any]]] = {"json": jsonc.parse, "toml": tomltext.parse}
 
 
-class Edit(NamedTuple):
+class SettingsEdit(NamedTuple):
     """What a file held (None: it was not there) and what it is to hold."""
 
     path: Path
@@ -63,16 +63,16 @@ class Edit(NamedTuple):
             raise UsageError(f"{self.path} cannot be written: {error.strerror}", fix="check its permissions") from None
 
 
-def put(path: Path, format: Format, keys: Sequence[str], value: Any) -> Edit:
+def put(path: Path, format: Format, keys: Sequence[str], value: Any) -> SettingsEdit:
     """The file with `value` at `keys`. Raises UsageError for a file that cannot be read or edited."""
     before = read(path)
-    return Edit(path, before, _edited(path, lambda: PUT[format](before or "", keys, value)))
+    return SettingsEdit(path, before, _edited(path, lambda: PUT[format](before or "", keys, value)))
 
 
-def remove(path: Path, format: Format, keys: Sequence[str]) -> Edit:
+def remove(path: Path, format: Format, keys: Sequence[str]) -> SettingsEdit:
     """The file without what is at `keys`."""
     before = read(path)
-    return Edit(path, before, _edited(path, lambda: REMOVE[format](before or "", keys)))
+    return SettingsEdit(path, before, _edited(path, lambda: REMOVE[format](before or "", keys)))
 
 
 def holds_only(path: Path, format: Format, keys: Sequence[str]) -> bool:
@@ -118,13 +118,13 @@ def _content(path: Path) -> str | None:
 def _edited(path: Path, edit: Callable[[], Any]) -> Any:
     try:
         return edit()
-    except jsonc.Broken as error:
+    except jsonc.BrokenDocument as error:
         raise UsageError(
             f"this file is broken and was left alone: {error.problem}",
             where=f"{path}:{error.line}",
             fix="mend that line",
         ) from None
-    except jsonc.Unfit as error:
+    except jsonc.NotEditable as error:
         raise UsageError(
             f"{path} was left alone: {error}",
             fix="use --dry-run on an empty folder to see the entry, and add it by hand",

@@ -22,7 +22,7 @@ _SCALAR: Final = re.compile(r"(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[e
 _REST_OF_LINE: Final = re.compile(r"(?:[ \t]+|/\*[^\r\n]*?\*/)*(?://[^\r\n]*)?")
 
 
-class Broken(ValueError):
+class BrokenDocument(ValueError):
     """The text is not JSON, not even with comments. `line` is where that shows."""
 
     def __init__(self, problem: str, line: int) -> None:
@@ -30,36 +30,36 @@ class Broken(ValueError):
         super().__init__(f"line {line}: {problem}")
 
 
-class Unfit(ValueError):
+class NotEditable(ValueError):
     """The text is fine, but something in it stands where a member would have to go."""
 
 
-class Node(NamedTuple):
+class JsonNode(NamedTuple):
     """A value and its place in the text. `members` is None for what is not an object."""
 
     start: int
     end: int
     value: Any
-    members: list[Member] | None = None
+    members: list[JsonMember] | None = None
 
 
 @dataclass(slots=True)
-class Member:
+class JsonMember:
     """`comma` is the place behind the value's comma, or 0 where it has none."""
 
     key: str
     start: int
-    node: Node
+    node: JsonNode
     comma: int = field(default=0)
 
 
 def parse(text: str) -> Any:
-    """The value of the text; an empty text is an empty object. Raises Broken."""
+    """The value of the text; an empty text is an empty object. Raises BrokenDocument."""
     return _read(text).value
 
 
 def put(text: str, path: Sequence[str], value: Any) -> str:
-    """The text with `value` at `path`; objects on the way are made. Raises Broken or Unfit."""
+    """The text with `value` at `path`; objects on the way are made. Raises BrokenDocument or NotEditable."""
     mark, text = _unmarked(text)
     root = _read(text)
     if not _TRIVIA.sub("", text):
@@ -79,7 +79,7 @@ def put(text: str, path: Sequence[str], value: Any) -> str:
 
 
 def remove(text: str, path: Sequence[str]) -> str:
-    """The text without what is at `path`; the same text if there is nothing. Raises Broken or Unfit."""
+    """The text without what is at `path`; the same text if there is nothing. Raises BrokenDocument or NotEditable."""
     mark, text = _unmarked(text)
     root = _read(text)
     target, depth = _deepest(root, path)
@@ -103,11 +103,11 @@ def _unmarked(text: str) -> tuple[str, str]:
     return (MARK, text[1:]) if text.startswith(MARK) else ("", text)
 
 
-def _read(text: str) -> Node:
+def _read(text: str) -> JsonNode:
     _, text = _unmarked(text)
     start = _skip(text, 0)
     if start == len(text):
-        return Node(start, start, {}, [])
+        return JsonNode(start, start, {}, [])
     node = _value(text, start, 0)
     end = _skip(text, node.end)
     if end != len(text):
@@ -123,7 +123,7 @@ def _skip(text: str, at: int) -> int:
     return at
 
 
-def _value(text: str, at: int, depth: int) -> Node:
+def _value(text: str, at: int, depth: int) -> JsonNode:
     if depth > DEEPEST:
         _fail(text, at, f"it is nested deeper than {DEEPEST} levels")
     if text.startswith("{", at):
@@ -132,15 +132,15 @@ def _value(text: str, at: int, depth: int) -> Node:
         return _array(text, at, depth)
     if text.startswith('"', at):
         string, end = _string(text, at)
-        return Node(at, end, string)
+        return JsonNode(at, end, string)
     found = _SCALAR.match(text, at)
     if found is None:
         _fail(text, at, f"a value was expected, and there is {_shown(text, at)}")
-    return Node(at, found.end(), json.loads(found[0]))
+    return JsonNode(at, found.end(), json.loads(found[0]))
 
 
-def _object(text: str, start: int, depth: int) -> Node:
-    members: list[Member] = []
+def _object(text: str, start: int, depth: int) -> JsonNode:
+    members: list[JsonMember] = []
     at = _skip(text, start + 1)
     while not text.startswith("}", at):
         if not text.startswith('"', at):
@@ -149,21 +149,21 @@ def _object(text: str, start: int, depth: int) -> Node:
         colon = _skip(text, end)
         if not text.startswith(":", colon):
             _fail(text, colon, f"a colon was expected behind {key!r}, and there is {_shown(text, colon)}")
-        member = Member(key, at, _value(text, _skip(text, colon + 1), depth + 1))
+        member = JsonMember(key, at, _value(text, _skip(text, colon + 1), depth + 1))
         members.append(member)
         at, comma = _separator(text, member.node.end, "}")
         member.comma = comma
-    return Node(start, at + 1, {member.key: member.node.value for member in members}, members)
+    return JsonNode(start, at + 1, {member.key: member.node.value for member in members}, members)
 
 
-def _array(text: str, start: int, depth: int) -> Node:
+def _array(text: str, start: int, depth: int) -> JsonNode:
     items: list[Any] = []
     at = _skip(text, start + 1)
     while not text.startswith("]", at):
         node = _value(text, at, depth + 1)
         items.append(node.value)
         at, _ = _separator(text, node.end, "]")
-    return Node(start, at + 1, items)
+    return JsonNode(start, at + 1, items)
 
 
 def _separator(text: str, at: int, closing: str) -> tuple[int, int]:
@@ -191,7 +191,7 @@ def _shown(text: str, at: int) -> str:
 
 
 def _fail(text: str, at: int, problem: str) -> NoReturn:
-    raise Broken(problem, text.count("\n", 0, at) + 1)
+    raise BrokenDocument(problem, text.count("\n", 0, at) + 1)
 
 
 # -- writing ---------------------------------------------------------------------------------------------
@@ -199,12 +199,12 @@ def _fail(text: str, at: int, problem: str) -> NoReturn:
 _GONE: Final = object()
 
 
-def _deepest(root: Node, path: Sequence[str]) -> tuple[Node, int]:
+def _deepest(root: JsonNode, path: Sequence[str]) -> tuple[JsonNode, int]:
     """The innermost object on the way to `path`, and how many of its keys lead there (at least one is left)."""
     node, depth = root, 0
     while True:
         if node.members is None:
-            raise Unfit(f"{'.'.join(path[:depth]) or 'the whole file'} is not an object")
+            raise NotEditable(f"{'.'.join(path[:depth]) or 'the whole file'} is not an object")
         inside = [member for member in node.members if member.key == path[depth]]
         if not inside or depth == len(path) - 1:
             return node, depth
@@ -225,17 +225,17 @@ def _with(whole: Any, path: Sequence[str], value: Any) -> Any:
 
 def _checked(text: str, expected: Any) -> str:
     if parse(text) != expected:
-        raise Unfit("it is written in a way that cannot be edited safely")
+        raise NotEditable("it is written in a way that cannot be edited safely")
     return text
 
 
-def _replaced(text: str, node: Node, value: Any) -> str:
+def _replaced(text: str, node: JsonNode, value: Any) -> str:
     if node.value == value:
         return text
     return text[: node.start] + _dump(text, value, _indent_at(text, node.start)) + text[node.end :]
 
 
-def _inserted(text: str, target: Node, key: str, value: Any) -> str:
+def _inserted(text: str, target: JsonNode, key: str, value: Any) -> str:
     assert target.members is not None
     if not target.members:
         return _filled(text, target, key, value)
@@ -251,7 +251,7 @@ def _inserted(text: str, target: Node, key: str, value: Any) -> str:
     return text[:end] + ("" if last.comma else ",") + text[end:behind] + member + text[behind:]
 
 
-def _filled(text: str, target: Node, key: str, value: Any) -> str:
+def _filled(text: str, target: JsonNode, key: str, value: Any) -> str:
     """The first member of an object, which may hold comments."""
     base, newline = _indent_at(text, target.start), _line_end(text)
     inside = text[target.start + 1 : target.end - 1].rstrip()
@@ -260,7 +260,7 @@ def _filled(text: str, target: Node, key: str, value: Any) -> str:
     return text[: target.start + 1] + inside + member + text[target.end - 1 :]
 
 
-def _without(text: str, target: Node, place: int) -> str:
+def _without(text: str, target: JsonNode, place: int) -> str:
     assert target.members is not None
     members = target.members
     member, is_last = members[place], place == len(members) - 1

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from defserve.tooling.clients.jsonc import Broken, Unfit
+from defserve.tooling.clients.jsonc import BrokenDocument, NotEditable
 from defserve.wire.jsonvalue import is_array, is_mapping, is_object
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -29,17 +29,17 @@ class Statement(NamedTuple):
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Raises Broken."""
+    """Raises BrokenDocument."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         problem = re.sub(r" \(at .*\)$", "", str(error))
-        raise Broken(problem, int(line[1]) if line else text.count("\n") + 1) from None
+        raise BrokenDocument(problem, int(line[1]) if line else text.count("\n") + 1) from None
 
 
 def put(text: str, path: Sequence[str], value: Mapping[str, Any]) -> str:
-    """The text with the table `value` at `path`. Raises Broken or Unfit."""
+    """The text with the table `value` at `path`. Raises BrokenDocument or NotEditable."""
     whole = parse(text)
     if _at(whole, path) == value:
         return text
@@ -57,7 +57,7 @@ def put(text: str, path: Sequence[str], value: Mapping[str, Any]) -> str:
 
 
 def remove(text: str, path: Sequence[str]) -> str:
-    """The text without what is at `path`; the same text if there is nothing. Raises Broken or Unfit."""
+    """The text without what is at `path`; the same text if there is nothing. Raises BrokenDocument or NotEditable."""
     whole = parse(text)
     if _at(whole, path) is None:
         return text
@@ -70,7 +70,7 @@ def remove(text: str, path: Sequence[str]) -> str:
 def _at(whole: Any, path: Sequence[str]) -> Any:
     for depth, key in enumerate(path):
         if not is_object(whole):
-            raise Unfit(f"{'.'.join(path[:depth])} is not a table")
+            raise NotEditable(f"{'.'.join(path[:depth])} is not a table")
         whole = whole.get(key)
         if whole is None:
             return None
@@ -102,7 +102,7 @@ def _checked(text: str, expected: dict[str, Any]) -> str:
     except tomllib.TOMLDecodeError:
         found = None
     if _pruned(found) != _pruned(expected):
-        raise Unfit("it is written in a way that cannot be edited safely")
+        raise NotEditable("it is written in a way that cannot be edited safely")
     return text
 
 
