@@ -53,7 +53,7 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     edit = files.put(path, "json", KEYS, 1)
     path.write_text('{"theirs": 1}')
-    with pytest.raises(UsageError, match="was changed meanwhile"):
+    with pytest.raises(UsageError, match="has changed in the meantime"):
         edit.write()
     assert path.read_text() == '{"theirs": 1}'
 
@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_edited_is_left_alone(tmp_path: Path, content: byt
 @pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(UsageError, match="cannot write"):
         files.put(tmp_path / "mcp.json", "json", KEYS, 1).write()
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.tooling.clients import jsonc
-from defserve.tooling.clients.jsonc import BrokenDocument, NotEditable
+from defserve.tooling.clients.documents import BrokenDocument, NotEditable
 
 PATH = ("mcpServers", "calc")
 ENTRY = {"command": "python", "args": ["-m", "calc"]}

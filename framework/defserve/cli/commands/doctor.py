@@ -34,7 +34,16 @@ EXTRAS: Final = {
     "dev": ("watchfiles", "cookiecutter"),
     "semantic": ("numpy", "safetensors", "tokenizers", "wordllama"),
 }
-NEEDED: Final = ("pydantic", "anyio", "docstring_parser", "jsonschema", "RestrictedPython", "jsonpatch", "idna")
+NEEDED: Final = (
+    "pydantic",
+    "anyio",
+    "docstring_parser",
+    "jsonschema",
+    "RestrictedPython",
+    "jsonpatch",
+    "idna",
+    "tomlkit",
+)
 # Command → what it is good for.
 COMMANDS: Final = {
     "uv": "builds, publishes, and starts servers for clients (uvx)",

@@ -1,7 +1,7 @@
-"""JSON with comments, edited as text: one member put or taken out, everything else left as it was, to the letter.
+"""JSON with comments, edited as text: one member is added or removed, and everything else stays as it is.
 
-Comments, trailing commas, a byte order mark, the order of keys and the ends of lines stay. Every edit is read back
-before it is given out.
+Comments, trailing commas, a byte order mark, the order of keys and line endings stay. Every edit is read back before it
+is returned.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
+
+from defserve.tooling.clients.documents import GONE, BrokenDocument, NotEditable, changed
 
 DEEPEST: Final = 200
 MARK: Final = "\ufeff"
@@ -18,24 +20,12 @@ MARK: Final = "\ufeff"
 _TRIVIA: Final = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)+", re.DOTALL)
 _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _SCALAR: Final = re.compile(r"(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.+-])")
-# What may stand behind a member on its line: blanks, whole comments, a comment to the end.
+# What may follow a member on its line: blanks, whole comments, a comment to the end.
 _REST_OF_LINE: Final = re.compile(r"(?:[ \t]+|/\*[^\r\n]*?\*/)*(?://[^\r\n]*)?")
 
 
-class BrokenDocument(ValueError):
-    """The text is not JSON, not even with comments. `line` is where that shows."""
-
-    def __init__(self, problem: str, line: int) -> None:
-        self.problem, self.line = problem, line
-        super().__init__(f"line {line}: {problem}")
-
-
-class NotEditable(ValueError):
-    """The text is fine, but something in it stands where a member would have to go."""
-
-
 class JsonNode(NamedTuple):
-    """A value and its place in the text. `members` is None for what is not an object."""
+    """A value and its place in the text. `members` is None unless it is an object."""
 
     start: int
     end: int
@@ -45,12 +35,12 @@ class JsonNode(NamedTuple):
 
 @dataclass(slots=True)
 class JsonMember:
-    """`comma` is the place behind the value's comma, or 0 where it has none."""
+    """A member of an object. `comma` is the place behind its comma, or 0 if it has none."""
 
     key: str
     start: int
     node: JsonNode
-    comma: int = field(default=0)
+    comma: int = 0
 
 
 def parse(text: str) -> Any:
@@ -59,14 +49,14 @@ def parse(text: str) -> Any:
 
 
 def put(text: str, path: Sequence[str], value: Any) -> str:
-    """The text with `value` at `path`; objects on the way are made. Raises BrokenDocument or NotEditable."""
+    """The text with `value` at `path`; missing objects on the way are made. Raises BrokenDocument or NotEditable."""
     mark, text = _unmarked(text)
     root = _read(text)
     if not _TRIVIA.sub("", text):
         text = text + ("" if not text or text.endswith("\n") else "\n") + "{}\n"
         root = _read(text)
     target, depth = _deepest(root, path)
-    expected = _with(root.value, path, value)
+    expected = changed(root.value, path, value)
     for key in reversed(path[depth + 1 :]):
         value = {key: value}
     assert target.members is not None
@@ -86,7 +76,7 @@ def remove(text: str, path: Sequence[str]) -> str:
     assert target.members is not None
     if depth < len(path) - 1 or all(member.key != path[-1] for member in target.members):
         return mark + text
-    expected = _with(root.value, path, _GONE)
+    expected = changed(root.value, path, GONE)
     while True:
         target, _ = _deepest(_read(text), path)
         assert target.members is not None
@@ -111,7 +101,7 @@ def _read(text: str) -> JsonNode:
     node = _value(text, start, 0)
     end = _skip(text, node.end)
     if end != len(text):
-        _fail(text, end, "something follows the end of the value")
+        _fail(text, end, "there is more text after the end of the value")
     return node
 
 
@@ -119,7 +109,7 @@ def _skip(text: str, at: int) -> int:
     found = _TRIVIA.match(text, at)
     at = found.end() if found else at
     if text.startswith("/*", at):
-        _fail(text, at, "a comment does not end")
+        _fail(text, at, "a comment is not closed")
     return at
 
 
@@ -135,7 +125,7 @@ def _value(text: str, at: int, depth: int) -> JsonNode:
         return JsonNode(at, end, string)
     found = _SCALAR.match(text, at)
     if found is None:
-        _fail(text, at, f"a value was expected, and there is {_shown(text, at)}")
+        _fail(text, at, f"expected a value, found {_shown(text, at)}")
     return JsonNode(at, found.end(), json.loads(found[0]))
 
 
@@ -144,11 +134,11 @@ def _object(text: str, start: int, depth: int) -> JsonNode:
     at = _skip(text, start + 1)
     while not text.startswith("}", at):
         if not text.startswith('"', at):
-            _fail(text, at, f"a name in quotes was expected, and there is {_shown(text, at)}")
+            _fail(text, at, f"expected a name in quotes, found {_shown(text, at)}")
         key, end = _string(text, at)
         colon = _skip(text, end)
         if not text.startswith(":", colon):
-            _fail(text, colon, f"a colon was expected behind {key!r}, and there is {_shown(text, colon)}")
+            _fail(text, colon, f"expected a colon after {key!r}, found {_shown(text, colon)}")
         member = JsonMember(key, at, _value(text, _skip(text, colon + 1), depth + 1))
         members.append(member)
         at, comma = _separator(text, member.node.end, "}")
@@ -167,23 +157,23 @@ def _array(text: str, start: int, depth: int) -> JsonNode:
 
 
 def _separator(text: str, at: int, closing: str) -> tuple[int, int]:
-    """Where the next thing begins behind a value, and the place behind its comma, if it has one."""
+    """Where the next item begins after a value, and the place behind the comma, or 0 without one."""
     at = _skip(text, at)
     if text.startswith(",", at):
         return _skip(text, at + 1), at + 1
     if not text.startswith(closing, at):
-        _fail(text, at, f"a comma or {closing!r} was expected, and there is {_shown(text, at)}")
+        _fail(text, at, f"expected a comma or {closing!r}, found {_shown(text, at)}")
     return at, 0
 
 
 def _string(text: str, at: int) -> tuple[str, int]:
     found = _STRING.match(text, at)
     if found is None:
-        _fail(text, at, "a string does not end on its line")
+        _fail(text, at, "a string is not closed on its line")
     try:
         return json.loads(found[0]), found.end()
     except ValueError:
-        _fail(text, at, "a string has an escape that does not exist")
+        _fail(text, at, "a string has an unknown escape")
 
 
 def _shown(text: str, at: int) -> str:
@@ -196,11 +186,9 @@ def _fail(text: str, at: int, problem: str) -> NoReturn:
 
 # -- writing ---------------------------------------------------------------------------------------------
 
-_GONE: Final = object()
-
 
 def _deepest(root: JsonNode, path: Sequence[str]) -> tuple[JsonNode, int]:
-    """The innermost object on the way to `path`, and how many of its keys lead there (at least one is left)."""
+    """The innermost object that exists on the way to `path`, and how many keys lead to it; at least one key is left."""
     node, depth = root, 0
     while True:
         if node.members is None:
@@ -209,18 +197,6 @@ def _deepest(root: JsonNode, path: Sequence[str]) -> tuple[JsonNode, int]:
         if not inside or depth == len(path) - 1:
             return node, depth
         node, depth = inside[-1].node, depth + 1
-
-
-def _with(whole: Any, path: Sequence[str], value: Any) -> Any:
-    """What the text has to mean after the edit."""
-    copy = dict(whole)
-    if len(path) > 1:
-        copy[path[0]] = _with(copy.get(path[0], {}), path[1:], value)
-    elif value is _GONE:
-        del copy[path[0]]
-    else:
-        copy[path[0]] = value
-    return copy
 
 
 def _checked(text: str, expected: Any) -> str:
@@ -267,7 +243,7 @@ def _without(text: str, target: JsonNode, place: int) -> str:
     start, end = member.start, member.comma or member.node.end
     line = text.rfind("\n", 0, start) + 1
     if not text[line:start].strip():
-        # A line of its own goes as a whole.
+        # It has its lines to itself, so they go as a whole.
         following = re.compile(r"[ \t]*(\r?\n|$)").match(text, end)
         if following:
             start, end = line, following.end()
@@ -276,7 +252,7 @@ def _without(text: str, target: JsonNode, place: int) -> str:
         end = end if is_last else end + len(text[end:]) - len(text[end:].lstrip(" \t"))
     before = text[:start]
     if is_last and place and not member.comma:
-        # The comma before it would be left over.
+        # The comma before it would be left behind.
         comma = members[place - 1].comma
         before = before[: comma - 1] + before[comma:]
     return before + text[end:]
@@ -292,13 +268,13 @@ def _dump(text: str, value: Any, indent: str) -> str:
 
 
 def _indent_at(text: str, at: int) -> str:
-    """The blanks that the line of this place begins with."""
+    """The blanks at the beginning of the line."""
     line = text[text.rfind("\n", 0, at) + 1 : at]
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
 def _unit(text: str) -> str:
-    """One step of indentation, as the text has it."""
+    """One step of indentation, as the text does it."""
     found = re.search(r"^(\t|[ ]{1,8})(?=\")", text, re.MULTILINE)
     return found[1] if found else "  "
 
