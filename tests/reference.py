@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, get_overloads
 
 from defserve.cli import COMMANDS
-from defserve.cli.parser import DESCRIBE, Described
+from defserve.cli.parser import DESCRIBE, ParserDescription
 from defserve.runner.arguments import add_serving
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "reference.md"
@@ -276,9 +276,9 @@ def command_line() -> Iterator[str]:
 def parser_of(main: Callable[[list[str]], int], *words: str) -> argparse.ArgumentParser:
     try:
         main([*words, DESCRIBE])
-    except Described as found:
+    except ParserDescription as found:
         return found.parser
-    raise AssertionError(f"{main} reads its command line without a Parser")
+    raise AssertionError(f"{main} reads its command line without a CommandParser")
 
 
 def actions(parser: argparse.ArgumentParser) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scaffold.packages import ROOT, Environment
+from tests.tooling.scaffold.packages import ROOT, Environment
 
 PAGE = ROOT / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^(?:<!-- (.*?) -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

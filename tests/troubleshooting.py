@@ -32,8 +32,8 @@ from defserve.cli import main
 from defserve.errors import DefserveError
 from defserve.sandbox import Layers
 from defserve.testing import SyncClient, Unanswered, Unused
-from tests.packaging.conftest import write_project
 from tests.raw import PREFIX, raw
+from tests.tooling.packaging.conftest import write_project
 
 FRAMEWORK = Path(__file__).parents[1] / "framework"
 

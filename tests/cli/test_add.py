@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Outcome
-from tests.scaffold.packages import ROOT, run
+from tests.tooling.scaffold.packages import ROOT, run
 
 Run = Callable[..., Outcome]
 

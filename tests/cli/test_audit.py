@@ -38,8 +38,8 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(path)
 
 
-def test_a_whole_log_is_said_to_be_whole(defserve: Run, log: str):
-    assert defserve("audit", "verify", log) == (0, "whole: 3 events\n", "")
+def test_an_intact_log_is_reported_as_intact(defserve: Run, log: str):
+    assert defserve("audit", "verify", log) == (0, "intact: 3 events\n", "")
 
 
 def test_a_broken_log_names_the_first_broken_line_and_why(defserve: Run, log: str):
@@ -49,7 +49,7 @@ def test_a_broken_log_names_the_first_broken_line_and_why(defserve: Run, log: st
     assert code == 1
     assert out.splitlines() == [
         "broken: line 2: it was altered, or written with another key",
-        "  1 event before that are whole",
+        "  intact before that: 1 event",
     ]
 
 
@@ -90,7 +90,7 @@ def test_a_head_that_was_kept_elsewhere_is_held_against_the_log(defserve: Run, l
     assert defserve("audit", "verify", log, "--head", str(witness)).code == 1
 
 
-def test_a_log_that_could_not_be_checked_is_neither_whole_nor_broken(
+def test_a_log_that_could_not_be_checked_is_neither_intact_nor_broken(
     defserve: Run, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     code, _, err = defserve("audit", "verify", str(tmp_path / "none.log"))
@@ -112,7 +112,7 @@ def test_lost_and_unsigned_events_are_mentioned(defserve: Run, log: str):
         more.append(event(), durable=True)
         code, out, _ = defserve("audit", "verify", log)
     assert code == 0
-    assert "2 events came after the last signed head" in out
+    assert "2 events after the last signed head" in out
     assert "5 events could not be written" in out
 
 
@@ -177,7 +177,7 @@ def test_what_is_no_record_is_passed_over_and_mentioned(defserve: Run, log: str)
         ([], "required: action"),
         (["check", "x"], "invalid choice: 'check'"),
         (["show"], "required: FILE"),
-        (["show", "none.log"], "none.log cannot be read"),
+        (["show", "none.log"], "cannot read none.log"),
         (["show", "none.log", "--last", "0"], "'0' is not a number above 0"),
     ],
 )

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from defserve import Server
+from defserve.cli.answers.terminal import terminal_answers
 from defserve.cli.commands.call import fit, unknown_tool
-from defserve.cli.questions import terminal_answers
 from defserve.cli.tracebacks import MORE, OURS, PYTHONS, brief
 from tests.cli.conftest import Outcome
 
@@ -133,7 +133,7 @@ def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr("sys.stdin.isatty", lambda: True)
         monkeypatch.setattr("sys.stderr.isatty", lambda: True)
         answers = terminal_answers(lambda: next(left, ""))
-        monkeypatch.setattr("defserve.cli.answering.terminal_answers", lambda: answers)
+        monkeypatch.setattr("defserve.cli.answers.prepared.terminal_answers", lambda: answers)
 
     return types
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from defserve.tooling.listed import LISTING_OFFER, OFFER
+from defserve.tooling.listing import LISTING_OFFER, OFFER
 from tests.cli.conftest import Outcome
 from tests.export import shop
 from tests.raw import raw

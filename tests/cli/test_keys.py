@@ -31,7 +31,7 @@ def test_a_key_is_shown_once_and_alone_on_stdout(defserve: Run):
 
 
 def test_a_key_that_may_nothing_is_made_with_a_warning(defserve: Run):
-    assert "may not call any tool" in defserve("keys", "create", "alice").err
+    assert "cannot call any tool" in defserve("keys", "create", "alice").err
 
 
 def test_a_list_shows_what_each_key_may(defserve: Run):
@@ -74,7 +74,7 @@ def test_keys_may_be_in_a_store(defserve: Run, folder: Path):
         (["create"], "required: principal"),
         (["create", "local"], "cannot be called 'local'"),
         (["create", "a", "--allow", "Everything"], "'Everything' is no permission"),
-        (["create", "a", "--expires", "soon"], "'soon' is no time"),
+        (["create", "a", "--expires", "soon"], "'soon' is not a duration"),
         (["create", "a", "--per-hour", "0"], "not a number above 0"),
         (["list", "--store", "sqlite:x"], "no address of a store"),
     ],
@@ -100,7 +100,7 @@ def test_a_key_can_be_put_into_a_file_that_only_its_owner_reads(defserve: Run, f
 def test_a_file_that_is_there_is_no_place_for_a_key(defserve: Run, folder: Path):
     (folder / "alice.key").write_text("mine")
     code, _, err = defserve("keys", "create", "alice", "--out", "alice.key")
-    assert (code, "alice.key cannot be made: File exists" in err) == (1, True)
+    assert (code, "cannot create alice.key: File exists" in err) == (1, True)
     assert (folder / "alice.key").read_text() == "mine"
     assert defserve("keys", "list").out == "There are no keys.\n"
 

@@ -11,7 +11,7 @@ import pytest
 
 from defserve.cli.commands.new import ask
 from defserve.errors import UsageError
-from defserve.tooling.scaffold.project import questions
+from defserve.tooling.scaffold.creating import questions
 from tests.cli.conftest import Outcome
 
 Run = Callable[..., Outcome]

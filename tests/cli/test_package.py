@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from defserve.tooling.packaging import uploading
+from defserve.tooling.scaffold.creating import questions
 from defserve.tooling.scaffold.placeholders import placeholders
-from defserve.tooling.scaffold.project import questions
 from tests.cli.conftest import Outcome
-from tests.packaging.conftest import change, write_project
+from tests.tooling.packaging.conftest import change, write_project
 
 Run = Callable[..., Outcome]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from defserve.cli.questions import agree, fill_in
+from defserve.cli.answers.terminal import agree, fill_in
 from defserve.host import Accept, Cancel, Decline
 
 SCHEMA = {

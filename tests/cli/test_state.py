@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.state_pages import drawing
+from defserve.cli.state.pages import drawing
 from defserve.protocols.mcp.asking.server_secret import VARIABLE
 from defserve.stores.checkpoints.secret import checkpoint_secret
 from defserve.stores.checkpoints.store import OPAQUE, CheckpointStore
@@ -117,7 +117,7 @@ def test_a_checkpoint_is_shown_with_its_content(defserve: Run, kept: Kept):
     assert kept.ids["b"] in out
     one = shown(defserve("state", "show", kept.address, kept.ids["d"], "--json"))
     assert (one["parent"], one["content"]["notes"], one["owner"]) == (kept.ids["a"], ["a", "d"], "alice")
-    assert "only a name" in defserve("state", "show", kept.address, kept.ids["opaque"]).out
+    assert "no content" in defserve("state", "show", kept.address, kept.ids["opaque"]).out
 
 
 def test_two_checkpoints_are_compared(defserve: Run, kept: Kept):
@@ -157,8 +157,8 @@ def test_trees_that_nobody_used_for_long_are_let_go(defserve: Run, kept: Kept):
     assert [tree["owner"] for tree in shown(defserve("state", "list", kept.address, "--json"))] == ["alice", "alice"]
 
 
-def test_a_whole_store_is_whole(defserve: Run, kept: Kept):
-    assert defserve("state", "verify", kept.address) == Outcome(0, "whole: 3 trees, 6 checkpoints\n", "")
+def test_an_intact_store_is_reported_as_intact(defserve: Run, kept: Kept):
+    assert defserve("state", "verify", kept.address) == Outcome(0, "intact: 3 trees, 6 checkpoints\n", "")
     assert shown(defserve("state", "verify", kept.address, "--json"))["checkpoints"] == 6
 
 
@@ -216,11 +216,11 @@ def test_owners_cannot_write_on_the_terminal(defserve: Run, tmp_path: Path):
         ([], 1, "required: action"),
         (["dump", "x"], 1, "invalid choice: 'dump'"),
         (["list"], 1, "required: STORE"),
-        (["list", "memory:"], 1, "its process's own"),
+        (["list", "memory:"], 1, "belongs to its process"),
         (["list", "sqlite:///none.db"], 1, "none.db does not exist"),
         (["list", "mysql://x"], 1, "is no address of a store"),
         (["verify", "sqlite:///none.db"], 2, "none.db does not exist"),
-        (["prune", "sqlite:///none.db", "--ttl", "soon"], 1, "'soon' is no time"),
+        (["prune", "sqlite:///none.db", "--ttl", "soon"], 1, "'soon' is not a duration"),
         (["prune", "sqlite:///none.db", "--keep", "0"], 1, "'0' is not a number above 0"),
     ],
 )
@@ -235,4 +235,4 @@ def test_what_is_not_there_is_told(defserve: Run, kept: Kept):
     assert "no such tree" in defserve("state", "list", kept.address, "--set", "none").err
     assert "no checkpoint chk_none" in defserve("state", "show", kept.address, "chk_none").err
     assert "is not in the tree of" in defserve("state", "diff", kept.address, kept.ids["a"], kept.ids["old"]).err
-    assert "nothing says what may go" in defserve("state", "prune", kept.address).err
+    assert "nothing says what to delete" in defserve("state", "prune", kept.address).err

@@ -120,9 +120,9 @@ async def test_a_gateway_that_leaves_is_said_to_have_left(tmp_path: Path):
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        (["http://127.0.0.1:1/ws", "--topic", "demo"], "there can be no gateway"),
-        (["ws://127.0.0.1:1/ws"], "no topic is named"),
-        (["ws://127.0.0.1:1/ws", "--topic", "demo", "--token-file", "nowhere"], "nowhere cannot be read"),
+        (["http://127.0.0.1:1/ws", "--topic", "demo"], "is not the address of a gateway"),
+        (["ws://127.0.0.1:1/ws"], "no topic is given"),
+        (["ws://127.0.0.1:1/ws", "--topic", "demo", "--token-file", "nowhere"], "cannot read nowhere"),
     ],
 )
 def test_wrong_usage_is_named(defserve: Run, argv: list[str], complaint: str):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.suite_install import FOLDER, install, node
-from tests.scaffold.packages import ROOT, Environment, build_wheel, run
+from tests.tooling.scaffold.packages import ROOT, Environment, build_wheel, run
 
 # The newest that is published; its command line is `mcpb`.
 MCPB = ("@anthropic-ai/mcpb", "2.1.2")

@@ -11,9 +11,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from defserve.tooling.scaffold.project import create
-from tests.scaffold.dockerfiles import instructions, the
-from tests.scaffold.packages import Environment, run
+from defserve.tooling.scaffold.creating import create
+from tests.tooling.scaffold.dockerfiles import instructions, the
+from tests.tooling.scaffold.packages import Environment, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
 

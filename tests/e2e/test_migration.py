@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import migration
-from tests.scaffold.packages import ROOT, Environment
+from tests.tooling.scaffold.packages import ROOT, Environment
 
 pytestmark = pytest.mark.e2e
 

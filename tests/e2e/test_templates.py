@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Mcpb
-from tests.scaffold.packages import Environment, drive, run
-from tests.scaffold.workflows import commands
+from tests.tooling.scaffold.packages import Environment, drive, run
+from tests.tooling.scaffold.workflows import commands
 
 pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
 

@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 
 from defserve import Server
 from defserve.tooling.export.catalogue import catalogue, schemas
-from defserve.tooling.listed import listed
+from defserve.tooling.listing import listed
 from tests.export import shop
 
 

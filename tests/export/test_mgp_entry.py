@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from defserve.tooling.export.mgp_entry import mgp_entry
-from defserve.tooling.listed import MGP_OFFER, listed
+from defserve.tooling.listing import MGP_OFFER, listed
 from tests.export import shop
 from tests.raw import raw
 

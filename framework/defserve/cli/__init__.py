@@ -6,17 +6,11 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from defserve.cli.exits import INTERRUPTED, OK, TOOL_FAILED, UNREACHABLE, WRONG, complain
 from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, ToolError
 from defserve.version import VERSION
 
-OK: Final = 0
-WRONG: Final = 1
-UNREACHABLE: Final = 4
-TOOL_FAILED: Final = 5
-INTERRUPTED: Final = 130
-
-# name -> (module with a `main(argv) -> int`, one line of help). No module may be called like a builtin used here:
-# an imported submodule becomes a global of its package.
+# name -> (module with a `main(argv) -> int`, one line of help)
 COMMANDS: Final = {
     "run": ("defserve.cli.commands.run", "serve a server"),
     "dev": ("defserve.cli.commands.dev", "serve a server while its code is edited; clients stay connected"),
@@ -90,17 +84,13 @@ def _instead(command: str) -> str:
     return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(COMMANDS)}"
 
 
-def complain(text: str, code: int) -> int:
-    """Say what is wrong on stderr; `code` again."""
-    print(f"error: {text}", file=sys.stderr)
-    return code
-
-
 def _run(command: str, argv: list[str]) -> int:
     from importlib import import_module
 
     try:
-        code = import_module(COMMANDS[command][0]).main(argv)
+        module = import_module(COMMANDS[command][0])
+        # Completion is about all commands, so it is given the table: no command imports what starts it.
+        code = module.main(argv, COMMANDS) if command == "completion" else module.main(argv)
         sys.stdout.flush()
         return code
     except BrokenPipeError:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from defserve.testing.snapshots import assert_schemas
     from defserve.tooling.export.catalogue import catalogue
     from defserve.tooling.lint.calls import problems
-    from defserve.tooling.listed import listed
+    from defserve.tooling.listing import listed
 else:
     __getattr__ = lazy(
         __name__,
@@ -30,7 +30,7 @@ else:
             "defserve.testing.snapshots": "assert_schemas",
             "defserve.tooling.export.catalogue": "catalogue",
             "defserve.tooling.lint.calls": "problems",
-            "defserve.tooling.listed": "listed",
+            "defserve.tooling.listing": "listed",
         },
     )
 

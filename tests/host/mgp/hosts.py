@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from defserve.host import Client, Mgp, Remote
+from tests.at_address import at_address
 from tests.forking.spawning import spawn
 from tests.host.mgp import guarded
 from tests.host.pretend import PretendServer
-from tests.at_address import at_address
 
 ERAS = ["2025-11-25", "2026-07-28"]
 SCRIPT = Path(guarded.__file__)

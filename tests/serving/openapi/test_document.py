@@ -8,7 +8,7 @@ from openapi_spec_validator import validate
 
 from defserve.serving.openapi.dialect import openapi_schema
 from defserve.serving.openapi.document import openapi
-from defserve.tooling.listed import listed
+from defserve.tooling.listing import listed
 from tests.export import shop
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from defserve.cli.parser import Parser
-from defserve.tooling.scaffold.adding import Edit, apply, plan
+from defserve.cli.parser import CommandParser
+from defserve.tooling.scaffold.adding import ProjectEdit, apply, plan
 from defserve.tooling.scaffold.locating import locate
-from defserve.tooling.scaffold.parts import KINDS, Wish, part_of
+from defserve.tooling.scaffold.parts import KINDS, PartRequest, part_of
 
 EXAMPLES: Final = """  defserve add tool get_weather --description "The weather in a place."
   defserve add resource report --uri 'weather://reports/{day}'
@@ -20,7 +20,7 @@ EXAMPLES: Final = """  defserve add tool get_weather --description "The weather 
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("defserve add", "Add a part, and a test of it, to the server of a project.", EXAMPLES)
+    parser = CommandParser("defserve add", "Add a part, and a test of it, to the server of a project.", EXAMPLES)
     parser.add_argument("kind", choices=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("name", metavar="NAME", help="the function's name; of a feature set, words with dots between")
     parser.add_argument("--description", default="", metavar="TEXT", help="what it does, for the model to choose by")
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     if options.uri and options.kind != "resource":
         parser.error("--uri is for resources")
     home = locate(Path.cwd(), options.server)
-    wish = Wish(options.kind, options.name, home.variable, home.distribution, options.description, options.uri)
+    wish = PartRequest(options.kind, options.name, home.variable, home.distribution, options.description, options.uri)
     edits = plan(home, part_of(wish))
     if options.dry_run:
         print("".join(diff(edits)), end="")
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def diff(edits: list[Edit]) -> Iterator[str]:
+def diff(edits: list[ProjectEdit]) -> Iterator[str]:
     from difflib import unified_diff
 
     for path, before, after in edits:

@@ -1,26 +1,27 @@
-"""`defserve audit`: check that an audit log is whole, and read it."""
+"""`defserve audit`: check that an audit log is intact, and read it."""
 
 from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
-from defserve.cli import complain
-from defserve.cli.parser import Parser
+from defserve.cli.exits import complain
+from defserve.cli.parser import CommandParser, run_action
+from defserve.cli.tables import table
+from defserve.cli.values import positive
 from defserve.errors import UsageError
-from defserve.redaction import printable
 from defserve.stores.audit.chain import AuditReport, entries, parsed, reason_of, verify
 from defserve.stores.audit.key import VARIABLE, audit_key
 from defserve.wire.jsonvalue import is_object
 
-WHOLE: Final = 0
+INTACT: Final = 0
 BROKEN: Final = 1
 UNKNOWN: Final = 2
-"""Not even looked at: no such file, no key, wrong usage."""
+"""The log was not checked: no such file, no key, wrong usage."""
 
 VERIFY_EXAMPLES: Final = """  defserve audit verify audit.log
   defserve audit verify audit.log --key-file /etc/shop/audit.key --json
@@ -33,22 +34,16 @@ SHOW_EXAMPLES: Final = """  defserve audit show audit.log --last 20
 
 VERIFY_ABOUT: Final = """Check every line of an audit log, and that its end was not cut off.
 
-Exits with 0 if it is whole, 1 if it is broken, 2 if it could not be checked."""
-SHOW_ABOUT: Final = (
-    """Show the events of an audit log, the oldest first. It is not checked: that is what `verify` does."""
-)
-KEY_HELP: Final = f"the key the log was written with (else ${VARIABLE}, else ~/.config/defserve/audit.key)"
+Exits with 0 if the log is intact, 1 if it is broken, 2 if it could not be checked."""
+SHOW_ABOUT: Final = "Show the events of an audit log, oldest first. The log is not checked; `verify` does that."
+KEY_HELP: Final = f"the key the log was written with (default: ${VARIABLE}, then ~/.config/defserve/audit.key)"
 
 COLUMNS: Final = ("seq", "time", "type", "result", "actor", "target", "trace")
 
 
 def main(argv: list[str]) -> int:
-    if argv and argv[0] in ACTIONS:
-        return ACTIONS[argv[0]](argv[1:])
-    parser = Parser("defserve audit", "Check that an audit log is whole, and read it.", VERIFY_EXAMPLES + SHOW_EXAMPLES)
-    parser.add_argument("action", choices=ACTIONS, help="`defserve audit ACTION --help` says more")
-    parser.parse_args(argv)
-    return UNKNOWN
+    about, examples = "Check that an audit log is intact, and read it.", VERIFY_EXAMPLES + SHOW_EXAMPLES
+    return run_action("defserve audit", about, examples, ACTIONS, argv)
 
 
 def verify_log(argv: list[str]) -> int:
@@ -57,22 +52,22 @@ def verify_log(argv: list[str]) -> int:
         options = _verify_options(argv)
         report = _report(options)
     except SystemExit as stop:
-        return UNKNOWN if stop.code else WHOLE
+        return UNKNOWN if stop.code else INTACT
     except UsageError as error:
         return complain(str(error), UNKNOWN)
     if options.json:
         print(json.dumps({"file": options.file, **report._asdict()}, indent=2))
     else:
         print("\n".join(page(report)))
-    return WHOLE if report.ok else BROKEN
+    return INTACT if report.ok else BROKEN
 
 
 def _verify_options(argv: list[str]) -> Namespace:
-    parser = Parser("defserve audit verify", VERIFY_ABOUT, VERIFY_EXAMPLES)
+    parser = CommandParser("defserve audit verify", VERIFY_ABOUT, VERIFY_EXAMPLES)
     parser.add_argument("file", metavar="FILE", help="the audit log")
-    parser.add_argument("--key-file", metavar="F", help=KEY_HELP)
-    parser.add_argument("--head", metavar="F", help="a signed head that was kept elsewhere (else FILE.head)")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--key-file", metavar="FILE", help=KEY_HELP)
+    parser.add_argument("--head", metavar="FILE", help="a signed head from another place (default: FILE.head)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser.parse_args(argv)
 
 
@@ -83,48 +78,40 @@ def _report(options: Namespace) -> AuditReport:
 
 
 def page(report: AuditReport) -> Iterator[str]:
-    """The findings for a terminal, line by line."""
+    """The report for a terminal, line by line."""
     if report.ok:
-        yield f"whole: {_count(report.events)}"
+        yield f"intact: {_count(report.events)}"
     else:
         where = f"line {report.first_bad_line}: " if report.first_bad_line else ""
         yield f"broken: {where}{report.reason}"
-        yield f"  {_count(report.events)} before that are whole"
+        yield f"  intact before that: {_count(report.events)}"
     if report.unsigned:
-        yield f"  {_count(report.unsigned)} came after the last signed head: whether more followed cannot be known"
+        yield f"  {_count(report.unsigned)} after the last signed head: nobody can tell whether more were cut off"
     if report.lost:
-        yield f"  {_count(report.lost)} could not be written in their time, as the log itself says"
+        yield f"  {_count(report.lost)} could not be written when they happened; the log says so itself"
 
 
 def show_log(argv: list[str]) -> int:
     """`defserve audit show`."""
-    parser = Parser("defserve audit show", SHOW_ABOUT, SHOW_EXAMPLES)
+    parser = CommandParser("defserve audit show", SHOW_ABOUT, SHOW_EXAMPLES)
     parser.add_argument("file", metavar="FILE", help="the audit log")
-    parser.add_argument("--type", metavar="T", action="append", help="only events of this type; may be repeated")
+    parser.add_argument("--type", metavar="TYPE", action="append", help="only events of this type; repeatable")
     parser.add_argument("--trace", metavar="ID", help="only events of this trace")
-    parser.add_argument("--last", metavar="N", type=_positive, help="only the newest N of them")
-    parser.add_argument("--json", action="store_true", help="print JSON, one object a line")
+    parser.add_argument("--last", metavar="N", type=positive, help="only the newest N of them")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
     options = parser.parse_args(argv)
     with _opened(options.file) as file:
         bad: list[int] = []
         wanted = (record for record in _records(file, bad) if _is_wanted(record, options))
         records = deque(wanted, options.last)
-    for line in map(json.dumps, records) if options.json else table(records):
+    for line in map(json.dumps, records) if options.json else table(COLUMNS, map(_row, records)):
         print(line)
     if bad:
-        print(f"note: line {bad[0]} is not a record; see defserve audit verify {options.file}", file=sys.stderr)
-    return WHOLE
+        print(f"note: line {bad[0]} is not a record; run defserve audit verify {options.file}", file=sys.stderr)
+    return INTACT
 
 
 ACTIONS: Final = {"verify": verify_log, "show": show_log}
-
-
-def table(records: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """The records for a terminal, line by line. What they hold may come from an attacker, so it is escaped."""
-    rows = [COLUMNS, *(tuple(printable(cell) for cell in _row(record)) for record in records)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _row(record: dict[str, Any]) -> tuple[str, ...]:
@@ -152,7 +139,7 @@ def _words(value: Any, *names: str) -> str:
 
 
 def _records(file: BinaryIO, bad: list[int]) -> Iterator[dict[str, Any]]:
-    """What each line says, without its seals; the numbers of lines that say nothing are added to `bad`."""
+    """What each line says, without its seals. Numbers of lines that are not records are added to `bad`."""
     for number, line in entries(file):
         whole = parsed(line) or {}
         kind = "event" if "event" in whole else "log"
@@ -176,13 +163,7 @@ def _opened(path: str) -> BinaryIO:
     try:
         return open(path, "rb")
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {reason_of(error)}", fix="name an audit log") from None
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is not a number above 0")
-    return int(text)
+        raise UsageError(f"cannot read {path}: {reason_of(error)}", fix="name an audit log") from None
 
 
 def _count(events: int) -> str:

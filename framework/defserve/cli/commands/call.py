@@ -10,10 +10,10 @@ from argparse import Namespace
 from contextlib import nullcontext
 from typing import Any, Final
 
-from defserve.cli.answering import EXAMPLE, Given, answer_of
-from defserve.cli.connecting import add_connection_options, connect
-from defserve.cli.parser import Parser
-from defserve.cli.targets import TARGET_HELP, Target, quiet, resolve, split_command
+from defserve.cli.answers.prepared import EXAMPLE, PreparedAnswers, answer_of
+from defserve.cli.parser import CommandParser
+from defserve.cli.target.connection import add_connection_options, connect
+from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
 from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import DefserveError, PeerError, ToolError, UsageError
 from defserve.host.client import Client
@@ -37,7 +37,7 @@ MISSING_CAPABILITY: Final = -32021
 
 def main(argv: list[str]) -> int:
     before, command = split_command(argv)
-    parser = Parser("defserve call", "Call a tool of a server and print its result.", EXAMPLES)
+    parser = CommandParser("defserve call", "Call a tool of a server and print its result.", EXAMPLES)
     parser.add_argument("words", nargs="*", metavar="[TARGET] TOOL key=value key:=json", help=TARGET_HELP)
     parser.add_argument("--json", metavar="OBJECT", help="the arguments as one JSON object")
     parser.add_argument("--validate", action="store_true", help="only say whether the tool would take the arguments")
@@ -108,9 +108,11 @@ def read_json(text: str, name: str) -> Any:
         raise UsageError(f"{name}: {text!r} is not JSON: {error}", fix=f"for plain text write {name}=text") from None
 
 
-async def call(target: Target, tool: str, texts: dict[str, str], values: dict[str, Any], options: Namespace) -> Any:
+async def call(
+    target: ServerTarget, tool: str, texts: dict[str, str], values: dict[str, Any], options: Namespace
+) -> Any:
     """The tool's value, or its raw result. Raises ToolError when it fails or does not exist."""
-    given = Given(options.answer, yes=options.yes)
+    given = PreparedAnswers(options.answer, yes=options.yes)
     async with connect(target, options, answers=given.answers()) as client:
         tools = {item["name"]: item for item in await client.tools()}
         listed = tools.get(tool, {})
@@ -126,7 +128,7 @@ async def call(target: Target, tool: str, texts: dict[str, str], values: dict[st
             raise unknown_tool(client, tool, list(tools), options) from None
 
 
-def explained(error: PeerError | ToolError, given: Given) -> DefserveError:
+def explained(error: PeerError | ToolError, given: PreparedAnswers) -> DefserveError:
     """What went wrong, for the person who called: a server words it for a model."""
     if given.unanswered is not None:
         return given.unanswered

@@ -8,19 +8,19 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any, Final
 
-from defserve.cli import complain
-from defserve.cli.connecting import add_connection_options
-from defserve.cli.listing import listed_by
-from defserve.cli.parser import Parser
-from defserve.cli.targets import TARGET_HELP, Target, quiet, resolve, split_command
+from defserve.cli.exits import complain
+from defserve.cli.parser import CommandParser
+from defserve.cli.target.connection import add_connection_options
+from defserve.cli.target.listing import listed_by
+from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
 from defserve.errors import DefserveError, UsageError
 from defserve.redaction import printable
 from defserve.tooling.lint.calls import problems, read_call
 from defserve.tooling.lint.definitions import Definitions, of_wire
-from defserve.tooling.lint.finding import Finding
+from defserve.tooling.lint.finding import LintFinding
 from defserve.tooling.lint.report import Complaint, complaints
 from defserve.tooling.lint.rules import RULES
-from defserve.tooling.listed import Listed
+from defserve.tooling.listing import ServerListing
 
 CLEAN: Final = 0
 FOUND: Final = 1
@@ -75,8 +75,8 @@ def _main(argv: list[str]) -> int:
     return FOUND if errors or (made and options.strict) else CLEAN
 
 
-def _parser() -> Parser:
-    parser = Parser("defserve check", ABOUT, EXAMPLES)
+def _parser() -> CommandParser:
+    parser = CommandParser("defserve check", ABOUT, EXAMPLES)
     parser.add_argument("target", nargs="*", help=TARGET_HELP)
     parser.add_argument("--strict", action="store_true", help="warnings count as errors, for CI")
     parser.add_argument("--ignore", action="append", default=[], metavar="RULE", help="leave a rule out; repeatable")
@@ -100,7 +100,7 @@ def _ignored(given: list[str]) -> set[str]:
     return names
 
 
-def definitions(target: Target, listed: Listed) -> Definitions:
+def definitions(target: ServerTarget, listed: ServerListing) -> Definitions:
     """What there is to look at: more of a server of ours than of one at the end of a wire."""
     if target.server is None:
         return of_wire(listed)
@@ -110,7 +110,7 @@ def definitions(target: Target, listed: Listed) -> Definitions:
     return of_server(target.server, listed) if isinstance(target.server, Server) else of_wire(listed)
 
 
-def bad_calls(path: str, listed: Listed) -> Iterator[Complaint]:
+def bad_calls(path: str, listed: ServerListing) -> Iterator[Complaint]:
     """The calls of a file that the list of tools does not allow."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -123,12 +123,12 @@ def bad_calls(path: str, listed: Listed) -> Iterator[Complaint]:
         where = f"{path}:{number}"
         call = _call(line)
         if call is None:
-            finding = Finding("the line", where, "is no call", 'write {"name": "add", "arguments": {"a": 1}}')
+            finding = LintFinding("the line", where, "is no call", 'write {"name": "add", "arguments": {"a": 1}}')
             yield Complaint(BAD_CALL, "error", finding)
             continue
         for problem in problems(listed.tools, *call):
             fix = "correct the call, or what it was written for"
-            yield Complaint(BAD_CALL, "error", Finding(f"call of {call[0]!r}", where, problem, fix))
+            yield Complaint(BAD_CALL, "error", LintFinding(f"call of {call[0]!r}", where, problem, fix))
 
 
 def _call(line: str) -> Any:

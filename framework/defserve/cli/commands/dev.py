@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from defserve.cli.parser import Parser
-from defserve.cli.targets import refuse_configured
+from defserve.cli.parser import CommandParser
+from defserve.cli.target.target import refuse_configured
 from defserve.errors import UsageError
 from defserve.host.addresses import is_address
 from defserve.runner.arguments import add_serving, serving
@@ -23,7 +23,7 @@ EXAMPLES: Final = """  defserve dev server.py
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("defserve dev", ABOUT, EXAMPLES)
+    parser = CommandParser("defserve dev", ABOUT, EXAMPLES)
     parser.add_argument("target", help="server.py, server.py:name or module:name")
     add_serving(parser)
     parser.add_argument(
@@ -35,17 +35,20 @@ def main(argv: list[str]) -> int:
     if is_address(options.target):
         raise UsageError(f"{options.target!r} runs elsewhere", fix="name the server here: server.py or module:name")
     refuse_configured(options.target)
-    from defserve.tooling.devserver.files import Files
-    from defserve.tooling.devserver.plan import Plan
+    from defserve.tooling.devserver.plan import ServePlan
+    from defserve.tooling.devserver.watched_files import WatchedFiles
 
     missing = [path for path in options.watch if not os.path.exists(path)]
     if missing:
         raise UsageError(f"there is no {missing[0]!r} to watch", fix="check --watch; it is relative to this folder")
-    plan, files = Plan(options.target, serving(options)), Files([*first_files(options.target), *options.watch])
+    plan, files = (
+        ServePlan(options.target, serving(options)),
+        WatchedFiles([*first_files(options.target), *options.watch]),
+    )
     if options.on.startswith("stdio:"):
         from defserve.tooling.devserver.stdio import serve
     else:
-        from defserve.tooling.devserver.network import serve
+        from defserve.tooling.devserver.sockets import serve
     return serve(plan, files, options.grace)
 
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from defserve.cli.parser import Parser
+from defserve.cli.parser import CommandParser
 from defserve.errors import UsageError
 from defserve.version import VERSION
 from defserve.wire.jsonvalue import is_object
@@ -34,7 +34,16 @@ EXTRAS: Final = {
     "dev": ("watchfiles", "cookiecutter"),
     "semantic": ("numpy", "safetensors", "tokenizers", "wordllama"),
 }
-NEEDED: Final = ("pydantic", "anyio", "docstring_parser", "jsonschema", "RestrictedPython", "jsonpatch", "idna")
+NEEDED: Final = (
+    "pydantic",
+    "anyio",
+    "docstring_parser",
+    "jsonschema",
+    "RestrictedPython",
+    "jsonpatch",
+    "idna",
+    "tomlkit",
+)
 # Command → what it is good for.
 COMMANDS: Final = {
     "uv": "builds, publishes, and starts servers for clients (uvx)",
@@ -46,7 +55,7 @@ State = Literal["ok", "missing", "broken"]
 SIGNS: Final[dict[State, str]] = {"ok": "ok", "missing": "--", "broken": "!!"}
 
 
-class Finding(NamedTuple):
+class DoctorFinding(NamedTuple):
     """`missing` is no fault, `broken` is one."""
 
     group: str
@@ -57,7 +66,9 @@ class Finding(NamedTuple):
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("defserve doctor", "Look at what is installed here. Exits with 1 if something is broken.", EXAMPLES)
+    parser = CommandParser(
+        "defserve doctor", "Look at what is installed here. Exits with 1 if something is broken.", EXAMPLES
+    )
     parser.add_argument("--port", type=int, default=PORT, help=f"the port that a server is to listen on ({PORT})")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
@@ -69,7 +80,7 @@ def main(argv: list[str]) -> int:
     return int(any(finding.state == "broken" for finding in found))
 
 
-def findings(port: int) -> Iterator[Finding]:
+def findings(port: int) -> Iterator[DoctorFinding]:
     yield from _python()
     yield from _extras()
     yield from _fast_path()
@@ -79,7 +90,7 @@ def findings(port: int) -> Iterator[Finding]:
     yield _port(port)
 
 
-def page(found: list[Finding]) -> Iterator[str]:
+def page(found: list[DoctorFinding]) -> Iterator[str]:
     """The findings for a terminal, line by line."""
     width = max(len(finding.name) for finding in found)
     group = ""
@@ -92,28 +103,28 @@ def page(found: list[Finding]) -> Iterator[str]:
             yield f"      {'':{width}}  fix: {finding.fix}"
 
 
-def _python() -> Iterator[Finding]:
+def _python() -> Iterator[DoctorFinding]:
     version = ".".join(map(str, sys.version_info[:3]))
     fits = sys.version_info[:2] >= OLDEST
-    yield Finding("Python", "python", "ok" if fits else "broken", f"{version} at {sys.executable}")
-    yield Finding("Python", "defserve", "ok", f"{VERSION} at {Path(__file__).parents[2]}")
+    yield DoctorFinding("Python", "python", "ok" if fits else "broken", f"{version} at {sys.executable}")
+    yield DoctorFinding("Python", "defserve", "ok", f"{VERSION} at {Path(__file__).parents[2]}")
     lacking = [module for module in NEEDED if find_spec(module) is None]
     fix = f"{sys.executable} -m pip install --upgrade defserve" if lacking else ""
-    yield Finding("Python", "dependencies", "broken" if lacking else "ok", ", ".join(lacking), fix)
+    yield DoctorFinding("Python", "dependencies", "broken" if lacking else "ok", ", ".join(lacking), fix)
     script = shutil.which("defserve")
     fix = "" if script else f"use {sys.executable} -m defserve, or put {Path(sys.executable).parent} on PATH"
-    yield Finding("Python", "on PATH", "ok" if script else "missing", script or "the command is not on PATH", fix)
+    yield DoctorFinding("Python", "on PATH", "ok" if script else "missing", script or "the command is not on PATH", fix)
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[DoctorFinding]:
     for extra, modules in EXTRAS.items():
         lacking = [module for module in modules if find_spec(module) is None]
         about = f"without {', '.join(lacking)}" if lacking else ", ".join(modules)
         fix = f'pip install "defserve[{extra}]"' if lacking else ""
-        yield Finding("Extras", extra, "missing" if lacking else "ok", about, fix)
+        yield DoctorFinding("Extras", extra, "missing" if lacking else "ok", about, fix)
 
 
-def _fast_path() -> Iterator[Finding]:
+def _fast_path() -> Iterator[DoctorFinding]:
     """Whether HTTP is served in one piece, past the steps of ASGI."""
     if any(find_spec(module) is None for module in EXTRAS["http"]):
         return
@@ -124,30 +135,30 @@ def _fast_path() -> Iterator[Finding]:
 
     for name, problem in fits(HttpToolsProtocol, WebSocketsSansIOProtocol)._asdict().items():
         fix = 'pip install --upgrade "defserve[http]"' if problem else ""
-        yield Finding("HTTP", name.replace("_", " "), "missing" if problem else "ok", problem, fix)
+        yield DoctorFinding("HTTP", name.replace("_", " "), "missing" if problem else "ok", problem, fix)
 
 
-def _sandbox() -> Iterator[Finding]:
+def _sandbox() -> Iterator[DoctorFinding]:
     from defserve.sandbox.layers import probe
 
     layers = probe()
     for name in ("rlimits", "landlock", "seccomp"):
         there = bool(getattr(layers, name))
         about = f"version {layers.landlock}" if name == "landlock" and there else ""
-        yield Finding("Kernel layers of the sandbox", name, "ok" if there else "missing", about)
+        yield DoctorFinding("Kernel layers of the sandbox", name, "ok" if there else "missing", about)
 
 
-def _commands() -> Iterator[Finding]:
+def _commands() -> Iterator[DoctorFinding]:
     for command, about in COMMANDS.items():
         path = shutil.which(command)
-        yield Finding("Commands", command, "ok" if path else "missing", path or about)
+        yield DoctorFinding("Commands", command, "ok" if path else "missing", path or about)
     for module, about in {"build": "builds wheels", "twine": "uploads wheels"}.items():
         there = (spec := find_spec(module)) is not None and spec.origin is not None
         fix = "" if there else f"pip install {module}"
-        yield Finding("Commands", module, "ok" if there else "missing", "" if there else about, fix)
+        yield DoctorFinding("Commands", module, "ok" if there else "missing", "" if there else about, fix)
 
 
-def _clients() -> Iterator[Finding]:
+def _clients() -> Iterator[DoctorFinding]:
     from defserve.tooling.clients import files
     from defserve.tooling.clients.table import CLIENTS
 
@@ -162,15 +173,15 @@ def _clients() -> Iterator[Finding]:
                 whole = files.holds(path, client.format)
                 servers = whole.get(client.key) if is_object(whole) else None
             except UsageError as error:
-                yield Finding("Client settings", name, "broken", error.problem, error.fix)
+                yield DoctorFinding("Client settings", name, "broken", error.problem, error.fix)
                 continue
             count = len(servers) if is_object(servers) else 0
-            yield Finding("Client settings", name, "ok", f"{path} ({count} server{'' if count == 1 else 's'})")
+            yield DoctorFinding("Client settings", name, "ok", f"{path} ({count} server{'' if count == 1 else 's'})")
     if not seen:
-        yield Finding("Client settings", "none", "missing", "no client keeps settings here or in this folder")
+        yield DoctorFinding("Client settings", "none", "missing", "no client keeps settings here or in this folder")
 
 
-def _port(port: int) -> Finding:
+def _port(port: int) -> DoctorFinding:
     with socket.socket() as listening:
         # As servers do: a connection that was closed a moment ago is nobody's.
         if os.name == "posix":
@@ -179,5 +190,5 @@ def _port(port: int) -> Finding:
             listening.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
             about = f"cannot be listened on: {getattr(error, 'strerror', None) or error}"
-            return Finding("Ports", str(port), "missing", about, "serve on another: --on http://127.0.0.1:0/mcp")
-    return Finding("Ports", str(port), "ok", "free on 127.0.0.1")
+            return DoctorFinding("Ports", str(port), "missing", about, "serve on another: --on http://127.0.0.1:0/mcp")
+    return DoctorFinding("Ports", str(port), "ok", "free on 127.0.0.1")

@@ -7,12 +7,12 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any, Final
 
-from defserve.cli.connecting import add_connection_options
-from defserve.cli.listing import listed_by
-from defserve.cli.parser import Parser
-from defserve.cli.targets import TARGET_HELP, quiet, resolve, split_command
+from defserve.cli.parser import CommandParser
+from defserve.cli.target.connection import add_connection_options
+from defserve.cli.target.listing import listed_by
+from defserve.cli.target.target import TARGET_HELP, quiet, resolve, split_command
 from defserve.errors import UsageError
-from defserve.tooling.listed import Listed
+from defserve.tooling.listing import ServerListing
 
 ABOUT: Final = "Write down what a server offers, without starting it."
 EXAMPLES: Final = """  defserve export server.py --format catalog -o tools.json
@@ -24,7 +24,7 @@ EXAMPLES: Final = """  defserve export server.py --format catalog -o tools.json
 
 def main(argv: list[str]) -> int:
     before, command = split_command(argv)
-    parser = Parser("defserve export", ABOUT, EXAMPLES)
+    parser = CommandParser("defserve export", ABOUT, EXAMPLES)
     parser.add_argument("target", nargs="*", help=TARGET_HELP)
     parser.add_argument("--format", choices=FORMATS, required=True, help="which document")
     parser.add_argument("-o", "--output", metavar="FILE", help="write it here instead of to standard output")
@@ -58,25 +58,25 @@ def _write(path: str, text: str) -> None:
         ) from None
 
 
-def _catalog(listed: Listed, options: Namespace) -> str:
+def _catalog(listed: ServerListing, options: Namespace) -> str:
     from defserve.tooling.export.catalogue import catalogue
 
     return _json(catalogue(listed.info, listed.tools, author=options.author))
 
 
-def _openapi(listed: Listed, options: Namespace) -> str:
+def _openapi(listed: ServerListing, options: Namespace) -> str:
     from defserve.serving.openapi.document import openapi
 
     return _json(openapi(listed.info, listed.tools))
 
 
-def _mgp(listed: Listed, options: Namespace) -> str:
+def _mgp(listed: ServerListing, options: Namespace) -> str:
     from defserve.tooling.export.mgp_entry import mgp_entry
 
     return mgp_entry(listed.info, listed.mgp, command=options.start, url=options.address, env=options.env)
 
 
-def _schemas(listed: Listed, options: Namespace) -> str:
+def _schemas(listed: ServerListing, options: Namespace) -> str:
     from defserve.tooling.export.catalogue import schemas
 
     return _json(schemas(listed.tools))
@@ -86,7 +86,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
-FORMATS: Final[dict[str, Callable[[Listed, Namespace], str]]] = {
+FORMATS: Final[dict[str, Callable[[ServerListing, Namespace], str]]] = {
     "catalog": _catalog,
     "openapi": _openapi,
     "mgp": _mgp,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.cli.parser import Parser
+from defserve.cli.parser import CommandParser
 from defserve.errors import UsageError
 from defserve.runner.address import SECURE, Address
 from defserve.runner.sockets import bound
@@ -34,7 +34,7 @@ EXAMPLES: Final = """  defserve gateway --config gateway.toml
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("defserve gateway", "Let participants meet in topics, until it is interrupted.", EXAMPLES)
+    parser = CommandParser("defserve gateway", "Let participants meet in topics, until it is interrupted.", EXAMPLES)
     parser.add_argument("--on", metavar="ADDRESS", default=ON, help=f"ws://host:port/path or wss://… ({ON})")
     parser.add_argument(
         "--config", metavar="FILE", required=True, help="who may come in, and what they may send (TOML)"

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from defserve.cli.commands.list import first_line, signature
-from defserve.cli.connecting import add_connection_options
-from defserve.cli.listing import eras, listed_by
-from defserve.cli.parser import Parser
-from defserve.cli.targets import TARGET_HELP, quiet, resolve, split_command
+from defserve.cli.parser import CommandParser
+from defserve.cli.target.connection import add_connection_options
+from defserve.cli.target.listing import eras, listed_by
+from defserve.cli.target.target import TARGET_HELP, quiet, resolve, split_command
 from defserve.protocols.mgp.agreed import SECTIONS
 from defserve.redaction import printable
 from defserve.tooling.lint.definitions import security_of, tokens
-from defserve.tooling.listed import Listed
+from defserve.tooling.listing import ServerListing
 from defserve.wire.jsonvalue import is_array, is_mapping
 
 EXAMPLES: Final = """  defserve inspect server.py
@@ -31,7 +31,7 @@ HINTS: Final = {"readOnlyHint": "read-only", "destructiveHint": "destructive", "
 
 def main(argv: list[str]) -> int:
     before, command = split_command(argv)
-    parser = Parser(
+    parser = CommandParser(
         "defserve inspect", "Show a server at a glance: what it speaks, offers, may do and costs.", EXAMPLES
     )
     parser.add_argument("target", nargs="*", help=TARGET_HELP)
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def wire(listed: Listed) -> dict[str, Any]:
+def wire(listed: ServerListing) -> dict[str, Any]:
     """Results as they came: `initialize`, and the lists under the names their results have."""
     return {
         "initialize": listed.initialize,
@@ -63,7 +63,7 @@ def wire(listed: Listed) -> dict[str, Any]:
     }
 
 
-def page(listed: Listed, spoken: list[str]) -> Iterator[str]:
+def page(listed: ServerListing, spoken: list[str]) -> Iterator[str]:
     """A server for a terminal, line by line."""
     info = listed.info
     yield printable(
@@ -85,7 +85,7 @@ def page(listed: Listed, spoken: list[str]) -> Iterator[str]:
         yield from _items(f"{heading} ({len(items)})", items)
 
 
-def _extensions(listed: Listed) -> Iterator[str]:
+def _extensions(listed: ServerListing) -> Iterator[str]:
     mgp, mcpl = listed.mgp, listed.mcpl
     if mgp:
         # Names of several sections at once only repeat them.

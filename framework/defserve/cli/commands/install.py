@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from defserve.cli.parser import Parser
-from defserve.cli.targets import TARGET_HELP, configured, headers_of, load, load_package, quiet, split_command
+from defserve.cli.parser import CommandParser
+from defserve.cli.target.target import TARGET_HELP, configured, headers_of, load, load_package, quiet, split_command
 from defserve.errors import DefserveError, UsageError
 from defserve.host.addresses import connect_url, is_address
 from defserve.host.client import Client
 from defserve.tooling.clients import files, launch
-from defserve.tooling.clients.configured import Configured
+from defserve.tooling.clients.configured import ConfiguredServer
 from defserve.tooling.clients.table import CLIENTS, SCOPES, Launch, client
 
 INSTALL_ABOUT: Final = """Write a server into the settings of an MCP client.
@@ -33,7 +33,7 @@ PATIENCE: Final = 5.0
 
 def main(argv: list[str]) -> int:
     before, command = split_command(argv)
-    parser = Parser("defserve install", INSTALL_ABOUT, INSTALL_EXAMPLES)
+    parser = CommandParser("defserve install", INSTALL_ABOUT, INSTALL_EXAMPLES)
     parser.add_argument("target", nargs="?", help=TARGET_HELP)
     parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package whose server it is, instead of TARGET")
     add_client_options(parser)
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     return finish(edit, options.dry_run, f"{name} is in {path}", f"{known.title}: {known.then}")
 
 
-def add_client_options(parser: Parser) -> None:
+def add_client_options(parser: CommandParser) -> None:
     parser.add_argument("--client", choices=CLIENTS, default=DEFAULT, help=f"whose settings ({DEFAULT})")
     parser.add_argument("--scope", choices=SCOPES, help="settings of the user, or of the project in this folder")
     parser.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
@@ -101,7 +101,7 @@ def _told(address: str, headers: Mapping[str, str]) -> str:
     return told or str(urlsplit(address).hostname)
 
 
-def _again(found: Configured, client: str) -> str:
+def _again(found: ConfiguredServer, client: str) -> str:
     """The command line that tells a client of the same server."""
     how, begin = found.launch, f"defserve install --client {client} --name {found.name}"
     return f"{begin} {how.url}" if how.url else f"{begin} -- {shlex.join((how.command, *how.args))}"
@@ -111,7 +111,7 @@ def _own(server: object) -> str:
     return str(getattr(server, "name", None) or "server")
 
 
-def finish(edit: files.Edit, dry_run: bool, done: str, then: str = "") -> int:
+def finish(edit: files.SettingsEdit, dry_run: bool, done: str, then: str = "") -> int:
     """Write it, or show what would be written, and say so."""
     if dry_run:
         print(edit.diff(), end="")

@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import sys
-from argparse import ArgumentTypeError
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, TextIO, TypeVar
 
 from defserve.auth.api_keys import ApiKey, ApiKeys
-from defserve.cli.parser import Parser
+from defserve.cli.parser import CommandParser, run_action
+from defserve.cli.tables import table
+from defserve.cli.values import positive, seconds
 from defserve.errors import UsageError
-from defserve.redaction import printable
 
 T = TypeVar("T")
 
 STORE: Final = "keys.json"
 PRIVATE: Final = 0o600
-STORE_HELP: Final = f"the file of the keys, or the address of a store: sqlite:///keys.db ({STORE})"
+STORE_HELP: Final = f"the file of the keys, or the address of a store: sqlite:///keys.db (default: {STORE})"
 CREATE_EXAMPLES: Final = """  defserve keys create alice --allow 'ToolInvoke(add)' --allow ToolsListAll
   defserve keys create bob --allow 'ToolInvoke(*)' --out bob.key
   defserve keys create ci --allow 'ToolInvoke(*)' --expires 30d --per-minute 60 --per-hour 1000
@@ -33,31 +32,24 @@ REVOKE_EXAMPLES: Final = """  defserve keys revoke 1f2e3d4c5b6a7988
 """
 ALLOW_HELP: Final = "a permission: ToolInvoke(TOOL), ToolRead(TOOL), ToolsListAll, AdminRead, AdminWrite; repeatable"
 
-SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 COLUMNS: Final = ("id", "principal", "created", "last used", "expires", "may", "rates")
 
 
 def main(argv: list[str]) -> int:
-    if argv and argv[0] in ACTIONS:
-        return ACTIONS[argv[0]](argv[1:])
-    parser = Parser(
-        "defserve keys", "Make, list and revoke API keys.", CREATE_EXAMPLES + LIST_EXAMPLES + REVOKE_EXAMPLES
-    )
-    parser.add_argument("action", choices=ACTIONS, help="`defserve keys ACTION --help` says more")
-    parser.parse_args(argv)
-    return 1
+    examples = CREATE_EXAMPLES + LIST_EXAMPLES + REVOKE_EXAMPLES
+    return run_action("defserve keys", "Make, list and revoke API keys.", examples, ACTIONS, argv)
 
 
 def create(argv: list[str]) -> int:
-    """`defserve keys create`. The key alone goes to stdout, for scripts to take."""
-    parser = Parser("defserve keys create", "Make a key. It is shown now, and never again.", CREATE_EXAMPLES)
-    parser.add_argument("principal", help="whose key it is")
+    """`defserve keys create`. Only the key goes to stdout, so that scripts can read it."""
+    parser = CommandParser("defserve keys create", "Make a key. It is shown once.", CREATE_EXAMPLES)
+    parser.add_argument("principal", help="who the key is for")
     parser.add_argument("--allow", action="append", default=[], metavar="PERMISSION", help=ALLOW_HELP)
-    parser.add_argument("--scope", action="append", default=[], metavar="SCOPE", help="a scope it holds; repeatable")
-    parser.add_argument("--expires", type=_seconds, metavar="TIME", help="good for so long: 90s, 15m, 12h, 30d, 4w")
-    parser.add_argument("--per-minute", type=_count, metavar="N", help="calls a minute, and at once")
-    parser.add_argument("--per-hour", type=_count, metavar="N", help="calls an hour")
-    parser.add_argument("--out", metavar="FILE", help="write the key into a new file that only you can read")
+    parser.add_argument("--scope", action="append", default=[], metavar="SCOPE", help="a scope of the key; repeatable")
+    parser.add_argument("--expires", type=seconds, metavar="TIME", help="how long it is valid: 90s, 15m, 12h, 30d, 4w")
+    parser.add_argument("--per-minute", type=positive, metavar="N", help="calls per minute, and the largest burst")
+    parser.add_argument("--per-hour", type=positive, metavar="N", help="calls per hour")
+    parser.add_argument("--out", metavar="FILE", help="write the key to a new file that only you can read")
     _add_common(parser)
     options = parser.parse_args(argv)
     with _kept(options.out) as place:
@@ -80,45 +72,39 @@ def create(argv: list[str]) -> int:
     told = f"The key of {who} is in {options.out}" if options.out else f"This is the key of {who}"
     print(f"{told}; it is not shown again.", file=sys.stderr)
     if not options.allow:
-        print("It may not call any tool: revoke it and make one with --allow 'ToolInvoke(*)'.", file=sys.stderr)
+        print("It cannot call any tool. Revoke it and make one with --allow 'ToolInvoke(*)'.", file=sys.stderr)
     return 0
 
 
 def show(argv: list[str]) -> int:
     """`defserve keys list`."""
-    parser = Parser("defserve keys list", "Show the keys there are, without the keys themselves.", LIST_EXAMPLES)
+    parser = CommandParser(
+        "defserve keys list", "Show all keys: who they are for and what they allow, not the secrets.", LIST_EXAMPLES
+    )
     _add_common(parser)
     options = parser.parse_args(argv)
     keys = _on(options.store, ApiKeys.keys)
     if options.json:
         print(json.dumps([_shown(key) for key in keys], indent=2))
     else:
-        print("\n".join(table(keys)) if keys else "There are no keys.")
+        print("\n".join(table(COLUMNS, map(_row, keys))) if keys else "There are no keys.")
     return 0
 
 
 def revoke(argv: list[str]) -> int:
     """`defserve keys revoke`."""
-    parser = Parser("defserve keys revoke", "Make a key good for nothing, at once.", REVOKE_EXAMPLES)
-    parser.add_argument("id", help="what `defserve keys list` calls it: the part of the key before the dot")
+    parser = CommandParser("defserve keys revoke", "Revoke a key. It stops working at once.", REVOKE_EXAMPLES)
+    parser.add_argument("id", help="the id that `defserve keys list` shows: the part of the key before the dot")
     _add_common(parser)
     options = parser.parse_args(argv)
     id = options.id.partition(".")[0]
     if not _on(options.store, lambda keys: keys.revoke(id)):
-        raise UsageError(f"there is no key {id!r} in {options.store}", fix="see defserve keys list")
+        raise UsageError(f"there is no key {id!r} in {options.store}", fix="run defserve keys list")
     print(json.dumps({"revoked": id}) if options.json else f"{id} is revoked")
     return 0
 
 
 ACTIONS: Final = {"create": create, "list": show, "revoke": revoke}
-
-
-def table(keys: list[ApiKey]) -> Iterator[str]:
-    """The keys for a terminal, line by line."""
-    rows = [COLUMNS, *(tuple(map(printable, _row(key))) for key in keys)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _row(key: ApiKey) -> tuple[str, ...]:
@@ -135,7 +121,7 @@ def _row(key: ApiKey) -> tuple[str, ...]:
 
 
 def _shown(key: ApiKey) -> dict[str, Any]:
-    """All but the hash, which is nobody's business either."""
+    """Everything except the hash, which is secret too."""
     return {
         "id": key.id,
         "principal": key.principal,
@@ -151,14 +137,14 @@ def _shown(key: ApiKey) -> dict[str, Any]:
 
 @contextmanager
 def _kept(path: str | None) -> Generator[TextIO]:
-    """Where a key is written: stdout, or a file that is new, private, and gone again if no key is made."""
+    """Where the key is written: stdout, or a new private file that is removed again if no key is made."""
     if path is None:
         yield sys.stdout
         return
     try:
         file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "w", encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{path} cannot be made: {error.strerror}", fix="name a file that is not there yet") from None
+        raise UsageError(f"cannot create {path}: {error.strerror}", fix="name a file that does not exist yet") from None
     try:
         with file:
             yield file
@@ -168,7 +154,7 @@ def _kept(path: str | None) -> Generator[TextIO]:
 
 
 def _on(store: str, work: Callable[[ApiKeys], Awaitable[T]]) -> T:
-    """Do something with the keys of a store, and let go of it."""
+    """Open the keys of a store, do something with them, and close it."""
 
     async def run() -> T:
         keys = ApiKeys(store)
@@ -186,19 +172,6 @@ def _time(seconds: float | None) -> str | None:
     return None if seconds is None else strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(seconds))
 
 
-def _add_common(parser: Parser) -> None:
+def _add_common(parser: CommandParser) -> None:
     parser.add_argument("--store", default=STORE, metavar="STORE", help=STORE_HELP)
     parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d{1,6})([smhdw])", text)
-    if found is None or not int(found[1]):
-        raise ArgumentTypeError(f"{text!r} is no time: write 90s, 15m, 12h, 30d or 4w")
-    return float(int(found[1]) * SECONDS[found[2]])
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is not a number above 0")
-    return int(text)

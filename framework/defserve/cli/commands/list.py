@@ -8,9 +8,9 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from defserve.cli.connecting import add_connection_options, connect
-from defserve.cli.parser import Parser
-from defserve.cli.targets import TARGET_HELP, Target, quiet, resolve, split_command
+from defserve.cli.parser import CommandParser
+from defserve.cli.target.connection import add_connection_options, connect
+from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
 from defserve.host.client import Client
 from defserve.host.fields import object_of
 from defserve.host.targets import Installed, installed
@@ -36,7 +36,7 @@ KINDS: Final[dict[str, tuple[str, Callable[[Client], Any]]]] = {
 
 def main(argv: list[str]) -> int:
     before, command = split_command(argv)
-    parser = Parser("defserve list", "Show the tools, resources and prompts of a server.", EXAMPLES)
+    parser = CommandParser("defserve list", "Show the tools, resources and prompts of a server.", EXAMPLES)
     parser.add_argument("target", nargs="*", help=TARGET_HELP)
     parser.add_argument("--json", action="store_true", help="print what the server said, as JSON")
     add_connection_options(parser)
@@ -72,7 +72,7 @@ def servers_page(servers: list[Installed]) -> str:
     return "\n".join(line for heading, lines in rows.items() for line in (heading, *lines))
 
 
-async def inventory(target: Target, options: Namespace) -> dict[str, Any]:
+async def inventory(target: ServerTarget, options: Namespace) -> dict[str, Any]:
     """Everything the server lists, and who it says it is."""
     async with connect(target, options) as client:
         found: dict[str, Any] = {

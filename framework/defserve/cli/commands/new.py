@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from defserve.cli.parser import Parser
+from defserve.cli.parser import CommandParser
 from defserve.errors import UsageError
-from defserve.tooling.scaffold.answers import DERIVED, Question, Questions
-from defserve.tooling.scaffold.project import Project, create, questions
+from defserve.tooling.scaffold.creating import CreatedProject, create, questions
+from defserve.tooling.scaffold.questions import DERIVED, TemplateQuestion, TemplateQuestions
 
 EXAMPLES: Final = """  defserve new
   defserve new weather-mcp --template tools --author "Ada Lovelace" --yes
@@ -48,9 +48,11 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def parse(argv: list[str], asked: Questions) -> Namespace:
+def parse(argv: list[str], asked: TemplateQuestions) -> Namespace:
     bodies = "\n".join(f"  {line}" for line in asked.choices("body").values())
-    parser = Parser("defserve new", "Make a project: a server, its tests, and all it takes to publish it.", EXAMPLES)
+    parser = CommandParser(
+        "defserve new", "Make a project: a server, its tests, and all it takes to publish it.", EXAMPLES
+    )
     parser.epilog = f"templates:\n{bodies}\n\n{parser.epilog}"
     parser.add_argument("name", nargs="?", help="the same as --name")
     for option, (question, about) in OPTIONS.items():
@@ -78,8 +80,8 @@ def named(given: dict[str, str]) -> dict[str, str]:
     return given
 
 
-def ask(asked: Questions, given: Mapping[str, str], read: Read = sys.stdin.readline) -> dict[str, str]:
-    """Every answer that is not given, from the person at the terminal. Questions go to stderr."""
+def ask(asked: TemplateQuestions, given: Mapping[str, str], read: Read = sys.stdin.readline) -> dict[str, str]:
+    """Every answer that is not given, from the person at the terminal. TemplateQuestions go to stderr."""
     asked.complete(given)  # for its complaints, before anybody types
     answers = dict(given)
     for question in asked:
@@ -88,7 +90,7 @@ def ask(asked: Questions, given: Mapping[str, str], read: Read = sys.stdin.readl
     return answers
 
 
-def _ask_one(asked: Questions, question: Question, answers: Mapping[str, str], read: Read) -> str:
+def _ask_one(asked: TemplateQuestions, question: TemplateQuestion, answers: Mapping[str, str], read: Read) -> str:
     default = asked.complete(answers)[question.name]
     names = list(question.choices)
     for number, about in enumerate(question.choices.values(), 1):
@@ -116,7 +118,7 @@ def made_up(answers: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
     return [f"{option} {shlex.quote(answers[name])}" for name, option in named.items() if name not in given]
 
 
-def report(project: Project, guesses: Sequence[str] = ()) -> Iterator[str]:
+def report(project: CreatedProject, guesses: Sequence[str] = ()) -> Iterator[str]:
     """What was made, and what to type next."""
     slug, package = project.answers["project_slug"], project.answers["package_name"]
     posix = os.name == "posix"

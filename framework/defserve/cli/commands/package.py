@@ -8,11 +8,11 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
-from defserve.cli.parser import Parser
+from defserve.cli.parser import CommandParser
 from defserve.tooling.packaging.package import Package, make_package
-from defserve.tooling.packaging.project import Project, read_project
+from defserve.tooling.packaging.project import ProjectFolder, read_project
+from defserve.tooling.scaffold.creating import questions
 from defserve.tooling.scaffold.placeholders import Placeholder, placeholders
-from defserve.tooling.scaffold.project import questions
 
 ABOUT: Final = """Build wheel, sdist, server.json, MCPB bundle and tools.json of a project, and check that they agree.
 
@@ -24,7 +24,7 @@ PROBLEMS: Final = 6
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("defserve package", ABOUT, EXAMPLES)
+    parser = CommandParser("defserve package", ABOUT, EXAMPLES)
     add_package_options(parser)
     parser.add_argument("--json", action="store_true", help="print what was built and found as JSON")
     options = parser.parse_args(argv)
@@ -46,12 +46,12 @@ def main(argv: list[str]) -> int:
     return report(package)
 
 
-def add_package_options(parser: Parser) -> None:
+def add_package_options(parser: CommandParser) -> None:
     parser.add_argument("folder", nargs="?", default=".", metavar="DIR", help="the project (the current folder)")
     parser.add_argument("--out", metavar="DIR", help="where to put what is built (DIR/dist)")
 
 
-def packaged(options: Namespace) -> tuple[Project, Package, Path]:
+def packaged(options: Namespace) -> tuple[ProjectFolder, Package, Path]:
     """The project, what was built of it, and where that is."""
     project = read_project(options.folder)
     out = Path(options.out).resolve() if options.out else project.folder / "dist"

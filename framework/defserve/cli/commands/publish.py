@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from defserve.cli import complain
 from defserve.cli.commands.package import add_package_options, packaged, report, unedited
-from defserve.cli.parser import Parser
+from defserve.cli.exits import complain
+from defserve.cli.parser import CommandParser
 from defserve.tooling.packaging.uploading import check_ready, uploads
+from defserve.tooling.scaffold.creating import questions
 from defserve.tooling.scaffold.placeholders import placeholders
-from defserve.tooling.scaffold.project import questions
 
 ABOUT: Final = """Build and check a project as `defserve package` does, then show the commands that upload it.
 
@@ -24,7 +24,7 @@ EXAMPLES: Final = """  defserve publish
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("defserve publish", ABOUT, EXAMPLES)
+    parser = CommandParser("defserve publish", ABOUT, EXAMPLES)
     add_package_options(parser)
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--dry-run", action="store_true", help="only show the commands; the default")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from defserve.cli.parser import Parser
-from defserve.cli.targets import load, load_package
+from defserve.cli.parser import CommandParser
+from defserve.cli.target.target import load, load_package
 from defserve.errors import UsageError
 from defserve.runner.arguments import add_serving, serving
 
@@ -17,7 +17,7 @@ EXAMPLES: Final = """  defserve run server.py                 the object `server
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("defserve run", "Serve a server until its peer leaves or it is interrupted.", EXAMPLES)
+    parser = CommandParser("defserve run", "Serve a server until its peer leaves or it is interrupted.", EXAMPLES)
     parser.add_argument("target", nargs="?", help="server.py, server.py:name or module:name")
     parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package whose server it is, instead of TARGET")
     add_serving(parser)

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from defserve.cli.parser import Parser
-from defserve.cli.targets import split_command
+from defserve.cli.parser import CommandParser
+from defserve.cli.target.target import split_command
 from defserve.errors import UsageError
 
 PLUGIN: Final = "defserve.testing.plugin"
@@ -25,7 +25,7 @@ EXAMPLES: Final = """  defserve test
 
 def main(argv: list[str]) -> int:
     before, more = split_command(argv) if argv[-1:] != ["--"] else (argv[:-1], None)
-    parser = Parser("defserve test", "Run the tests of a project. What follows `--` is for pytest.", EXAMPLES)
+    parser = CommandParser("defserve test", "Run the tests of a project. What follows `--` is for pytest.", EXAMPLES)
     parser.add_argument("project", nargs="?", default=".", help=PROJECT)
     options = parser.parse_args(before)
     if find_spec("pytest") is None:

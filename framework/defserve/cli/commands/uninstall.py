@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from defserve.cli.commands.install import add_client_options, finish
-from defserve.cli.parser import Parser
+from defserve.cli.parser import CommandParser
 from defserve.errors import UsageError
 from defserve.tooling.clients import files
 from defserve.tooling.clients.table import client
@@ -17,7 +17,7 @@ EXAMPLES: Final = """  defserve uninstall weather --client claude-desktop
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("defserve uninstall", "Take a server out of the settings of an MCP client.", EXAMPLES)
+    parser = CommandParser("defserve uninstall", "Take a server out of the settings of an MCP client.", EXAMPLES)
     parser.add_argument("name", help="what the client calls the server")
     add_client_options(parser)
     options = parser.parse_args(argv)

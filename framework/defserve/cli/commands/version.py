@@ -7,7 +7,7 @@ import platform
 import sys
 from typing import Final
 
-from defserve.cli.parser import Parser
+from defserve.cli.parser import CommandParser
 from defserve.version import VERSION
 
 EXAMPLES: Final = """  defserve version
@@ -16,7 +16,7 @@ EXAMPLES: Final = """  defserve version
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("defserve version", "Show which version this is.", EXAMPLES)
+    parser = CommandParser("defserve version", "Show which version this is.", EXAMPLES)
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     about = {

@@ -19,7 +19,7 @@ VARIABLE: Final = re.compile(r"\$\{(?:env:)?([^}:]+)(?::-([^}]*))?\}")
 OLDER: Final = "sse"
 
 
-class Configured(NamedTuple):
+class ConfiguredServer(NamedTuple):
     """A server as the file `path` has it, variables and all."""
 
     name: str
@@ -74,7 +74,7 @@ def nearest() -> str | None:
     return os.path.join(here, FILE)
 
 
-def find(target: str) -> Configured | None:
+def find(target: str) -> ConfiguredServer | None:
     """The server that `target` names: NAME is one of the nearest `.mcp.json`, `path/.mcp.json:NAME` of that file.
 
     None for a NAME that is not there. Raises UsageError for a file without it, and for an entry that cannot be used.
@@ -117,7 +117,7 @@ def _entries(path: str) -> Mapping[str, Any]:
     return {}
 
 
-def _configured(name: str, path: str, entry: Any) -> Configured:
+def _configured(name: str, path: str, entry: Any) -> ConfiguredServer:
     """Raises UsageError for an entry that says neither how to start a server nor where one is."""
     place = f"{name!r} of {path}"
     if not is_mapping(entry):
@@ -132,7 +132,7 @@ def _configured(name: str, path: str, entry: Any) -> Configured:
         )
     texts = _texts(entry.get("env")), url or "", _texts(entry.get("headers"))
     launch = Launch(command or "", _args(entry), *texts)
-    return Configured(name, path, launch, str(entry.get("cwd") or ""))
+    return ConfiguredServer(name, path, launch, str(entry.get("cwd") or ""))
 
 
 def _args(entry: Mapping[str, Any]) -> tuple[str, ...]:

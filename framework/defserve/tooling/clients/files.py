@@ -1,4 +1,4 @@
-"""A settings file changed all at once: read, edited as text, kept as a backup, replaced; or left alone and told why."""
+"""A settings file is read, edited as text, backed up and replaced in one step; if that fails, it is left alone."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from defserve.errors import UsageError
-from defserve.tooling.clients import jsonc, tomltext
+from defserve.tooling.clients import jsonc, toml
+from defserve.tooling.clients.documents import BrokenDocument, NotEditable
 from defserve.tooling.clients.table import Format
 from defserve.wire.jsonvalue import is_mapping
 
 BACKUP: Final = ".bak"
 PRIVATE: Final = 0o600
-"""What a new file may hold, such as keys in `env`, is nobody else's business."""
+"""A new file may hold secrets, such as keys in `env`."""
 
-PUT: Final[dict[Format, Callable[[str, Sequence[str], Any], str]]] = {"json": jsonc.put, "toml": tomltext.put}
-REMOVE: Final[dict[Format, Callable[[str, Sequence[str]], str]]] = {"json": jsonc.remove, "toml": tomltext.remove}
-PARSE: Final[dict[Format, Callable[[str], Any]]] = {"json": jsonc.parse, "toml": tomltext.parse}
+PUT: Final[dict[Format, Callable[[str, Sequence[str], Any], str]]] = {"json": jsonc.put, "toml": toml.put}
+REMOVE: Final[dict[Format, Callable[[str, Sequence[str]], str]]] = {"json": jsonc.remove, "toml": toml.remove}
+PARSE: Final[dict[Format, Callable[[str], Any]]] = {"json": jsonc.parse, "toml": toml.parse}
 
 
-class Edit(NamedTuple):
-    """What a file held (None: it was not there) and what it is to hold."""
+class SettingsEdit(NamedTuple):
+    """What a file holds (None: it does not exist) and what it is to hold."""
 
     path: Path
     before: str | None
@@ -43,14 +44,16 @@ class Edit(NamedTuple):
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def write(self) -> Path | None:
-        """Replace the file; the backup of what it held, if it held anything. Raises UsageError."""
-        # A link is kept, and what it leads to is replaced.
+        """Replace the file and return its backup, if there was a file. Raises UsageError."""
+        # A link stays a link; the file it points to is replaced.
         target = Path(os.path.realpath(self.path))
         try:
             if self.before is None:
                 target.parent.mkdir(parents=True, exist_ok=True)
             if _content(target) != self.before:
-                raise UsageError(f"{self.path} was changed meanwhile, and is left alone", fix="run the command again")
+                raise UsageError(
+                    f"{self.path} has changed in the meantime; it was left alone", fix="run the command again"
+                )
             if self.before is None:
                 _replace(target, self.after, PRIVATE)
                 return None
@@ -60,23 +63,23 @@ class Edit(NamedTuple):
             _replace(target, self.after, mode)
             return backup
         except OSError as error:
-            raise UsageError(f"{self.path} cannot be written: {error.strerror}", fix="check its permissions") from None
+            raise UsageError(f"cannot write {self.path}: {error.strerror}", fix="check its permissions") from None
 
 
-def put(path: Path, format: Format, keys: Sequence[str], value: Any) -> Edit:
+def put(path: Path, format: Format, keys: Sequence[str], value: Any) -> SettingsEdit:
     """The file with `value` at `keys`. Raises UsageError for a file that cannot be read or edited."""
     before = read(path)
-    return Edit(path, before, _edited(path, lambda: PUT[format](before or "", keys, value)))
+    return SettingsEdit(path, before, _edited(path, lambda: PUT[format](before or "", keys, value)))
 
 
-def remove(path: Path, format: Format, keys: Sequence[str]) -> Edit:
+def remove(path: Path, format: Format, keys: Sequence[str]) -> SettingsEdit:
     """The file without what is at `keys`."""
     before = read(path)
-    return Edit(path, before, _edited(path, lambda: REMOVE[format](before or "", keys)))
+    return SettingsEdit(path, before, _edited(path, lambda: REMOVE[format](before or "", keys)))
 
 
 def holds_only(path: Path, format: Format, keys: Sequence[str]) -> bool:
-    """Whether the file is, to the byte, what `put` makes of nothing: then it was made for what is at `keys`."""
+    """Whether the file is exactly what `put` makes of an empty one: then it was made for the entry at `keys`."""
     value = holds(path, format)
     for key in keys:
         value = value.get(key) if is_mapping(value) else None
@@ -89,11 +92,11 @@ def discard(path: Path) -> None:
         path.unlink()
         path.with_name(path.name + BACKUP).unlink(missing_ok=True)
     except OSError as error:
-        raise UsageError(f"{path} cannot be removed: {error.strerror}", fix="check the permissions") from None
+        raise UsageError(f"cannot remove {path}: {error.strerror}", fix="check the permissions") from None
 
 
 def holds(path: Path, format: Format) -> Any:
-    """What the file says; an empty object if it is not there. Raises UsageError."""
+    """The content of the file; an empty object if there is no file. Raises UsageError."""
     before = read(path)
     return _edited(path, lambda: PARSE[format](before or ""))
 
@@ -103,9 +106,9 @@ def read(path: Path) -> str | None:
     try:
         return _content(path)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", fix="check its permissions") from None
+        raise UsageError(f"cannot read {path}: {error.strerror}", fix="check its permissions") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not UTF-8 text, and is left alone", fix="save it as UTF-8") from None
+        raise UsageError(f"{path} is not UTF-8 text and was left alone", fix="save it as UTF-8") from None
 
 
 def _content(path: Path) -> str | None:
@@ -118,13 +121,13 @@ def _content(path: Path) -> str | None:
 def _edited(path: Path, edit: Callable[[], Any]) -> Any:
     try:
         return edit()
-    except jsonc.Broken as error:
+    except BrokenDocument as error:
         raise UsageError(
             f"this file is broken and was left alone: {error.problem}",
             where=f"{path}:{error.line}",
-            fix="mend that line",
+            fix="correct that line",
         ) from None
-    except jsonc.Unfit as error:
+    except NotEditable as error:
         raise UsageError(
             f"{path} was left alone: {error}",
             fix="use --dry-run on an empty folder to see the entry, and add it by hand",

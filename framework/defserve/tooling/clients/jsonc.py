@@ -1,7 +1,7 @@
-"""JSON with comments, edited as text: one member put or taken out, everything else left as it was, to the letter.
+"""JSON with comments, edited as text: one member is added or removed, and everything else stays as it is.
 
-Comments, trailing commas, a byte order mark, the order of keys and the ends of lines stay. Every edit is read back
-before it is given out.
+Comments, trailing commas, a byte order mark, the order of keys and line endings stay. Every edit is read back before it
+is returned.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
+
+from defserve.tooling.clients.documents import GONE, BrokenDocument, NotEditable, changed
 
 DEEPEST: Final = 200
 MARK: Final = "\ufeff"
@@ -18,55 +20,43 @@ MARK: Final = "\ufeff"
 _TRIVIA: Final = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)+", re.DOTALL)
 _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _SCALAR: Final = re.compile(r"(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.+-])")
-# What may stand behind a member on its line: blanks, whole comments, a comment to the end.
+# What may follow a member on its line: blanks, whole comments, a comment to the end.
 _REST_OF_LINE: Final = re.compile(r"(?:[ \t]+|/\*[^\r\n]*?\*/)*(?://[^\r\n]*)?")
 
 
-class Broken(ValueError):
-    """The text is not JSON, not even with comments. `line` is where that shows."""
-
-    def __init__(self, problem: str, line: int) -> None:
-        self.problem, self.line = problem, line
-        super().__init__(f"line {line}: {problem}")
-
-
-class Unfit(ValueError):
-    """The text is fine, but something in it stands where a member would have to go."""
-
-
-class Node(NamedTuple):
-    """A value and its place in the text. `members` is None for what is not an object."""
+class JsonNode(NamedTuple):
+    """A value and its place in the text. `members` is None unless it is an object."""
 
     start: int
     end: int
     value: Any
-    members: list[Member] | None = None
+    members: list[JsonMember] | None = None
 
 
 @dataclass(slots=True)
-class Member:
-    """`comma` is the place behind the value's comma, or 0 where it has none."""
+class JsonMember:
+    """A member of an object. `comma` is the place behind its comma, or 0 if it has none."""
 
     key: str
     start: int
-    node: Node
-    comma: int = field(default=0)
+    node: JsonNode
+    comma: int = 0
 
 
 def parse(text: str) -> Any:
-    """The value of the text; an empty text is an empty object. Raises Broken."""
+    """The value of the text; an empty text is an empty object. Raises BrokenDocument."""
     return _read(text).value
 
 
 def put(text: str, path: Sequence[str], value: Any) -> str:
-    """The text with `value` at `path`; objects on the way are made. Raises Broken or Unfit."""
+    """The text with `value` at `path`; missing objects on the way are made. Raises BrokenDocument or NotEditable."""
     mark, text = _unmarked(text)
     root = _read(text)
     if not _TRIVIA.sub("", text):
         text = text + ("" if not text or text.endswith("\n") else "\n") + "{}\n"
         root = _read(text)
     target, depth = _deepest(root, path)
-    expected = _with(root.value, path, value)
+    expected = changed(root.value, path, value)
     for key in reversed(path[depth + 1 :]):
         value = {key: value}
     assert target.members is not None
@@ -79,14 +69,14 @@ def put(text: str, path: Sequence[str], value: Any) -> str:
 
 
 def remove(text: str, path: Sequence[str]) -> str:
-    """The text without what is at `path`; the same text if there is nothing. Raises Broken or Unfit."""
+    """The text without what is at `path`; the same text if there is nothing. Raises BrokenDocument or NotEditable."""
     mark, text = _unmarked(text)
     root = _read(text)
     target, depth = _deepest(root, path)
     assert target.members is not None
     if depth < len(path) - 1 or all(member.key != path[-1] for member in target.members):
         return mark + text
-    expected = _with(root.value, path, _GONE)
+    expected = changed(root.value, path, GONE)
     while True:
         target, _ = _deepest(_read(text), path)
         assert target.members is not None
@@ -103,15 +93,15 @@ def _unmarked(text: str) -> tuple[str, str]:
     return (MARK, text[1:]) if text.startswith(MARK) else ("", text)
 
 
-def _read(text: str) -> Node:
+def _read(text: str) -> JsonNode:
     _, text = _unmarked(text)
     start = _skip(text, 0)
     if start == len(text):
-        return Node(start, start, {}, [])
+        return JsonNode(start, start, {}, [])
     node = _value(text, start, 0)
     end = _skip(text, node.end)
     if end != len(text):
-        _fail(text, end, "something follows the end of the value")
+        _fail(text, end, "there is more text after the end of the value")
     return node
 
 
@@ -119,11 +109,11 @@ def _skip(text: str, at: int) -> int:
     found = _TRIVIA.match(text, at)
     at = found.end() if found else at
     if text.startswith("/*", at):
-        _fail(text, at, "a comment does not end")
+        _fail(text, at, "a comment is not closed")
     return at
 
 
-def _value(text: str, at: int, depth: int) -> Node:
+def _value(text: str, at: int, depth: int) -> JsonNode:
     if depth > DEEPEST:
         _fail(text, at, f"it is nested deeper than {DEEPEST} levels")
     if text.startswith("{", at):
@@ -132,58 +122,58 @@ def _value(text: str, at: int, depth: int) -> Node:
         return _array(text, at, depth)
     if text.startswith('"', at):
         string, end = _string(text, at)
-        return Node(at, end, string)
+        return JsonNode(at, end, string)
     found = _SCALAR.match(text, at)
     if found is None:
-        _fail(text, at, f"a value was expected, and there is {_shown(text, at)}")
-    return Node(at, found.end(), json.loads(found[0]))
+        _fail(text, at, f"expected a value, found {_shown(text, at)}")
+    return JsonNode(at, found.end(), json.loads(found[0]))
 
 
-def _object(text: str, start: int, depth: int) -> Node:
-    members: list[Member] = []
+def _object(text: str, start: int, depth: int) -> JsonNode:
+    members: list[JsonMember] = []
     at = _skip(text, start + 1)
     while not text.startswith("}", at):
         if not text.startswith('"', at):
-            _fail(text, at, f"a name in quotes was expected, and there is {_shown(text, at)}")
+            _fail(text, at, f"expected a name in quotes, found {_shown(text, at)}")
         key, end = _string(text, at)
         colon = _skip(text, end)
         if not text.startswith(":", colon):
-            _fail(text, colon, f"a colon was expected behind {key!r}, and there is {_shown(text, colon)}")
-        member = Member(key, at, _value(text, _skip(text, colon + 1), depth + 1))
+            _fail(text, colon, f"expected a colon after {key!r}, found {_shown(text, colon)}")
+        member = JsonMember(key, at, _value(text, _skip(text, colon + 1), depth + 1))
         members.append(member)
         at, comma = _separator(text, member.node.end, "}")
         member.comma = comma
-    return Node(start, at + 1, {member.key: member.node.value for member in members}, members)
+    return JsonNode(start, at + 1, {member.key: member.node.value for member in members}, members)
 
 
-def _array(text: str, start: int, depth: int) -> Node:
+def _array(text: str, start: int, depth: int) -> JsonNode:
     items: list[Any] = []
     at = _skip(text, start + 1)
     while not text.startswith("]", at):
         node = _value(text, at, depth + 1)
         items.append(node.value)
         at, _ = _separator(text, node.end, "]")
-    return Node(start, at + 1, items)
+    return JsonNode(start, at + 1, items)
 
 
 def _separator(text: str, at: int, closing: str) -> tuple[int, int]:
-    """Where the next thing begins behind a value, and the place behind its comma, if it has one."""
+    """Where the next item begins after a value, and the place behind the comma, or 0 without one."""
     at = _skip(text, at)
     if text.startswith(",", at):
         return _skip(text, at + 1), at + 1
     if not text.startswith(closing, at):
-        _fail(text, at, f"a comma or {closing!r} was expected, and there is {_shown(text, at)}")
+        _fail(text, at, f"expected a comma or {closing!r}, found {_shown(text, at)}")
     return at, 0
 
 
 def _string(text: str, at: int) -> tuple[str, int]:
     found = _STRING.match(text, at)
     if found is None:
-        _fail(text, at, "a string does not end on its line")
+        _fail(text, at, "a string is not closed on its line")
     try:
         return json.loads(found[0]), found.end()
     except ValueError:
-        _fail(text, at, "a string has an escape that does not exist")
+        _fail(text, at, "a string has an unknown escape")
 
 
 def _shown(text: str, at: int) -> str:
@@ -191,51 +181,37 @@ def _shown(text: str, at: int) -> str:
 
 
 def _fail(text: str, at: int, problem: str) -> NoReturn:
-    raise Broken(problem, text.count("\n", 0, at) + 1)
+    raise BrokenDocument(problem, text.count("\n", 0, at) + 1)
 
 
 # -- writing ---------------------------------------------------------------------------------------------
 
-_GONE: Final = object()
 
-
-def _deepest(root: Node, path: Sequence[str]) -> tuple[Node, int]:
-    """The innermost object on the way to `path`, and how many of its keys lead there (at least one is left)."""
+def _deepest(root: JsonNode, path: Sequence[str]) -> tuple[JsonNode, int]:
+    """The innermost object that exists on the way to `path`, and how many keys lead to it; at least one key is left."""
     node, depth = root, 0
     while True:
         if node.members is None:
-            raise Unfit(f"{'.'.join(path[:depth]) or 'the whole file'} is not an object")
+            raise NotEditable(f"{'.'.join(path[:depth]) or 'the whole file'} is not an object")
         inside = [member for member in node.members if member.key == path[depth]]
         if not inside or depth == len(path) - 1:
             return node, depth
         node, depth = inside[-1].node, depth + 1
 
 
-def _with(whole: Any, path: Sequence[str], value: Any) -> Any:
-    """What the text has to mean after the edit."""
-    copy = dict(whole)
-    if len(path) > 1:
-        copy[path[0]] = _with(copy.get(path[0], {}), path[1:], value)
-    elif value is _GONE:
-        del copy[path[0]]
-    else:
-        copy[path[0]] = value
-    return copy
-
-
 def _checked(text: str, expected: Any) -> str:
     if parse(text) != expected:
-        raise Unfit("it is written in a way that cannot be edited safely")
+        raise NotEditable("it is written in a way that cannot be edited safely")
     return text
 
 
-def _replaced(text: str, node: Node, value: Any) -> str:
+def _replaced(text: str, node: JsonNode, value: Any) -> str:
     if node.value == value:
         return text
     return text[: node.start] + _dump(text, value, _indent_at(text, node.start)) + text[node.end :]
 
 
-def _inserted(text: str, target: Node, key: str, value: Any) -> str:
+def _inserted(text: str, target: JsonNode, key: str, value: Any) -> str:
     assert target.members is not None
     if not target.members:
         return _filled(text, target, key, value)
@@ -251,7 +227,7 @@ def _inserted(text: str, target: Node, key: str, value: Any) -> str:
     return text[:end] + ("" if last.comma else ",") + text[end:behind] + member + text[behind:]
 
 
-def _filled(text: str, target: Node, key: str, value: Any) -> str:
+def _filled(text: str, target: JsonNode, key: str, value: Any) -> str:
     """The first member of an object, which may hold comments."""
     base, newline = _indent_at(text, target.start), _line_end(text)
     inside = text[target.start + 1 : target.end - 1].rstrip()
@@ -260,14 +236,14 @@ def _filled(text: str, target: Node, key: str, value: Any) -> str:
     return text[: target.start + 1] + inside + member + text[target.end - 1 :]
 
 
-def _without(text: str, target: Node, place: int) -> str:
+def _without(text: str, target: JsonNode, place: int) -> str:
     assert target.members is not None
     members = target.members
     member, is_last = members[place], place == len(members) - 1
     start, end = member.start, member.comma or member.node.end
     line = text.rfind("\n", 0, start) + 1
     if not text[line:start].strip():
-        # A line of its own goes as a whole.
+        # It has its lines to itself, so they go as a whole.
         following = re.compile(r"[ \t]*(\r?\n|$)").match(text, end)
         if following:
             start, end = line, following.end()
@@ -276,7 +252,7 @@ def _without(text: str, target: Node, place: int) -> str:
         end = end if is_last else end + len(text[end:]) - len(text[end:].lstrip(" \t"))
     before = text[:start]
     if is_last and place and not member.comma:
-        # The comma before it would be left over.
+        # The comma before it would be left behind.
         comma = members[place - 1].comma
         before = before[: comma - 1] + before[comma:]
     return before + text[end:]
@@ -292,13 +268,13 @@ def _dump(text: str, value: Any, indent: str) -> str:
 
 
 def _indent_at(text: str, at: int) -> str:
-    """The blanks that the line of this place begins with."""
+    """The blanks at the beginning of the line."""
     line = text[text.rfind("\n", 0, at) + 1 : at]
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
 def _unit(text: str) -> str:
-    """One step of indentation, as the text has it."""
+    """One step of indentation, as the text does it."""
     found = re.search(r"^(\t|[ ]{1,8})(?=\")", text, re.MULTILINE)
     return found[1] if found else "  "
 

@@ -28,7 +28,7 @@ class Launch(NamedTuple):
 Entry = Callable[[Launch], dict[str, Any]]
 
 
-class Client(NamedTuple):
+class ClientApp(NamedTuple):
     """`paths` gives the settings file of a scope; a relative one is below the project's folder.
 
     `then` is what a person has to do before the client sees the server.
@@ -50,7 +50,7 @@ class Client(NamedTuple):
         return project / self.paths[chosen]()
 
 
-def client(name: str) -> Client:
+def client(name: str) -> ClientApp:
     """The client of that name. Raises UsageError for one that is not known."""
     if name not in CLIENTS:
         raise UsageError(f"there is no client {name!r}", fix=f"use one of {', '.join(CLIENTS)}")
@@ -141,57 +141,57 @@ def _codex_entry(launch: Launch) -> dict[str, Any]:
     return _started(launch)
 
 
-CLIENTS: Final[Mapping[str, Client]] = {
-    "claude-desktop": Client(
+CLIENTS: Final[Mapping[str, ClientApp]] = {
+    "claude-desktop": ClientApp(
         "Claude Desktop",
         "mcpServers",
         _desktop,
         {"user": _application("Claude", "Claude", "Claude", "claude_desktop_config.json")},
         then="restart Claude Desktop",
     ),
-    "claude-code": Client(
+    "claude-code": ClientApp(
         "Claude Code",
         "mcpServers",
         _typed,
         {"user": _home(".claude.json"), "project": _here(".mcp.json")},
         then="/mcp shows it in a new session",
     ),
-    "vscode": Client(
+    "vscode": ClientApp(
         "VS Code",
         "servers",
         _typed,
         {"project": _here(".vscode", "mcp.json"), "user": _application("Code", "Code", "Code", "User", "mcp.json")},
         then="`MCP: List Servers` shows it",
     ),
-    "cursor": Client(
+    "cursor": ClientApp(
         "Cursor",
         "mcpServers",
         _plain,
         {"user": _home(".cursor", "mcp.json"), "project": _here(".cursor", "mcp.json")},
         then="Cursor shows it under Settings, MCP",
     ),
-    "windsurf": Client(
+    "windsurf": ClientApp(
         "Windsurf",
         "mcpServers",
         _windsurf,
         {"user": _home(".codeium", "windsurf", "mcp_config.json")},
         then="press Refresh in its MCP panel",
     ),
-    "zed": Client(
+    "zed": ClientApp(
         "Zed",
         "context_servers",
         _plain,
         {"user": _zed, "project": _here(".zed", "settings.json")},
         then="its agent panel shows it",
     ),
-    "gemini": Client(
+    "gemini": ClientApp(
         "Gemini CLI",
         "mcpServers",
         _gemini,
         {"user": _home(".gemini", "settings.json"), "project": _here(".gemini", "settings.json")},
         then="/mcp shows it in a new session",
     ),
-    "codex": Client(
+    "codex": ClientApp(
         "Codex",
         "mcp_servers",
         _codex_entry,
@@ -199,7 +199,7 @@ CLIENTS: Final[Mapping[str, Client]] = {
         format="toml",
         then="/mcp shows it in a new session",
     ),
-    "mcp-json": Client(
+    "mcp-json": ClientApp(
         ".mcp.json",
         "mcpServers",
         _typed,

@@ -1,17 +1,22 @@
-"""What a parent tells its child: what to serve and how, as one JSON argument."""
+"""What the parent tells its child: what to serve and how, as one JSON argument."""
 
 from __future__ import annotations
 
 import json
-import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+READY = b"ready\n"
+"""What a child on a socket writes to its standard output when it serves."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """`options` are those of `Server.run`. In `report` the child says which files it is made of; `sockets` are its
-    inherited file descriptors, and in the folder `sessions` it keeps how its clients opened theirs."""
+class ServePlan:
+    """`options` are those of `Server.run`, `sockets` the inherited file descriptors.
+
+    The child writes the names of its source files to the file `report`, and how clients set up their sessions into the
+    folder `sessions`.
+    """
 
     target: str
     options: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -19,15 +24,11 @@ class Plan:
     sockets: tuple[int, ...] = ()
     sessions: str = ""
 
-    def command(self) -> list[str]:
-        # Without bytecode: an edit that keeps the size, in the same second, would find the old one fit for use.
-        return [sys.executable, "-B", "-m", "defserve.tooling.devserver.child", json.dumps(asdict(self))]
-
-    def reporting(self, report: str) -> Plan:
-        return replace(self, report=report)
+    def written(self) -> str:
+        return json.dumps(asdict(self))
 
     @classmethod
-    def read(cls, text: str) -> Plan:
+    def read(cls, text: str) -> ServePlan:
         given = json.loads(text)
         given["sockets"] = tuple(given["sockets"])
         return cls(**given)

@@ -1,26 +1,28 @@
-"""A child as its parent sees it: two pipes, an exit code, and the files it said it is made of."""
+"""A child process as its parent sees it: two pipes, an exit code, and the names of its source files."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import sys
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from defserve.tooling.devserver.plan import Plan
+from defserve.tooling.devserver.plan import ServePlan
 
 LONGEST_LINE = 256 * 1024 * 1024
 KILL_SECONDS = 5.0
 
 
 class NotServing(Exception):
-    """A child that does not do what children are for."""
+    """A child that runs but does not serve."""
 
 
 class Child:
-    """Ends when its standard input does; by force if it has not done so after a while."""
+    """A process that serves. It ends when its standard input does; if it is too slow, it is killed."""
 
     def __init__(self, process: Process, report: Path) -> None:
         assert process.stdin is not None and process.stdout is not None
@@ -28,9 +30,14 @@ class Child:
         self._process, self._report = process, report
 
     @classmethod
-    async def start(cls, plan: Plan, report: Path) -> Child:
+    async def start(cls, plan: ServePlan, report: Path) -> Child:
         process = await asyncio.create_subprocess_exec(
-            *plan.reporting(str(report)).command(),
+            sys.executable,
+            # Without bytecode: after an edit in the same second that keeps the size, Python would take the old one.
+            "-B",
+            "-m",
+            "defserve.tooling.devserver.child.main",
+            replace(plan, report=str(report)).written(),
             stdin=PIPE,
             stdout=PIPE,
             limit=LONGEST_LINE,
@@ -43,12 +50,12 @@ class Child:
         return self._process.pid
 
     def write(self, data: bytes) -> None:
-        """As `send`, without waiting for the child to read."""
+        """Like `send`, without waiting for the child to read."""
         with suppress(ConnectionError, RuntimeError):
             self.input.write(data)
 
     async def send(self, line: bytes) -> None:
-        """Nothing comes of it where the child has gone; that is noticed at its output."""
+        """Does nothing if the child has gone; its output tells that."""
         with suppress(ConnectionError, RuntimeError):
             self.input.write(line)
             await self.input.drain()
@@ -57,7 +64,7 @@ class Child:
         return await self._process.wait()
 
     async def end(self, seconds: float = KILL_SECONDS) -> None:
-        """Tell it that nobody is left, and see to it that it goes."""
+        """Close its standard input, and kill it if it has not ended after `seconds`."""
         self.input.close()
         try:
             async with asyncio.timeout(seconds):
@@ -71,7 +78,7 @@ class Child:
         await self.exited()
 
     def files(self) -> list[str]:
-        """What it was made of, as far as it came."""
+        """Its source files, as far as it has reported them."""
         try:
             return json.loads(self._report.read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -10,7 +10,15 @@ from typing import Any, cast
 
 from pydantic_core import from_json, to_json
 
-from defserve.tooling.devserver.opening import LISTEN, Json, Opening, changes, changes_heard, is_acknowledgement, member
+from defserve.tooling.devserver.client_setup import (
+    LISTEN,
+    ClientSetup,
+    Json,
+    changes,
+    changes_heard,
+    is_acknowledgement,
+    member,
+)
 from defserve.tooling.devserver.process import Child, NotServing
 
 CANCELLED = "notifications/cancelled"
@@ -21,7 +29,7 @@ OURS, THEIRS = "defserve-dev-", "defserve-child-"
 Write = Callable[[bytes], Awaitable[None]]
 
 
-class Link:
+class ChildConnection:
     """What is under way with one child: the client's requests, and our own."""
 
     def __init__(self, child: Child) -> None:
@@ -48,16 +56,16 @@ class Link:
 
 
 class Relay:
-    """A `Front` for standard input and output. `grace`: how long the calls of a replaced child may go on."""
+    """A `ClientFront` for standard input and output. `grace`: how long the calls of a replaced child may go on."""
 
     def __init__(self, write: Write, grace: float) -> None:
         self._write, self._grace = write, grace
-        self._opening = Opening()
-        self._links: dict[Child, Link] = {}
-        self._current: Link | None = None
+        self._opening = ClientSetup()
+        self._links: dict[Child, ChildConnection] = {}
+        self._current: ChildConnection | None = None
         # Nothing has been answered yet: the client may wait for a server that starts.
         self._holding, self._held = True, list[bytes]()
-        self._asked: dict[str, tuple[Link, Any]] = {}
+        self._asked: dict[str, tuple[ChildConnection, Any]] = {}
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -97,7 +105,7 @@ class Relay:
         if link is not None:
             await link.child.send(_line({**reply, "id": id}))
 
-    def _holder(self, id: Any) -> Link | None:
+    def _holder(self, id: Any) -> ChildConnection | None:
         return next((link for link in self._links.values() if id in link.requests), self._current)
 
     async def _refuse(self, id: Any, text: str) -> None:
@@ -106,7 +114,7 @@ class Relay:
     # -- the children ------------------------------------------------------------------------------------
 
     async def admit(self, child: Child) -> None:
-        link = self._links[child] = Link(child)
+        link = self._links[child] = ChildConnection(child)
         link.reader = asyncio.create_task(self._listen(link))
         # Whatever it answers, it answers.
         await self._ask(link, {"method": "ping"})
@@ -132,7 +140,7 @@ class Relay:
         news = changes(link.capabilities) if self._opening.initialized is not None and not self._holding else []
         self._spawn(self._hand_over(old, news + heard))
 
-    def _preamble(self, link: Link) -> Iterator[Json]:
+    def _preamble(self, link: ChildConnection) -> Iterator[Json]:
         """What the client has said so far, as far as the child does not know it yet."""
         opening = self._opening
         if opening.initialize is not None and link.opened is not opening.initialize:
@@ -142,7 +150,7 @@ class Relay:
             for setting in opening.settings:
                 yield self._asking(link, setting)[0]
 
-    def _move(self, old: Link, link: Link) -> list[Json]:
+    def _move(self, old: ChildConnection, link: ChildConnection) -> list[Json]:
         """Requests that only listen go on with another child; what their client is told of that."""
         found = [request for request in old.requests.values() if request["method"] == LISTEN]
         for request in found:
@@ -152,7 +160,7 @@ class Relay:
             link.child.write(_line(request))
         return [change for request in found for change in changes_heard(request)]
 
-    async def _hand_over(self, old: Link | None, news: list[Json]) -> None:
+    async def _hand_over(self, old: ChildConnection | None, news: list[Json]) -> None:
         await self._tell(news)
         while self._held:
             await self._take(self._held.pop(0))
@@ -164,7 +172,7 @@ class Relay:
         for message in messages:
             await self._write(_line(message))
 
-    async def _retire(self, link: Link) -> None:
+    async def _retire(self, link: ChildConnection) -> None:
         """Let a child finish what it has begun, for a while."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._grace):
@@ -184,7 +192,7 @@ class Relay:
             task.cancel()
         await asyncio.gather(*(link.child.end(seconds) for link in list(self._links.values())))
 
-    async def _listen(self, link: Link) -> None:
+    async def _listen(self, link: ChildConnection) -> None:
         """Everything a child says, until it has gone."""
         while line := await link.child.output.readline():
             await self._from_child(link, line)
@@ -201,7 +209,7 @@ class Relay:
             del self._asked[id]
             await self._tell([{"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": id}}])
 
-    async def _from_child(self, link: Link, line: bytes) -> None:
+    async def _from_child(self, link: ChildConnection, line: bytes) -> None:
         message = _read(line)
         if not isinstance(message, dict):
             for reply in message:
@@ -216,7 +224,7 @@ class Relay:
         elif not is_acknowledgement(message, link.moved) and (link is self._current or link.requests):
             await self._write(line)
 
-    async def _reply(self, link: Link, message: Json, line: bytes) -> None:
+    async def _reply(self, link: ChildConnection, message: Json, line: bytes) -> None:
         id = message.get("id")
         ours = link.ours.pop(id, None) if isinstance(id, str) else None
         if ours is not None:
@@ -228,13 +236,13 @@ class Relay:
         if id is None or link.finish(id):
             await self._write(line)
 
-    async def _question(self, link: Link, request: Json) -> None:
+    async def _question(self, link: ChildConnection, request: Json) -> None:
         """Two children number their requests alike; the client must be able to tell them apart."""
         id = f"{THEIRS}{next(self._numbers)}"
         self._asked[id] = link, request["id"]
         await self._write(_line({**request, "id": id}))
 
-    async def _taken_back(self, link: Link, message: Json) -> None:
+    async def _taken_back(self, link: ChildConnection, message: Json) -> None:
         params = member(message, "params")
         for id, (asker, original) in list(self._asked.items()):
             if asker is link and original == params.get("requestId"):
@@ -243,12 +251,12 @@ class Relay:
 
     # -- requests of our own -----------------------------------------------------------------------------
 
-    async def _ask(self, link: Link, request: Json) -> Json:
+    async def _ask(self, link: ChildConnection, request: Json) -> Json:
         dressed, answer = self._asking(link, request)
         await link.child.send(_line(dressed))
         return await answer
 
-    def _asking(self, link: Link, request: Json) -> tuple[Json, asyncio.Future[Json]]:
+    def _asking(self, link: ChildConnection, request: Json) -> tuple[Json, asyncio.Future[Json]]:
         id = f"{OURS}{next(self._numbers)}"
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         link.ours[id] = answer

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-from defserve.tooling.devserver.files import Files
-from defserve.tooling.devserver.plan import Plan
+from defserve.tooling.devserver.plan import ServePlan
 from defserve.tooling.devserver.relay import Relay
 from defserve.tooling.devserver.supervisor import Supervisor
+from defserve.tooling.devserver.watched_files import WatchedFiles
 
 STDIN, STDOUT = 0, 1
 CHUNK = 64 * 1024
@@ -22,14 +22,14 @@ INTERRUPTED = 130
 FAREWELL = 2.0
 
 
-def serve(plan: Plan, files: Files, grace: float) -> int:
+def serve(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
     """Relay until the client leaves or a signal ends it; the exit code."""
     return asyncio.run(_serve(plan, files, grace))
 
 
-async def _serve(plan: Plan, files: Files, grace: float) -> int:
+async def _serve(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
     ending = stop_signals()
-    relay = Relay(Pen().write, grace)
+    relay = Relay(LineWriter().write, grace)
     with tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder:
         supervising = asyncio.create_task(Supervisor(plan, relay, files, Path(folder)).run())
         read_lines(relay.from_client, lambda: ending.done() or ending.set_result(0))
@@ -78,7 +78,7 @@ def read_lines(take: Callable[[bytes], Awaitable[None]], left: Callable[[], obje
     start_new_thread(read, ())
 
 
-class Pen:
+class LineWriter:
     """Writes to standard output, a line at a time, without holding up the loop."""
 
     def __init__(self) -> None:

@@ -11,15 +11,15 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol
 
-from defserve.tooling.devserver.files import Files, Snapshot
-from defserve.tooling.devserver.plan import Plan
+from defserve.tooling.devserver.plan import ServePlan
 from defserve.tooling.devserver.process import Child
+from defserve.tooling.devserver.watched_files import Snapshot, WatchedFiles
 
 # One that crashes sooner would crash again.
 PROVEN = 1.0
 
 
-class Front(Protocol):
+class ClientFront(Protocol):
     """What clients are connected to, whatever child is behind it."""
 
     async def admit(self, child: Child) -> None:
@@ -38,7 +38,7 @@ class Front(Protocol):
 class Supervisor:
     """Runs until it is cancelled."""
 
-    def __init__(self, plan: Plan, front: Front, files: Files, folder: Path) -> None:
+    def __init__(self, plan: ServePlan, front: ClientFront, files: WatchedFiles, folder: Path) -> None:
         self._plan, self._front, self._files, self._folder = plan, front, files, folder
         self._numbers = count(1)
         self.current: Child | None = None

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from defserve.context import Context
 from defserve.tooling.lint.definitions import Definition, Definitions
-from defserve.tooling.lint.finding import Finding, about
+from defserve.tooling.lint.finding import LintFinding, about
 
 VERBS: Final = {"confirm", *(name for name, verb in vars(Context).items() if inspect.iscoroutinefunction(verb))}
 """What of a Context is awaited."""
@@ -33,7 +33,7 @@ USES: Final = (
 )
 
 
-def forgotten(found: Definitions) -> Iterator[Finding]:
+def forgotten(found: Definitions) -> Iterator[LintFinding]:
     for item in found.items:
         for verb, line, is_async in _unawaited(item.function):
             problem, fix = f"{verb}(…) is not awaited, so it does nothing", f"write await {verb}(…)"

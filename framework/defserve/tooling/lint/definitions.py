@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from defserve.tooling.listed import Listed
+from defserve.tooling.listing import ServerListing
 from defserve.wire.jsonvalue import as_list, is_mapping
 
 SECURITY_KEY: Final = "dev.defserve/security"
@@ -16,7 +16,7 @@ DEEPEST: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ToolParameter:
     """An argument of a tool. `guarded`: somebody judges it before the function runs."""
 
     name: str
@@ -44,7 +44,7 @@ class Definition:
     name: str
     wire: Mapping[str, Any]
     where: str = ""
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[ToolParameter, ...] = ()
     security: Mapping[str, Any] = field(default_factory=dict[str, Any])
     trusts: bool = False
     function: Any = None
@@ -130,7 +130,7 @@ def _schema_texts(schema: Any, path: str, depth: int) -> Iterator[tuple[str, str
             yield from _schema_texts(branch, path, depth - 1)
 
 
-def of_wire(listed: Listed) -> Definitions:
+def of_wire(listed: ServerListing) -> Definitions:
     """The definitions of a server that is only known by what it lists."""
     named = {"tool": listed.tools, "resource": listed.resources, "template": listed.templates, "prompt": listed.prompts}
     items = tuple(_of_wire(kind, wire) for kind, wires in named.items() for wire in wires)
@@ -145,10 +145,10 @@ def _of_wire(kind: str, wire: Mapping[str, Any]) -> Definition:
     return Definition(kind, name, wire, parameters=parameters_of(wire, lambda _: guarded), security=security)
 
 
-def parameters_of(wire: Mapping[str, Any], guarded: Callable[[str], bool]) -> tuple[Parameter, ...]:
+def parameters_of(wire: Mapping[str, Any], guarded: Callable[[str], bool]) -> tuple[ToolParameter, ...]:
     schema: Any = wire.get("inputSchema") or {}
     properties: Mapping[str, Any] = schema.get("properties") or {}
-    return tuple(Parameter(name, below, guarded(name)) for name, below in properties.items() if is_mapping(below))
+    return tuple(ToolParameter(name, below, guarded(name)) for name, below in properties.items() if is_mapping(below))
 
 
 def security_of(wire: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from defserve.tooling.lint.definitions import Definition
 
 
-class Finding(NamedTuple):
+class LintFinding(NamedTuple):
     """`subject` is the item it is about (`tool 'add'`); `where` is `file.py:12`, or empty where that is not known."""
 
     subject: str
@@ -16,6 +16,6 @@ class Finding(NamedTuple):
     fix: str
 
 
-def about(item: Definition, problem: str, fix: str) -> Finding:
+def about(item: Definition, problem: str, fix: str) -> LintFinding:
     """A finding about an item."""
-    return Finding(f"{item.kind} {item.name!r}", item.where, problem, fix)
+    return LintFinding(f"{item.kind} {item.name!r}", item.where, problem, fix)

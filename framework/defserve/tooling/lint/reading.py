@@ -10,13 +10,13 @@ from defserve.protocols.mgp.extension import guarded
 from defserve.protocols.mgp.security.guarded_types import guards_of
 from defserve.server.server import Server
 from defserve.tooling.lint.definitions import Definition, Definitions, FeatureSetUse, of_wire, parameters_of
-from defserve.tooling.listed import Listed
+from defserve.tooling.listing import ServerListing
 
 # Which registry knows an item of a kind, and by which member of the wire.
 KINDS = {"tool": "name", "prompt": "name", "resource": "uri", "template": "uriTemplate"}
 
 
-def of_server(server: Server, listed: Listed) -> Definitions:
+def of_server(server: Server, listed: ServerListing) -> Definitions:
     """The definitions of a server whose lists are known, with places, guards and feature sets."""
     found = of_wire(listed)
     items = tuple(_completed(item, _declared(server, item)) for item in found.items)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from defserve.tooling.lint.definitions import Definitions
-from defserve.tooling.lint.finding import Finding
+from defserve.tooling.lint.finding import LintFinding
 from defserve.tooling.lint.rules import RULES, Level
 
 
@@ -15,7 +15,7 @@ class Complaint(NamedTuple):
 
     rule: str
     level: Level
-    finding: Finding
+    finding: LintFinding
 
     def wire(self) -> dict[str, Any]:
         return {"rule": self.rule, "level": self.level, **self.finding._asdict()}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from defserve.tooling.lint.definitions import Definitions
-from defserve.tooling.lint.finding import Finding, about
+from defserve.tooling.lint.finding import LintFinding, about
 from defserve.wire.jsonvalue import as_list, is_mapping
 
 FLAT: Final = 2
@@ -15,7 +15,7 @@ BUDGET: Final = 10_000
 DEEPEST: Final = 20
 
 
-def invalid(found: Definitions) -> Iterator[Finding]:
+def invalid(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         problem = _problem(tool.schema)
         if problem is not None:
@@ -55,9 +55,9 @@ def _target(root: Mapping[str, Any], reference: str) -> Any:
     return found
 
 
-def deep(found: Definitions) -> Iterator[Finding]:
+def deep(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
-        measure = Measure(tool.schema)
+        measure = DepthMeasure(tool.schema)
         depth = max((measure.depth(parameter.schema, DEEPEST) for parameter in tool.parameters), default=0)
         if depth > FLAT:
             levels = f"{depth} levels deep" if depth < DEEPEST else "without end"
@@ -68,7 +68,7 @@ def deep(found: Definitions) -> Iterator[Finding]:
             )
 
 
-class Measure:
+class DepthMeasure:
     """How many objects and lists lie inside one another; what a reference leads to is measured once."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
@@ -99,7 +99,7 @@ def _is_container(schema: Mapping[str, Any]) -> bool:
     return bool({"object", "array"} & set(map(str, as_list(schema.get("type"))))) or "properties" in schema
 
 
-def too_many(found: Definitions) -> Iterator[Finding]:
+def too_many(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         if len(tool.parameters) > MANY:
             yield about(
@@ -109,12 +109,12 @@ def too_many(found: Definitions) -> Iterator[Finding]:
             )
 
 
-def costly(found: Definitions) -> Iterator[Finding]:
+def costly(found: Definitions) -> Iterator[LintFinding]:
     cost = found.tokens
     if cost > BUDGET:
         dearest = sorted(found.tools, key=lambda tool: -tool.tokens)[:3]
         named = ", ".join(f"{tool.name} {tool.tokens}" for tool in dearest)
-        yield Finding(
+        yield LintFinding(
             "the list of tools",
             dearest[0].where,
             f"costs about {cost} tokens with every request (characters/4, an estimate); the dearest: {named}",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from defserve.tooling.lint.definitions import Definition, Definitions, Parameter
-from defserve.tooling.lint.finding import Finding, about
+from defserve.tooling.lint.definitions import Definition, Definitions, ToolParameter
+from defserve.tooling.lint.finding import LintFinding, about
 from defserve.tooling.lint.words import CHANGES, CODES, DESTROYS, HARMLESS, RUN_WHAT, RUNS, TELLING, words
 
 
-def unguarded(found: Definitions) -> Iterator[Finding]:
+def unguarded(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         for parameter in tool.parameters if not tool.trusts else ():
             guard = _guard_for(parameter)
@@ -22,7 +22,7 @@ def unguarded(found: Definitions) -> Iterator[Finding]:
                 )
 
 
-def _guard_for(parameter: Parameter) -> str | None:
+def _guard_for(parameter: ToolParameter) -> str | None:
     named = words(parameter.name)
     if not named or named[-1] in HARMLESS:
         return None
@@ -31,7 +31,7 @@ def _guard_for(parameter: Parameter) -> str | None:
     return TELLING.get(named[-1])
 
 
-def unmarked(found: Definitions) -> Iterator[Finding]:
+def unmarked(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         harm = _harm(tool.name)
         if harm is not None and not tool.security and tool.annotations.get("destructiveHint") is not True:
@@ -109,17 +109,17 @@ CONTRADICTIONS: Final[tuple[tuple[str, Callable[[Definition], bool], str], ...]]
 )
 
 
-def contradictions(found: Definitions) -> Iterator[Finding]:
+def contradictions(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         for problem, holds, fix in CONTRADICTIONS:
             if holds(tool):
                 yield about(tool, problem, fix)
 
 
-def unused_sets(found: Definitions) -> Iterator[Finding]:
+def unused_sets(found: Definitions) -> Iterator[LintFinding]:
     for one in found.feature_sets:
         if not one.declares:
-            yield Finding(
+            yield LintFinding(
                 f"feature set {one.name!r}",
                 "",
                 "has nothing declared on it, so hosts are told that it may push and infer",

@@ -8,7 +8,7 @@ from typing import Final
 
 from defserve.guard.text import hidden as hidden_in
 from defserve.tooling.lint.definitions import Definition, Definitions
-from defserve.tooling.lint.finding import Finding, about
+from defserve.tooling.lint.finding import LintFinding, about
 from defserve.tooling.lint.words import INJECTIONS, VAGUE, words
 
 LONG: Final = 1_000
@@ -26,13 +26,13 @@ SAME_VERBS: Final = (
 )
 
 
-def undescribed(found: Definitions) -> Iterator[Finding]:
+def undescribed(found: Definitions) -> Iterator[LintFinding]:
     for item in found.items:
         if not item.description.strip():
             yield about(item, "has no description", "say in a docstring what it does and when to use it")
 
 
-def undescribed_parameters(found: Definitions) -> Iterator[Finding]:
+def undescribed_parameters(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         bare = [p.name for p in tool.parameters if not (p.schema.get("description") or "$ref" in p.schema)]
         if bare:
@@ -43,13 +43,13 @@ def undescribed_parameters(found: Definitions) -> Iterator[Finding]:
             )
 
 
-def vague_names(found: Definitions) -> Iterator[Finding]:
+def vague_names(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         if tool.name.lower() in VAGUE or len(tool.name) < 3:
             yield about(tool, "has a name that says nothing", "use a verb and its object, such as search_orders")
 
 
-def long_descriptions(found: Definitions) -> Iterator[Finding]:
+def long_descriptions(found: Definitions) -> Iterator[LintFinding]:
     for item in found.items:
         if len(item.description) > LONG:
             yield about(
@@ -59,14 +59,14 @@ def long_descriptions(found: Definitions) -> Iterator[Finding]:
             )
 
 
-def hidden(found: Definitions) -> Iterator[Finding]:
+def hidden(found: Definitions) -> Iterator[LintFinding]:
     for where, item, text in _read(found):
         shown = [name for _, name in hidden_in(text) if not name.startswith("line break")]
         if shown:
             yield _of(item, f"{where} holds {shown[0]}", "delete it: people do not see it, and models do")
 
 
-def injections(found: Definitions) -> Iterator[Finding]:
+def injections(found: Definitions) -> Iterator[LintFinding]:
     for where, item, text in _read(found):
         line = " ".join(text.split())
         for what, pattern in INJECTIONS:
@@ -83,11 +83,11 @@ def _read(found: Definitions) -> Iterator[tuple[str, Definition | None, str]]:
             yield where, item, text
 
 
-def _of(item: Definition | None, problem: str, fix: str) -> Finding:
-    return about(item, problem, fix) if item is not None else Finding("the server", "", problem, fix)
+def _of(item: Definition | None, problem: str, fix: str) -> LintFinding:
+    return about(item, problem, fix) if item is not None else LintFinding("the server", "", problem, fix)
 
 
-def similar(found: Definitions) -> Iterator[Finding]:
+def similar(found: Definitions) -> Iterator[LintFinding]:
     compared = found.tools[:COMPARED]
     meant = {tool.name: _means(tool.name) for tool in compared}
     said = {tool.name: frozenset(words(tool.description)) for tool in compared}

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from defserve.errors import UsageError
-from defserve.tooling.packaging.project import Project, normalized
+from defserve.tooling.packaging.project import ProjectFolder, normalized
 
 LAST_WORDS: Final = 20
 ENDINGS: Final = (".whl", ".tar.gz")
 
 
-def build(project: Project, out: Path) -> tuple[Path, Path]:
+def build(project: ProjectFolder, out: Path) -> tuple[Path, Path]:
     """Build into the folder `out`, which is emptied of older builds of this project; the wheel and the sdist."""
     command = build_command(project, out)
     out.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def build(project: Project, out: Path) -> tuple[Path, Path]:
     return wheels[0], sdists[0]
 
 
-def build_command(project: Project, out: Path) -> list[str]:
+def build_command(project: ProjectFolder, out: Path) -> list[str]:
     """The command of the first builder there is. Raises UsageError if there is none."""
     backend = project.backend.partition(".")[0]
     if _has("build"):
@@ -48,7 +48,7 @@ def build_command(project: Project, out: Path) -> list[str]:
     raise UsageError("nothing is installed that can build a wheel", fix=f"{sys.executable} -m pip install build")
 
 
-def _built(project: Project, out: Path) -> Iterator[Path]:
+def _built(project: ProjectFolder, out: Path) -> Iterator[Path]:
     """Wheels and sdists of this project alone: the folder may hold others."""
     for path in sorted(out.iterdir()):
         if path.name.endswith(ENDINGS) and normalized(path.name).startswith(f"{normalized(project.name)}-"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from defserve.tooling.packaging.project import Project, marker_in, normalized
+from defserve.tooling.packaging.project import ProjectFolder, marker_in, normalized
 from defserve.tooling.packaging.wheel import Wheel
 from defserve.wire.jsonvalue import as_list, is_object
 
@@ -18,7 +18,7 @@ HERE: Final = Path(__file__).parent
 Document = dict[str, Any]
 
 
-def server_json(project: Project, wheel: Wheel) -> Document:
+def server_json(project: ProjectFolder, wheel: Wheel) -> Document:
     """What the registry is told."""
     own = project.document("server.json")
     if own is not None:
@@ -36,7 +36,7 @@ def server_json(project: Project, wheel: Wheel) -> Document:
     return {**made, "packages": [{**package, "transport": {"type": "stdio"}}]}
 
 
-def manifest_json(project: Project, wheel: Wheel) -> Document:
+def manifest_json(project: ProjectFolder, wheel: Wheel) -> Document:
     """What a client that opens the bundle is told."""
     own = project.document("manifest.json")
     if own is not None:
@@ -96,10 +96,10 @@ def disagreements(server: Document, manifest: Document, wheel: Wheel) -> Iterato
         yield f"pyproject.toml: `uvx {wheel.name}` fails: no script in [project.scripts] is called {wheel.name!r}"
 
 
-def _url(project: Project, *names: str) -> str:
+def _url(project: ProjectFolder, *names: str) -> str:
     urls: dict[str, str] = project.about.get("urls") or {}
     return next((url for label, url in urls.items() if label.lower() in names), "")
 
 
-def _python(project: Project) -> str:
+def _python(project: ProjectFolder) -> str:
     return str(project.about.get("requires-python") or ">=3.11")

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from defserve.errors import UsageError
 from defserve.tooling.packaging.building import build
 from defserve.tooling.packaging.bundle import write_bundle
-from defserve.tooling.packaging.catalogue import tools_json
 from defserve.tooling.packaging.documents import disagreements, manifest_json, misfits, server_json
-from defserve.tooling.packaging.project import Project
+from defserve.tooling.packaging.project import ProjectFolder
+from defserve.tooling.packaging.tools_json import tools_json
 from defserve.tooling.packaging.wheel import Wheel, read_wheel
 
 
@@ -23,7 +23,7 @@ class Package(NamedTuple):
     problems: tuple[str, ...]
 
 
-def make_package(project: Project, out: Path) -> Package:
+def make_package(project: ProjectFolder, out: Path) -> Package:
     """Build all of it into `out`. Raises UsageError for what cannot be built; what can, but should not be published, is
     in the package's `problems`."""
     wheel_path, sdist = build(project, out)

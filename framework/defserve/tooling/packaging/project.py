@@ -15,7 +15,7 @@ from defserve.wire.jsonvalue import is_object
 MARKER: Final = re.compile(r"mcp-name:\s*([^\s>]+?)(?=\s|-->|$)")
 
 
-class Project(NamedTuple):
+class ProjectFolder(NamedTuple):
     """`about` is the table `[project]`."""
 
     folder: Path
@@ -46,7 +46,7 @@ class Project(NamedTuple):
         return value
 
 
-def read_project(folder: str | Path) -> Project:
+def read_project(folder: str | Path) -> ProjectFolder:
     """Raises UsageError for a folder that holds no project."""
     path = Path(folder).resolve() / "pyproject.toml"
     try:
@@ -60,7 +60,9 @@ def read_project(folder: str | Path) -> Project:
     about: Any = whole.get("project")
     if not is_object(about) or not isinstance(about.get("name"), str):
         raise UsageError("pyproject.toml has no [project] with a name", where=str(path))
-    return Project(path.parent, about, str(whole.get("build-system", {}).get("build-backend", "setuptools.build_meta")))
+    return ProjectFolder(
+        path.parent, about, str(whole.get("build-system", {}).get("build-backend", "setuptools.build_meta"))
+    )
 
 
 def normalized(name: str) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from defserve.errors import UsageError
-from defserve.tooling.scaffold.locating import Home, parsed
-from defserve.tooling.scaffold.parts import Part
+from defserve.tooling.scaffold.locating import ServerLocation, parsed
+from defserve.tooling.scaffold.parts import ServerPart
 
 NEW_TEST: Final = """\
 import pytest
@@ -21,7 +21,7 @@ NEEDED: Final = {"pytest", "SyncClient"}
 NAMING: Final = ("tool", "resource", "prompt", "feature_set", "add_tool", "add_resource", "add_prompt")
 
 
-class Edit(NamedTuple):
+class ProjectEdit(NamedTuple):
     """A file, what it says now (nothing where it is new), and what it is to say."""
 
     path: Path
@@ -29,18 +29,18 @@ class Edit(NamedTuple):
     after: str
 
 
-def plan(home: Home, part: Part) -> list[Edit]:
+def plan(home: ServerLocation, part: ServerPart) -> list[ProjectEdit]:
     """The edits that add a part. Raises UsageError where it would clash with something that is there."""
     module = parsed(home.source)
     _refuse_clashes(home.source, module, part)
     text = _read(home.source)
     return [
-        Edit(home.source, text, inserted(text, part.code, _end(module, text))),
+        ProjectEdit(home.source, text, inserted(text, part.code, _end(module, text))),
         _test(home, part),
     ]
 
 
-def apply(edits: list[Edit]) -> None:
+def apply(edits: list[ProjectEdit]) -> None:
     for edit in edits:
         edit.path.parent.mkdir(parents=True, exist_ok=True)
         edit.path.write_bytes(edit.after.encode())
@@ -67,7 +67,7 @@ def _end(module: ast.Module, text: str) -> int | None:
     return None
 
 
-def _test(home: Home, part: Part) -> Edit:
+def _test(home: ServerLocation, part: ServerPart) -> ProjectEdit:
     """The test goes to the module's own tests where they can take it, else to a file of its own."""
     usual = home.root / "tests" / f"test_{home.source.stem}.py"
     if usual.is_file():
@@ -78,14 +78,14 @@ def _test(home: Home, part: Part) -> Edit:
         if names >= NEEDED:
             mark = "" if "pytestmark" in names else f'@pytest.mark.serves("{home.target}")\n'
             text = _read(usual)
-            return Edit(usual, text, inserted(text, mark + part.test))
+            return ProjectEdit(usual, text, inserted(text, mark + part.test))
     own = home.root / "tests" / f"{part.test_name}.py"
     if own.exists():
         raise UsageError(f"there is a {own} already", fix="use another name")
-    return Edit(own, "", inserted(NEW_TEST.format(target=home.target), part.test))
+    return ProjectEdit(own, "", inserted(NEW_TEST.format(target=home.target), part.test))
 
 
-def _refuse_clashes(source: Path, module: ast.Module, part: Part) -> None:
+def _refuse_clashes(source: Path, module: ast.Module, part: ServerPart) -> None:
     for name in part.defines:
         if name in _defined(module):
             raise UsageError(f"{source} has a {name!r} already", fix="use another name, or remove that one first")

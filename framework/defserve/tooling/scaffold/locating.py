@@ -14,7 +14,7 @@ GROUP: Final = "defserve.servers"
 SOURCES: Final = ("src", ".")
 
 
-class Home(NamedTuple):
+class ServerLocation(NamedTuple):
     """Where a server is: its file, its variable, how tests name it, and what its distribution is called."""
 
     root: Path
@@ -24,7 +24,7 @@ class Home(NamedTuple):
     distribution: str
 
 
-def locate(start: Path, server: str | None = None) -> Home:
+def locate(start: Path, server: str | None = None) -> ServerLocation:
     """The server of the project that `start` is in; or the one `server` names, as `path/server.py[:variable]`.
 
     Raises UsageError where there is none, or more than one.
@@ -74,7 +74,7 @@ def parsed(source: Path) -> ast.Module:
         raise UsageError(f"{error.msg}", where=f"{source}:{error.lineno}", fix="make it run first") from None
 
 
-def _declared(root: Path) -> Iterator[Home]:
+def _declared(root: Path) -> Iterator[ServerLocation]:
     project = _project(root)
     servers: Mapping[str, str] = project.get("entry-points", {}).get(GROUP, {})
     scripts: Mapping[str, str] = project.get("scripts", {})
@@ -82,7 +82,7 @@ def _declared(root: Path) -> Iterator[Home]:
         module, _, attribute = pointed.partition(":")
         variable, source = attribute.partition(".")[0], _file_of(root, module)
         if source is not None and variable in server_variables(source):
-            yield Home(root, source, variable, f"{module}:{variable}", str(project.get("name", "")))
+            yield ServerLocation(root, source, variable, f"{module}:{variable}", str(project.get("name", "")))
 
 
 def _file_of(root: Path, module: str) -> Path | None:
@@ -91,7 +91,7 @@ def _file_of(root: Path, module: str) -> Path | None:
     return next((file for file in tried if file.is_file()), None)
 
 
-def _named(root: Path, start: Path, server: str) -> Home:
+def _named(root: Path, start: Path, server: str) -> ServerLocation:
     file, _, variable = server.partition(".py:")
     source = start / (file if file.endswith(".py") else f"{file}.py")
     if not source.is_file():
@@ -103,7 +103,7 @@ def _named(root: Path, start: Path, server: str) -> Home:
             f"{source} has no server {variable or 'server'!r}", fix=f"{there}; say --server {file}.py:NAME"
         )
     variable = variable or ("server" if "server" in known else known[0])
-    return Home(root, source, variable, _target(root, source, variable), str(_project(root).get("name", "")))
+    return ServerLocation(root, source, variable, _target(root, source, variable), str(_project(root).get("name", "")))
 
 
 def _target(root: Path, source: Path, variable: str) -> str:

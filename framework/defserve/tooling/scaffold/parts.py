@@ -64,7 +64,7 @@ def test_${variable}_status(client: SyncClient) -> None:
 """
 
 
-class Wish(NamedTuple):
+class PartRequest(NamedTuple):
     """What an author wants to add; `server` is the variable, `distribution` gives URIs their scheme."""
 
     kind: str
@@ -75,7 +75,7 @@ class Wish(NamedTuple):
     uri: str = ""
 
 
-class Part(NamedTuple):
+class ServerPart(NamedTuple):
     """A part to add: its code and test, the names it defines, and what it is registered as."""
 
     code: str
@@ -85,7 +85,7 @@ class Part(NamedTuple):
     registers: tuple[str, ...]
 
 
-def part_of(wish: Wish) -> Part:
+def part_of(wish: PartRequest) -> ServerPart:
     """The part that is wished for. Raises UsageError for a name, URI or description that will not do."""
     if wish.description and not TEXT.fullmatch(wish.description):
         raise UsageError(
@@ -94,12 +94,12 @@ def part_of(wish: Wish) -> Part:
     return KINDS[wish.kind](wish)
 
 
-def _tool(wish: Wish) -> Part:
+def _tool(wish: PartRequest) -> ServerPart:
     values = {"server": wish.server, "name": _identifier(wish), "description": wish.description or _sentence(wish.name)}
     return _part(TOOL, TOOL_TEST, values, f"test_{wish.name}", (wish.name,), (wish.name,))
 
 
-def _resource(wish: Wish) -> Part:
+def _resource(wish: PartRequest) -> ServerPart:
     name = _identifier(wish)
     uri = wish.uri or f"{wish.distribution or 'app'}://{name.replace('_', '-')}"
     variables = SIMPLE_VARIABLE.findall(uri)
@@ -116,12 +116,12 @@ def _resource(wish: Wish) -> Part:
     return _part(RESOURCE, RESOURCE_TEST, values, f"test_{name}", (name,), (uri,))
 
 
-def _prompt(wish: Wish) -> Part:
+def _prompt(wish: PartRequest) -> ServerPart:
     values = {"server": wish.server, "name": _identifier(wish), "description": wish.description or _sentence(wish.name)}
     return _part(PROMPT, PROMPT_TEST, values, f"test_{wish.name}", (wish.name,), (wish.name,))
 
 
-def _feature_set(wish: Wish) -> Part:
+def _feature_set(wish: PartRequest) -> ServerPart:
     if not FEATURE_SET.fullmatch(wish.name) or wish.name[0].isdigit():
         raise UsageError(
             f"{wish.name!r} is no name for a feature set", fix='use words with dots between them: "memory.retrieval"'
@@ -137,7 +137,7 @@ def _feature_set(wish: Wish) -> Part:
     return _part(FEATURE_SET_CODE, FEATURE_SET_TEST, values, f"test_{status}", (variable, status), (wish.name, status))
 
 
-KINDS: Final[Mapping[str, Callable[[Wish], Part]]] = {
+KINDS: Final[Mapping[str, Callable[[PartRequest], ServerPart]]] = {
     "tool": _tool,
     "resource": _resource,
     "prompt": _prompt,
@@ -152,11 +152,13 @@ def _part(
     test_name: str,
     defines: tuple[str, ...],
     registers: tuple[str, ...],
-) -> Part:
-    return Part(Template(code).substitute(values), Template(test).substitute(values), test_name, defines, registers)
+) -> ServerPart:
+    return ServerPart(
+        Template(code).substitute(values), Template(test).substitute(values), test_name, defines, registers
+    )
 
 
-def _identifier(wish: Wish) -> str:
+def _identifier(wish: PartRequest) -> str:
     """The name, as a function can have it."""
     import builtins
     import keyword

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from defserve.tooling.scaffold.answers import Questions
+from defserve.tooling.scaffold.questions import TemplateQuestions
 
 FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "server.json", "manifest.json", "Dockerfile")
 
@@ -22,7 +22,7 @@ class Placeholder(NamedTuple):
         return f"{self.about} ({self.text})"
 
 
-def placeholders(folder: Path, asked: Questions) -> list[Placeholder]:
+def placeholders(folder: Path, asked: TemplateQuestions) -> list[Placeholder]:
     """Those of the project in `folder`."""
     texts = {name: (folder / name).read_text("utf-8", "replace") for name in FILES if (folder / name).is_file()}
     found: list[Placeholder] = []
@@ -33,7 +33,7 @@ def placeholders(folder: Path, asked: Questions) -> list[Placeholder]:
     return found
 
 
-def _made_up(asked: Questions) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _made_up(asked: TemplateQuestions) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """What it is, its text, and the forms in which a file has it: a form alone is no accident."""
     author, user = asked.settings["author"], asked.settings["github_user"]
     yield "author", author, (f'"{author}"', f") {author}\n")

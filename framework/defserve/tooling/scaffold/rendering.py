@@ -20,7 +20,7 @@ FUNCTION: Final = re.compile(r"(\w+)\((?:\"([^\"]*)\")?\)")
 FILTERS: Final[Mapping[str, Callable[..., str]]] = {"lower": str.lower, "replace": str.replace}
 
 
-class Renderer:
+class TemplateRenderer:
     """Renders with these values; `functions` give the texts that a template takes from elsewhere, rendered as well."""
 
     def __init__(self, values: Mapping[str, Any], functions: Mapping[str, Callable[..., str]] | None = None) -> None:

@@ -1,0 +1,85 @@
+"""The answers of `defserve call`: given beforehand, or by the person at the terminal; and its own question first."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from typing import Any, Final
+
+from defserve.cli.answers.terminal import is_yes_or_no, terminal_answers
+from defserve.errors import ToolError, UsageError
+from defserve.host.answers import Answers, settled
+from defserve.host.fields import object_of
+from defserve.host.mgp.security.tool_security import ToolSecurity
+from defserve.host.person import agrees
+from defserve.redaction import redact
+from defserve.wire.jsonvalue import is_object
+
+EXAMPLE: Final = """--answer '{"value": true}'"""
+
+
+def answer_of(text: str) -> dict[str, Any]:
+    """The value of an `--answer`."""
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = None
+    if not is_object(answer):
+        raise ArgumentTypeError(f"{text!r} is no JSON object: write {EXAMPLE}")
+    return answer
+
+
+class PreparedAnswers:
+    """Answers in their order, then those of the terminal. `yes` agrees to every question of yes or no.
+
+    `unanswered` is the complaint about the first question that nobody could answer.
+    """
+
+    def __init__(self, answers: Sequence[dict[str, Any]], *, yes: bool) -> None:
+        self._left, self._yes = list(answers), yes
+        self._terminal = terminal_answers() if sys.stdin.isatty() and sys.stderr.isatty() else Answers()
+        self._confirmed: str | None = None
+        self.unanswered: UsageError | None = None
+
+    @property
+    def can_answer(self) -> bool:
+        return self._yes or bool(self._left) or self._terminal.ask is not None
+
+    def answers(self) -> Answers:
+        """What is offered to the server: nothing where there is nobody to ask."""
+        return Answers(ask=self._ask if self.can_answer else None, ask_url=self._terminal.ask_url)
+
+    async def confirm(self, tool: ToolSecurity, title: str, arguments: dict[str, Any]) -> None:
+        """Ask about a tool that has to be confirmed, whether or not its server will: it may trust us to have asked.
+
+        Raises UsageError where nobody can be asked, ToolError for a no.
+        """
+        if not tool.confirmation_required:
+            return
+        first = f"Run {title}?"
+        if not self.can_answer:
+            what = f"is {tool.risk} and needs a yes" if tool.risk == "dangerous" else "needs a yes"
+            raise UsageError(f"{tool.name} {what}", fix="run it at a terminal, or give --yes")
+        lines = [first, *(f"  {name}: {value}" for name, value in redact(arguments).items())]
+        if not await agrees(Answers(ask=self._ask), "\n".join(lines), "value"):
+            raise ToolError(f"{tool.name} was not run: you did not say yes")
+        self._confirmed = first
+
+    async def _ask(self, message: str, schema: dict[str, Any]) -> Any:
+        if self._confirmed is not None and message.partition("\n")[0] == self._confirmed:
+            # The server's own question about what was just agreed to.
+            self._confirmed = None
+            return dict.fromkeys(object_of(schema.get("properties")), True)
+        if self._yes and is_yes_or_no(schema):
+            return dict.fromkeys(object_of(schema.get("properties")), True)
+        if self._left:
+            return self._left.pop(0)
+        if self._terminal.ask is not None:
+            return await settled(self._terminal.ask(message, schema))
+        fields = ", ".join(f"{json.dumps(name)}: …" for name in object_of(schema.get("properties")))
+        self.unanswered = UsageError(
+            f"there is no answer to {message!r}", fix=f"run it at a terminal, or add --answer '{{{fields}}}'"
+        )
+        raise self.unanswered

@@ -1,0 +1,77 @@
+"""The commands with their options, as their own parsers know them: whatever is made from this cannot lag behind."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import NamedTuple
+
+from defserve.cli.parser import DESCRIBE, ParserDescription
+
+CommandTable = Mapping[str, tuple[str, str]]
+"""Name of a command → its module, and one line about it."""
+
+
+class OptionInfo(NamedTuple):
+    """`takes` says whether a value follows; `choices` are the only ones there are, if there are only some."""
+
+    flags: tuple[str, ...]
+    about: str
+    takes: bool
+    choices: tuple[str, ...]
+
+
+class CommandInfo(NamedTuple):
+    """`words` is the way to it: ("keys", "create"). `choices` are what its first word may be, where that is fixed."""
+
+    words: tuple[str, ...]
+    about: str
+    options: tuple[OptionInfo, ...]
+    choices: tuple[str, ...]
+    takes_words: bool
+
+
+def commands(table: CommandTable) -> Iterator[CommandInfo]:
+    """Every command of the table, each followed by its actions."""
+    for name, (module, about) in table.items():
+        main = import_module(module).main
+        parser = _parser(main, [])
+        command = _command((name,), about, parser)
+        yield command
+        for action in _actions(parser):
+            below = _parser(main, [action])
+            yield _command((name, action), (below.description or "").partition("\n")[0], below)
+
+
+def _parser(main: object, words: list[str]) -> argparse.ArgumentParser:
+    assert callable(main)
+    try:
+        main([*words, DESCRIBE])
+    except ParserDescription as found:
+        return found.parser
+    raise AssertionError(f"{main} reads its command line without a CommandParser")
+
+
+def _actions(parser: argparse.ArgumentParser) -> tuple[str, ...]:
+    """The actions of a command such as `keys`: its only word, with fixed choices, and called so."""
+    for action in parser._actions:  # pyright: ignore[reportPrivateUsage]
+        if action.dest == "action" and not action.option_strings and action.choices is not None:
+            return tuple(map(str, action.choices))
+    return ()
+
+
+def _command(words: tuple[str, ...], about: str, parser: argparse.ArgumentParser) -> CommandInfo:
+    known = parser._actions  # pyright: ignore[reportPrivateUsage]
+    options = tuple(
+        OptionInfo(tuple(each.option_strings), _line(each.help), each.nargs != 0, tuple(map(str, each.choices or ())))
+        for each in known
+        if each.option_strings and each.help != argparse.SUPPRESS
+    )
+    positional = [each for each in known if not each.option_strings]
+    choices = tuple(map(str, positional[0].choices or ())) if positional else ()
+    return CommandInfo(words, about, options, choices, bool(positional))
+
+
+def _line(text: str | None) -> str:
+    return (text or "").partition("\n")[0]

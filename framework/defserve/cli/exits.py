@@ -1,0 +1,18 @@
+"""The exit codes of commands, and how a command says that something is wrong."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+OK: Final = 0
+WRONG: Final = 1
+UNREACHABLE: Final = 4
+TOOL_FAILED: Final = 5
+INTERRUPTED: Final = 130
+
+
+def complain(text: str, code: int) -> int:
+    """Print an error to stderr and return `code`."""
+    print(f"error: {text}", file=sys.stderr)
+    return code

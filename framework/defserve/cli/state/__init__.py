@@ -1,0 +1,7 @@
+"""Checkpoints in a store, looked at from the command line.
+
+Every action takes an opened store and the options, prints, and returns the exit code. Owners come from callers, so
+what is printed is escaped.
+
+May import: `cli.tables`, `protocols.mcp.asking.sealing`, `stores`.
+"""

@@ -1,0 +1,146 @@
+"""What a command is pointed at: a Python server in this process, a command that runs one over stdio, or an address.
+
+Light, because `defserve run` comes through here: how to connect is `connecting`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, redirect_stdout
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from defserve.errors import UsageError
+from defserve.host.addresses import is_address
+from defserve.host.targets import installed, is_code, load_server
+
+if TYPE_CHECKING:
+    from defserve.tooling.clients.configured import ConfiguredServer
+
+TARGET_HELP: Final = (
+    "server.py, server.py:name, module:name, the name of an installed server or of one in .mcp.json (.mcp.json:name for"
+    " that one only), http://host:port/mcp, ws://host:port/mcp; or none, with `-- command args` at the end"
+)
+
+
+class ServerTarget(NamedTuple):
+    """A server object, the command that starts one, or the address of one that runs.
+
+    `env` is added to a command's environment, and it starts in `cwd`; `headers` are sent to an address.
+    """
+
+    server: Any = None
+    command: Sequence[str] = ()
+    address: str = ""
+    env: Mapping[str, str] = {}
+    cwd: str | None = None
+    headers: Mapping[str, str] = {}
+
+
+def quiet() -> AbstractContextManager[Any]:
+    """What a server prints in this process goes to stderr: stdout is for the command's own result."""
+    return redirect_stdout(sys.stderr)
+
+
+def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """The arguments before `--`, and the command after it; None when there is no `--`."""
+    if "--" not in argv:
+        return list(argv), None
+    cut = list(argv).index("--")
+    if cut + 1 == len(argv):
+        raise UsageError("there is nothing after `--`", fix="give the command that starts the server: -- python x.py")
+    return list(argv[:cut]), list(argv[cut + 1 :])
+
+
+def resolve(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:
+    """The target of a command line. Takes its word from the front of `words` when it is named there."""
+    if command is not None:
+        return ServerTarget(command=command)
+    if module is not None:
+        return ServerTarget(load_package(module))
+    if not words:
+        raise UsageError("no server is named", fix=f"say which: {TARGET_HELP}")
+    named = words.pop(0)
+    if is_address(named):
+        return ServerTarget(address=named)
+    found = configured(named)
+    return _reached(found) if found is not None else ServerTarget(load(named))
+
+
+def configured(named: str) -> ConfiguredServer | None:
+    """The server of a `.mcp.json` that is meant; None where it is code of this environment, or unknown."""
+    _search_here()
+    if is_code(named):
+        return None
+    from defserve.tooling.clients.configured import find
+
+    return find(named)
+
+
+def _reached(found: ConfiguredServer) -> ServerTarget:
+    how = found.filled()
+    if how.url:
+        return ServerTarget(address=how.url, headers=how.headers)
+    return ServerTarget(command=(how.command, *how.args), env=how.env, cwd=found.folder)
+
+
+def headers_of(given: list[str]) -> dict[str, str]:
+    """`Name: value` texts as headers."""
+    pairs = [text.partition(":") for text in given]
+    for name, colon, _ in pairs:
+        if not colon or not name.strip():
+            raise UsageError(f"{name!r} is no header", fix='write -H "Name: value"')
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def load(target: str) -> Any:
+    """The server that `target` names, looked for from the current folder."""
+    if is_address(target):
+        raise UsageError(
+            f"{target!r} is an address, and what is served has to be here", fix="name server.py or module:name"
+        )
+    refuse_configured(target)
+    if not is_code(target):
+        _refuse_unknown(target)
+    return load_server(target)
+
+
+def refuse_configured(target: str) -> None:
+    """Raises UsageError for a server of a `.mcp.json`: that is a command, and what is wanted is code."""
+    found = configured(target)
+    if found is not None:
+        raise UsageError(
+            f"{target!r} is a server of {found.path}, and what is served has to be code",
+            fix=f"name server.py or module:name; to talk to this one: defserve list {target}",
+        )
+
+
+def _refuse_unknown(target: str) -> None:
+    """Raises UsageError where there are names that could be meant instead."""
+    from defserve.tooling.clients.configured import known, nearest
+
+    if names := [*known(), *(each.name for each in installed())]:
+        places = "no module and no installed server" + (f", and no server of {file}" if (file := nearest()) else "")
+        raise UsageError(
+            f"{target!r} is {places}",
+            fix=f"use one of {', '.join(dict.fromkeys(names))}; or give a file: server.py",
+        )
+
+
+def load_package(package: str) -> Any:
+    """The server of a package: in the package itself, or in its module `server`."""
+    _search_here()
+    try:
+        return load_server(package)
+    except UsageError as error:
+        try:
+            return load_server(f"{package}.server")
+        except UsageError:
+            raise error from None
+
+
+def _search_here() -> None:
+    # A console script does not have it, `python -m` does.
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())

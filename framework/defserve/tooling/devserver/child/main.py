@@ -1,0 +1,89 @@
+"""The child: imports the author's module, says which files that took, and serves. Its standard input is its life."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from defserve.errors import UsageError
+from defserve.host.targets import load_server
+from defserve.tooling.devserver.plan import ServePlan
+
+PACKAGE = str(Path(__file__).parents[3]) + os.sep
+LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def main(argument: str) -> int:
+    plan = ServePlan.read(argument)
+    try:
+        server = load_server(plan.target)
+    except UsageError as error:
+        cause = error.__cause__
+        report(plan, _files_of(cause))
+        _complain(error, cause)
+        return 1
+    except BaseException as error:
+        report(plan, _files_of(error))
+        raise
+    report(plan, [])
+    return serve(server, plan)
+
+
+def serve(server: Any, plan: ServePlan) -> int:
+    try:
+        if plan.sockets:
+            from defserve.tooling.devserver.child.listening import listen_on
+
+            return listen_on(server, plan)
+        server.run(**plan.options)
+    except UsageError as error:
+        _complain(error, None)
+        return 1
+    return 0
+
+
+def report(plan: ServePlan, more: list[str]) -> None:
+    """Say what was imported, and what could not be: files of the author's, not of the environment's."""
+    loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    files = {os.path.abspath(file) for file in (*loaded, *more) if file and _is_source(file)}
+    # Under its final name it is whole.
+    Path(plan.report + ".new").write_text(json.dumps(sorted(files)), encoding="utf-8")
+    os.replace(plan.report + ".new", plan.report)
+
+
+def _is_source(file: str) -> bool:
+    return os.path.isfile(file) and not os.path.abspath(file).startswith((PACKAGE, *LIBRARIES))
+
+
+def _files_of(error: BaseException | None) -> list[str]:
+    if error is None:
+        return []
+    found = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return [*found, *([error.filename] if isinstance(error, SyntaxError) and error.filename else [])]
+
+
+def _complain(error: UsageError, cause: BaseException | None) -> None:
+    """As Python would have said it, from the author's first line on."""
+    if cause is None or isinstance(cause, UsageError):
+        print(f"error: {error}", file=sys.stderr)
+        return
+    traceback.print_exception(type(cause), cause, _from_author(cause.__traceback__))
+
+
+def _from_author(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((PACKAGE, "<frozen")):
+        trace = trace.tb_next
+    return trace
+
+
+if __name__ == "__main__":
+    # As if it had been started with a command line of its own: none.
+    *_, given = sys.argv
+    del sys.argv[1:]
+    sys.exit(main(given))

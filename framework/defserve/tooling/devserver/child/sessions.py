@@ -1,0 +1,184 @@
+"""Sessions over HTTP that outlive the process they were opened in: another opens them again, in the client's words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from defserve.tooling.devserver.client_setup import ClientSetup
+from defserve.wire.jsonvalue import is_mapping
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Any, Receive, Send], Awaitable[None]]
+HeaderList = list[tuple[bytes, bytes]]
+
+SESSION, LAST_EVENT = b"mcp-session-id", b"last-event-id"
+LENGTH, EXPECTS = b"content-length", (b"content-type", b"accept")
+SAID = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
+
+
+class SessionSetups:
+    """What each session's client has said to set it up, in a folder that all children share."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def note(self, session: str, message: Any) -> None:
+        if is_mapping(message) and "method" in message:
+            known = self.said(session)
+            opening = _opening([*known, dict(message)])
+            said = [opening.initialize, opening.initialized, *opening.settings]
+            if (new := [each for each in said if each is not None]) != known:
+                self._file(session).write_text(json.dumps(new), encoding="utf-8")
+
+    def said(self, session: str) -> list[dict[str, Any]]:
+        try:
+            return json.loads(self._file(session).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return []
+
+    def forget(self, session: str) -> None:
+        self._file(session).unlink(missing_ok=True)
+
+    def _file(self, session: str) -> Path:
+        return self._folder / sha256(session.encode()).hexdigest()
+
+
+class SessionReopener:
+    """Stands in front of an app and knows its sessions by the names that clients use, whoever gave them."""
+
+    def __init__(self, app: App, folder: Path, started: Callable[[], None], announce: Callable[[], None]) -> None:
+        self._app, self._book = app, SessionSetups(folder)
+        self._started, self._announce = started, announce
+        self._here: dict[str, str] = {}
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, self._starting(send))
+        elif scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif scope["method"] == "POST":
+            body = await _body(receive)
+            await self._serve({**scope}, _replayed(body, receive), send, body)
+        else:
+            await self._serve({**scope}, receive, send, b"")
+
+    async def _serve(self, scope: Any, receive: Receive, send: Send, body: bytes) -> None:
+        name = _header(scope["headers"], SESSION)
+        message = _message(body)
+        if name is None:
+            await self._app(scope, receive, self._naming(send, message))
+            return
+        here = await self._found(name, scope)
+        if scope["method"] == "DELETE":
+            self._book.forget(name)
+        else:
+            self._book.note(name, message)
+        if here != name:
+            # Events are numbered anew.
+            scope["headers"] = [*_without(scope["headers"], (SESSION, LAST_EVENT)), (SESSION, here.encode())]
+        await self._app(scope, receive, send)
+
+    def _starting(self, send: Send) -> Send:
+        async def sent(message: Message) -> None:
+            await send(message)
+            if message["type"] == "lifespan.startup.complete":
+                self._started()
+
+        return sent
+
+    def _naming(self, send: Send, message: Any) -> Send:
+        """Watches for the name that a new session is given."""
+
+        async def sent(response: Message) -> None:
+            if response["type"] == "http.response.start":
+                name = _header(response.get("headers", ()), SESSION)
+                if name is not None:
+                    self._here[name] = name
+                    self._book.note(name, message)
+            await send(response)
+
+        return sent
+
+    async def _found(self, name: str, scope: Any) -> str:
+        """What a session is called here; opened, if it was another process's."""
+        async with self._turn:
+            said = self._book.said(name) if name not in self._here else []
+            if said:
+                # As whoever asks now: the session is that caller's, or nobody's.
+                opened = await self._say(scope, said[0], None)
+                if opened is not None:
+                    self._here[name] = opened
+                    for message in said[1:]:
+                        await self._say(scope, message, opened)
+                    self._announce()
+            return self._here.get(name, name)
+
+    async def _say(self, scope: Any, message: Any, session: str | None) -> str | None:
+        """Post a message to the app, for its client; the session's name in the response."""
+        body, names = json.dumps(message).encode(), list[str]()
+        headers = [*_without(scope["headers"], (SESSION, LAST_EVENT, LENGTH, *EXPECTS)), *SAID]
+        headers += [(LENGTH, b"%d" % len(body)), *([(SESSION, session.encode())] if session else [])]
+
+        async def sent(response: Message) -> None:
+            if (name := _header(response.get("headers", ()), SESSION)) is not None:
+                names.append(name)
+
+        gone = asyncio.Event()
+
+        async def never() -> Message:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        await self._app({**scope, "method": "POST", "headers": headers}, _replayed(body, never), sent)
+        return names[0] if names else None
+
+
+def _opening(said: Iterable[dict[str, Any]]) -> ClientSetup:
+    opening = ClientSetup()
+    for message in said:
+        opening.note(message)
+    return opening
+
+
+def _message(body: bytes) -> Any:
+    try:
+        return from_json(body) if body else None
+    except ValueError:
+        return None
+
+
+def _header(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> str | None:
+    return next((value.decode("latin-1") for name, value in headers if name.lower() == wanted), None)
+
+
+def _without(headers: Iterable[tuple[bytes, bytes]], names: tuple[bytes, ...]) -> HeaderList:
+    return [(name, value) for name, value in headers if name.lower() not in names]
+
+
+async def _body(receive: Receive) -> bytes:
+    chunks, more = list[bytes](), True
+    while more:
+        message = await receive()
+        chunks.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(chunks)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """The body once more, then whatever comes."""
+    left = [body]
+
+    async def received() -> Message:
+        return {"type": "http.request", "body": left.pop(), "more_body": False} if left else await receive()
+
+    return received

@@ -1,0 +1,73 @@
+"""How a client opened its conversation and what it set up since, to be said again to a server that was not there."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from defserve.protocols.mcp.resources.subscriptions import KINDS, SUBSCRIPTION_KEY
+
+Json = dict[str, Any]
+
+LISTEN = "subscriptions/listen"
+# Requests that set something up, by what tells them apart, and those that take it back.
+SETTING: dict[Any, str | None] = {"logging/setLevel": None, "resources/subscribe": "uri"}
+UNSETTING = {"resources/unsubscribe": ("resources/subscribe", "uri")}
+
+
+class ClientSetup:
+    """Remembers the handshake and the settings of a session. Requests without one need nothing of this."""
+
+    def __init__(self) -> None:
+        self.initialize: Json | None = None
+        self.initialized: Json | None = None
+        self._settings: dict[tuple[Any, str], Json] = {}
+
+    def note(self, message: Json) -> None:
+        """A message of the client's."""
+        method, params = message.get("method"), member(message, "params")
+        if method == "initialize":
+            self.__init__()
+            self.initialize = message
+        elif method == "notifications/initialized":
+            self.initialized = message
+        elif method in SETTING:
+            key = SETTING[method]
+            self._settings[method, str(params.get(key)) if key else ""] = message
+        elif method in UNSETTING:
+            setting, key = UNSETTING[method]
+            self._settings.pop((setting, str(params.get(key))), None)
+
+    @property
+    def settings(self) -> list[Json]:
+        """Requests to repeat, once the session is open."""
+        return list(self._settings.values())
+
+
+def member(message: Json, name: str) -> Json:
+    """An object in an object; an empty one where there is none."""
+    found = message.get(name)
+    return cast("Json", found) if isinstance(found, dict) else {}
+
+
+def changes(capabilities: Json) -> list[Json]:
+    """What a session is told when every list may have changed."""
+    kinds = [kind for kind in KINDS if member(capabilities, kind).get("listChanged")]
+    return [{"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"} for kind in kinds]
+
+
+def changes_heard(listen: Json) -> list[Json]:
+    """The same for an open `subscriptions/listen` request: as much as it wanted to hear."""
+    wanted = member(member(listen, "params"), "notifications")
+    about = {"_meta": {SUBSCRIPTION_KEY: listen["id"]}}
+    return [
+        {"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed", "params": about}
+        for kind, wish in KINDS.items()
+        if wanted.get(wish) is True
+    ]
+
+
+def is_acknowledgement(message: Json, of: set[Any]) -> bool:
+    """Whether it only says that a listen request was heard that had been heard before."""
+    if message.get("method") != "notifications/subscriptions/acknowledged":
+        return False
+    return member(member(message, "params"), "_meta").get(SUBSCRIPTION_KEY) in of

@@ -1,0 +1,76 @@
+"""`dev` on a socket: the parent binds it and never reads from it; children inherit it, and take turns."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from defserve.errors import UsageError
+from defserve.runner.address import Address
+from defserve.runner.sockets import BACKLOG, bound
+from defserve.tooling.devserver.plan import READY, ServePlan
+from defserve.tooling.devserver.process import Child, NotServing
+from defserve.tooling.devserver.stdio import FAREWELL, stop_signals
+from defserve.tooling.devserver.supervisor import Supervisor
+from defserve.tooling.devserver.watched_files import WatchedFiles
+
+
+def serve(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
+    """Keep an address served until a signal ends it; the exit code. Raises UsageError where it cannot be had."""
+    address = Address.parse(plan.options["on"], "/mcp")
+    if os.name != "posix":
+        raise UsageError("dev serves on a socket only where children inherit it", fix="use stdio:, or defserve run")
+    with bound(address) as sockets, tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder:
+        for one in sockets:
+            one.listen(BACKLOG)  # who comes while no child is there waits
+        sessions = Path(folder) / "sessions"
+        sessions.mkdir(mode=0o700)
+        numbers = tuple(one.fileno() for one in sockets)
+        return asyncio.run(_serve(replace(plan, sockets=numbers, sessions=str(sessions)), files, grace, Path(folder)))
+
+
+async def _serve(plan: ServePlan, files: WatchedFiles, grace: float, folder: Path) -> int:
+    ending, shift = stop_signals(), SocketFront(grace)
+    supervising = asyncio.create_task(Supervisor(plan, shift, files, folder).run())
+    try:
+        await asyncio.wait((ending, supervising), return_when=asyncio.FIRST_COMPLETED)
+        return ending.result() if ending.done() else supervising.result() or 0
+    finally:
+        supervising.cancel()
+        await asyncio.gather(supervising, return_exceptions=True)
+        await shift.close()
+
+
+class SocketFront:
+    """A `ClientFront` whose clients talk to the children themselves. A replaced one has `grace` seconds to finish."""
+
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+        self._children: set[Child] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def admit(self, child: Child) -> None:
+        self._children.add(child)
+        if await child.output.readline() != READY:
+            raise NotServing
+
+    def adopt(self, child: Child, previous: Child | None) -> None:
+        if previous is not None:
+            task = asyncio.create_task(self._retire(previous))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _retire(self, child: Child) -> None:
+        await child.end(self._grace + FAREWELL)
+        self._children.discard(child)
+
+    def lost(self, child: Child) -> None:
+        self._children.discard(child)
+
+    async def close(self) -> None:
+        for task in self._leaving:
+            task.cancel()
+        await asyncio.gather(*(child.end(FAREWELL) for child in self._children))

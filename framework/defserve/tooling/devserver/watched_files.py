@@ -1,0 +1,98 @@
+"""Which files a server is made of, and when one of them is not what it was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import TypeAlias
+
+LOOK = 0.25
+# An editor may write a file in several steps: as long as it goes on, it is not done.
+SETTLE = 0.05
+STEP_MS = 25
+
+Snapshot: TypeAlias = dict[str, tuple[int, int]]
+
+
+class WatchedFiles:
+    """Single files, and all `*.py` beside them: a module that is imported later, or not yet written, counts as well."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+        self.add(paths)
+
+    def add(self, paths: Iterable[str]) -> None:
+        """Watch these as well: files, or folders with all below them."""
+        for path in map(os.path.abspath, paths):
+            if os.path.isdir(path):
+                self._folders.add(path)
+                self._folders.update(str(folder) for folder in Path(path).rglob("*") if _is_watched(path, folder))
+            else:
+                self._files.add(path)
+                self._folders.add(os.path.dirname(path))
+
+    def snapshot(self) -> Snapshot:
+        """What there is now."""
+        found: Snapshot = {}
+        for folder in self._folders:
+            try:
+                names = [name for name in os.listdir(folder) if name.endswith(".py")]
+            except OSError:
+                continue  # it was there when it was named
+            _look(found, (os.path.join(folder, name) for name in names))
+        _look(found, self._files)
+        return found
+
+    async def changed(self, since: Snapshot) -> list[str]:
+        """Wait until something differs from `since` and has come to rest; what it is."""
+        async for _ in self._pulses():
+            if self.snapshot() != since:
+                break
+        now = self.snapshot()
+        while True:
+            await asyncio.sleep(SETTLE)
+            then, now = now, self.snapshot()
+            if then == now:
+                return sorted(path for path in {*since, *now} if since.get(path) != now.get(path))
+
+    async def _pulses(self) -> AsyncIterator[None]:
+        """When to look: at once, then when the system says so, or every now and then where nobody does."""
+        yield
+        try:
+            awatch = import_module("watchfiles").awatch
+        except ImportError:
+            while True:
+                await asyncio.sleep(LOOK)
+                yield
+        folders = [folder for folder in self._folders if os.path.isdir(folder)]  # noqa: ASYNC240 - once a change
+        # The time-out is for what happened before it began to listen.
+        async for _ in awatch(
+            *folders,
+            watch_filter=None,
+            recursive=False,
+            debounce=STEP_MS * 2,
+            step=STEP_MS,
+            rust_timeout=int(LOOK * 1000),
+            yield_on_timeout=True,
+        ):
+            yield
+
+
+def _look(found: Snapshot, paths: Iterable[str]) -> None:
+    for path in paths:
+        try:
+            about = os.stat(path)
+        except OSError:
+            continue  # one that is gone differs from one that was there
+        found[path] = about.st_mtime_ns, about.st_size
+
+
+def _is_watched(root: str, folder: Path) -> bool:
+    parts = folder.relative_to(root).parts
+    return folder.is_dir() and not any(
+        part.startswith(".") or part in ("__pycache__", "node_modules") for part in parts
+    )

@@ -1,0 +1,125 @@
+"""What a server says of itself and lists, as on the wire; asked of a server in this process without starting it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from pydantic_core import from_json
+
+from defserve.core.composition import Composition
+from defserve.core.engine import NoLoopYet
+from defserve.core.extension import OutgoingMessage
+from defserve.core.session import Session
+from defserve.errors import PeerError
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
+from defserve.protocols.mgp.agreed import EXTENSION_ID, SECTIONS, VERSION
+from defserve.wire.codec import encode
+from defserve.wire.jsonvalue import is_object
+
+Json = dict[str, Any]
+
+# Member of `ServerListing` → method, and the member of its result.
+LISTS: Final = {
+    "tools": ("tools/list", "tools"),
+    "resources": ("resources/list", "resources"),
+    "templates": ("resources/templates/list", "resourceTemplates"),
+    "prompts": ("prompts/list", "prompts"),
+}
+
+MGP_OFFER: Final[Mapping[str, Any]] = {"version": VERSION, "extensions": list(SECTIONS)}
+MCPL_OFFER: Final[Mapping[str, Any]] = {"version": "0.4"}
+
+# What a client offers that wants to be told of everything: MGP and MCPL in the places where each era has them.
+OFFER: Final[Mapping[str, Any]] = {
+    "mgp": MGP_OFFER,
+    "experimental": {"mcpl": MCPL_OFFER},
+    "extensions": {EXTENSION_ID: MGP_OFFER},
+}
+# The same for one that wants to see all tools: a host that speaks MCPL sees those it has enabled.
+LISTING_OFFER: Final[Mapping[str, Any]] = {"mgp": MGP_OFFER, "extensions": {EXTENSION_ID: MGP_OFFER}}
+
+
+class ServerListing(NamedTuple):
+    """An `initialize` result and the lists that go with it."""
+
+    initialize: Json
+    tools: list[Json]
+    resources: list[Json]
+    templates: list[Json]
+    prompts: list[Json]
+
+    @property
+    def info(self) -> Json:
+        return self.initialize.get("serverInfo") or {}
+
+    @property
+    def capabilities(self) -> Json:
+        return self.initialize.get("capabilities") or {}
+
+    @property
+    def mgp(self) -> Json:
+        """What the server says of MGP; empty where it does not speak it."""
+        return _member(self.capabilities, "mgp") or _member(self.capabilities, "extensions", EXTENSION_ID)
+
+    @property
+    def mcpl(self) -> Json:
+        """What the server says of MCPL; empty where it does not speak it."""
+        return _member(self.capabilities, "experimental", "mcpl")
+
+
+def _member(value: Any, *path: str) -> Json:
+    for name in path:
+        value = value.get(name) if is_object(value) else None
+    return value if is_object(value) else {}
+
+
+def listed(composition: Composition) -> ServerListing | None:
+    """What a server tells a local peer that offers everything. No lifespan is entered and nothing of the author's runs.
+
+    None where the author has wrapped a list: that needs the event loop.
+    """
+    lists = {member: _pages(composition, *place) for member, place in LISTS.items()}
+    if any(items is None for items in lists.values()):
+        return None
+    asking = UnstartedSession(composition, OFFER)
+    asking.session.close()
+    return ServerListing(asking.initialize, **{member: items or [] for member, items in lists.items()})
+
+
+def _pages(composition: Composition, method: str, member: str) -> list[Json] | None:
+    asking, items, cursor = UnstartedSession(composition, LISTING_OFFER), list[Json](), None
+    try:
+        while True:
+            page = asking.ask(method, {"cursor": cursor} if cursor else {})
+            if page is None:
+                return None
+            items += page[member]
+            cursor = page.get("nextCursor")
+            if not cursor:
+                return items
+    finally:
+        asking.session.close()
+
+
+class UnstartedSession:
+    """A conversation with a server that has not been started."""
+
+    def __init__(self, composition: Composition, offer: Mapping[str, Any]) -> None:
+        self._said: list[OutgoingMessage] = []
+        engine: Any = NoLoopYet()
+        self.session = Session(composition, engine, self._said.append, counted=False)
+        about = {"name": "defserve", "version": "0"}
+        params = {"protocolVersion": HANDSHAKE_VERSIONS[-1], "capabilities": dict(offer), "clientInfo": about}
+        self.initialize = self.ask("initialize", params) or {}
+
+    def ask(self, method: str, params: Json) -> Json | None:
+        """The result; None where only the event loop could give it. Raises PeerError."""
+        self._said.clear()
+        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        if not self.session.receive(encode(request)):
+            return None
+        reply = from_json(self._said[-1].data)
+        if "error" in reply:
+            raise PeerError(reply["error"]["message"], code=reply["error"]["code"])
+        return reply["result"]

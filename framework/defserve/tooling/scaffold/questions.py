@@ -1,0 +1,88 @@
+"""The questions of the template (`cookiecutter.json`), their defaults, and which answers will do."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from defserve.errors import UsageError
+from defserve.tooling.scaffold.rendering import TemplateRenderer
+from defserve.wire.jsonvalue import is_array, is_object
+
+DERIVED: Final = ("project_slug", "package_name")
+"""What nobody is asked: it follows from the name."""
+
+
+class TemplateQuestion(NamedTuple):
+    """Something to know of a project; `choices` maps what may be answered to what is said of it."""
+
+    name: str
+    prompt: str
+    choices: Mapping[str, str]
+
+
+class TemplateQuestions:
+    """What the template asks, in its order."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings: dict[str, Any] = json.loads((folder / "cookiecutter.json").read_text(encoding="utf-8"))
+
+    def __iter__(self) -> Iterator[TemplateQuestion]:
+        for name, value in self.settings.items():
+            if not name.startswith("_"):
+                yield self._question(name, value)
+
+    def choices(self, name: str) -> Mapping[str, str]:
+        """What may be answered to a question, and what is said of each; nothing where it is an open one."""
+        return self._question(name, self.settings[name]).choices
+
+    def _question(self, name: str, value: Any) -> TemplateQuestion:
+        said = self.settings["__prompts__"][name]
+        if not is_object(said):
+            return TemplateQuestion(name, said, {})
+        return TemplateQuestion(name, said["__prompt__"], {each: said.get(each, each) for each in value})
+
+    def default(self, name: str, answers: Mapping[str, str]) -> str:
+        """What is taken where nobody says otherwise, given the answers before it."""
+        value = self.settings[name]
+        return value[0] if is_array(value) else TemplateRenderer({**self.settings, **answers}).render(value)
+
+    def complete(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Every answer: those given, the defaults of the others, and what follows from both.
+
+        Raises UsageError for one that will not do.
+        """
+        answers: dict[str, str] = {}
+        for name, value in self.settings.items():
+            if name.startswith("_") and not (name.startswith("__") and isinstance(value, str)):
+                continue
+            answers[name] = given[name] if name in given else self.default(name, answers)
+            try:
+                self.check(name, answers[name])
+            except UsageError as error:
+                if name in given or name not in DERIVED:
+                    raise
+                why = error.problem.removeprefix(f"{name}: ")
+                raise UsageError(f"the name {answers['project_name']!r} cannot be used: {why}", fix=error.fix) from None
+        return answers
+
+    def check(self, name: str, answer: str) -> None:
+        """Raises UsageError, with the fix, for an answer that would make a broken project."""
+        pattern, fix = self.settings["_rules"].get(name, ("(?s).*", ""))
+        allowed = self.settings.get(name)
+        if is_array(allowed) and answer not in allowed:
+            raise UsageError(f"{name}: there is no {answer!r}", fix=f"use one of {', '.join(allowed)}")
+        if not re.fullmatch(pattern, answer):
+            raise UsageError(f"{name}: {answer!r} will not do", fix=fix)
+        if name == "package_name" and self._taken(answer):
+            raise UsageError(
+                f"{name}: {answer!r} is the name of something else", fix=f"use another, for example {answer}_server"
+            )
+
+    def _taken(self, package: str) -> bool:
+        return keyword.iskeyword(package) or package in sys.stdlib_module_names or package in self.settings["_reserved"]

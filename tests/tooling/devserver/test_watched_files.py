@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from defserve.tooling.devserver.watched_files import WatchedFiles
+
+
+@pytest.fixture(params=["watchfiles", "polling"])
+def eyes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "polling":
+        monkeypatch.setitem(sys.modules, "watchfiles", None)
+    else:
+        pytest.importorskip("watchfiles")
+
+
+def seen(files: WatchedFiles, change: object) -> list[str]:
+    """What is found to have changed by `change()`, which happens while somebody waits."""
+
+    async def main() -> list[str]:
+        before = files.snapshot()
+        waiting = asyncio.create_task(files.changed(before))
+        await asyncio.sleep(0)
+        assert callable(change)
+        change()
+        async with asyncio.timeout(10):
+            return await waiting
+
+    return [Path(path).name for path in asyncio.run(main())]
+
+
+@pytest.mark.usefixtures("eyes")
+def test_a_file_and_the_modules_beside_it_are_watched(tmp_path: Path):
+    server, neighbour = tmp_path / "server.py", tmp_path / "neighbour.py"
+    server.write_text("1")
+    files = WatchedFiles([str(server)])
+    assert seen(files, lambda: server.write_text("22")) == ["server.py"]
+    assert seen(files, lambda: neighbour.write_text("1")) == ["neighbour.py"]
+    assert seen(files, neighbour.unlink) == ["neighbour.py"]
+
+
+@pytest.mark.usefixtures("eyes")
+def test_several_writes_at_once_are_one_change(tmp_path: Path):
+    files = WatchedFiles([str(tmp_path / "a.py")])
+
+    def write() -> None:
+        (tmp_path / "a.py").write_text("1")
+        (tmp_path / "b.py").write_text("1")
+
+    assert seen(files, write) == ["a.py", "b.py"]
+
+
+def test_what_is_no_module_is_watched_only_if_it_is_named(tmp_path: Path):
+    files = WatchedFiles([str(tmp_path / "a.py")])
+    before = files.snapshot()
+    (tmp_path / "data.json").write_text("1")
+    assert files.snapshot() == before
+    files.add([str(tmp_path / "data.json")])
+    assert [Path(path).name for path in files.snapshot()] == ["data.json"]
+
+
+def test_a_folder_stands_for_all_modules_below_it(tmp_path: Path):
+    (tmp_path / "deep" / "deeper").mkdir(parents=True)
+    (tmp_path / ".venv").mkdir()
+    for place in ("deep/deeper/a.py", "deep/b.py", ".venv/c.py"):
+        (tmp_path / place).write_text("1")
+    assert sorted(Path(path).name for path in WatchedFiles([str(tmp_path)]).snapshot()) == ["a.py", "b.py"]

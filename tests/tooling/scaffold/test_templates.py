@@ -1,0 +1,54 @@
+"""What is made of each template passes its own tests and checks at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from defserve.tooling.scaffold.creating import create, questions
+from tests.tooling.scaffold.packages import ROOT, run
+
+BODIES = list(questions().choices("body"))
+
+
+@pytest.fixture(scope="session")
+def projects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project of each template, all in one folder."""
+    folder = tmp_path_factory.mktemp("projects")
+    for body in BODIES:
+        create({"project_name": name_of(body), "body": body}, folder)
+    return folder
+
+
+def name_of(body: str) -> str:
+    # One word: mypy sees all projects at once, and takes their folders for packages.
+    return body.replace("-", "") + "server"
+
+
+def checking(projects: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "framework"), "MYPY_CACHE_DIR": str(projects / ".mypy_cache")}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_its_tests_pass_and_ruff_is_content(projects: Path, body: str):
+    project = projects / name_of(body)
+    run(sys.executable, "-m", "ruff", "check", "--no-cache", ".", cwd=project)
+    run(sys.executable, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=project)
+    told = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project, env=checking(projects))
+    assert " passed" in told and "skipped" not in told
+
+
+def test_mypy_is_content_with_all(projects: Path):
+    run(
+        sys.executable, "-m", "mypy", "--strict", "--explicit-package-bases", "--namespace-packages", ".",
+        cwd=projects, env=checking(projects),
+    )  # fmt: skip
+
+
+def test_pyright_is_content_with_all(projects: Path):
+    settings = projects / "pyrightconfig.json"
+    settings.write_text('{"include": ["*"], "typeCheckingMode": "strict"}', encoding="utf-8")
+    run(sys.executable, "-m", "pyright", "--pythonpath", sys.executable, cwd=projects)
