@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
     from defserve.protocols.mcpl.channels.values import Channel
     from defserve.protocols.mcpl.errors import AmbiguousPeer, CannotUndo, CheckpointNotFound, FeatureDisabled
-    from defserve.protocols.mcpl.inference import Inference
+    from defserve.protocols.mcpl.inference.values import Inference
     from defserve.protocols.mcpl.peers import everyone
-    from defserve.protocols.mcpl.push.push import Event, Receipt
-    from defserve.protocols.mcpl.scopes.scopes import Scope
+    from defserve.protocols.mcpl.push.values import Event, Receipt
+    from defserve.protocols.mcpl.scopes.values import Scope
     from defserve.protocols.mcpl.state.binding import State
     from defserve.protocols.mcpl.state.states import States
     from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Rewrite, Turn, Usage
@@ -71,7 +71,7 @@ _EXPORTS = {
     "Egress": "net.egress",
     "Embedded": "binding.content",
     "Entry": "protocols.mgp.access.policy",
-    "Event": "protocols.mcpl.push.push",
+    "Event": "protocols.mcpl.push.values",
     "EventChannel": "protocols.mgp.events.channel",
     "Extension": "core.extension",
     "FeatureDisabled": "protocols.mcpl.errors",
@@ -79,7 +79,7 @@ _EXPORTS = {
     "FinishedTurn": "protocols.mcpl.turns",
     "Icon": "protocols.mcp.identity",
     "Image": "binding.content",
-    "Inference": "protocols.mcpl.inference",
+    "Inference": "protocols.mcpl.inference.values",
     "Injection": "protocols.mcpl.turns",
     "JWT": "auth",
     "Limits": "limits",
@@ -95,14 +95,14 @@ _EXPORTS = {
     "PromptOptions": "protocols.mcp.prompts",
     "Proposal": "protocols.mcpx.proposals",
     "PublicUrl": "guard.arguments",
-    "Receipt": "protocols.mcpl.push.push",
+    "Receipt": "protocols.mcpl.push.values",
     "Refused": "errors",
     "Rejected": "errors",
     "Resource": "protocols.mcp.resources.resources",
     "ResourceOptions": "protocols.mcp.resources.resources",
     "Rewrite": "protocols.mcpl.turns",
     "SampleOptions": "protocols.mcp.asking.sampling",
-    "Scope": "protocols.mcpl.scopes.scopes",
+    "Scope": "protocols.mcpl.scopes.values",
     "Security": "protocols.mgp.security.security",
     "Server": "server.server",
     "Shell": "guard.arguments",

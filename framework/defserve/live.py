@@ -9,10 +9,10 @@ from defserve.protocols.mcpl.errors import (
     FeatureDisabled,
     UnknownChannel,
 )
-from defserve.protocols.mcpl.inference import Inference
+from defserve.protocols.mcpl.inference.values import Inference
 from defserve.protocols.mcpl.peers import To, everyone
-from defserve.protocols.mcpl.push.push import Event, Receipt
-from defserve.protocols.mcpl.scopes.scopes import Scope
+from defserve.protocols.mcpl.push.values import Event, Receipt
+from defserve.protocols.mcpl.scopes.values import Scope
 from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Rewrite, Turn, Usage
 
 __all__ = [

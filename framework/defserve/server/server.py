@@ -219,7 +219,7 @@ class Server:
 
     def channels(self, type: str, *, feature_set: FeatureSet) -> ChannelType:
         """Declare channels of a type (`discord`, `irc`, …) that this server connects to."""
-        return self.mcpl.channels.declare(type, feature_set)
+        return self.mcpl.sections.need_channels().declare(type, feature_set)
 
     @property
     def mcpl(self) -> MCPL:
@@ -230,11 +230,11 @@ class Server:
                     "the first feature set comes after serving began", fix="declare it where the server is made"
                 )
             from defserve.protocols.mcpl.extension import MCPL
-            from defserve.protocols.mcpl.state.storage import Keeping
+            from defserve.protocols.mcpl.state.storage import StateStorage
 
-            keeping = Keeping(self.store, self._sealing.known, self.limits)
+            storage = StateStorage(self.store, self._sealing.known, self.limits)
             self._mcpl = MCPL(
-                self._add_tied_tool, self.find_provider, self.mcp.tools.registry, self, keeping, self._strict
+                self._add_tied_tool, self.find_provider, self.mcp.tools.registry, self, storage, self._strict
             )
             self._extensions = (*self._extensions, self._mcpl)
             self._injectables |= self._mcpl.injectables()

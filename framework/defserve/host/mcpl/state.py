@@ -21,7 +21,7 @@ from defserve.host.conversation import object_of
 from defserve.host.mcpl.audit import LiveAudit
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.protocols.mcp.failures import ERROR_KEY
-from defserve.protocols.mcpl.state.owner import Unowned
+from defserve.protocols.mcpl.state.owner import StateUnowned
 from defserve.protocols.mcpl.state.wire import STATE_KEY
 from defserve.stores.checkpoints.patches import apply
 from defserve.wire.jsonvalue import is_object
@@ -150,7 +150,7 @@ class LiveState:
         if self._sending is None or line.at is not None or line.pinned or "checkpoint" in params or "state" in params:
             return False
         error = object_of(object_of(result.get("_meta")).get(ERROR_KEY))
-        return result.get("isError") is True and error.get("error_type") == Unowned.error_type
+        return result.get("isError") is True and error.get("error_type") == StateUnowned.error_type
 
     async def _set_of(self, tool: str) -> str | None:
         """The set a tool belongs to, if its state can be gone back to."""

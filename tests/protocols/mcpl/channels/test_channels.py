@@ -1,0 +1,324 @@
+"""MCPL §14: channels are declared, opened and closed; without a session there are those the author added."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+import pytest
+
+from defserve import Server, UsageError
+from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Channel, Message
+from defserve.protocols.mcpl.errors import UnknownFeatureSet
+from tests.protocols.mcpl.channels.connectors import (
+    DESCRIPTOR,
+    GENERAL,
+    GENERAL_WIRE,
+    HELLO,
+    NEWS,
+    OPEN_GENERAL,
+    ROADS,
+    SET,
+    SHARED,
+    Discord,
+    DiscordAddress,
+    Watcher,
+    check,
+    code_of,
+    complete,
+    ids,
+    join_x,
+    opened,
+)
+from tests.protocols.mcpl.hosts import Json, hosting, session_of
+from tests.raw import STATELESS, turns, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def discord() -> Discord:
+    return Discord()
+
+
+# -- what is advertised ----------------------------------------------------------------------------------
+
+
+@pytest.mark.req("MCPL-14.1", "MCPL-5.1")
+async def test_the_capability_follows_from_what_was_declared(discord: Discord):
+    async with hosting(discord.server) as host:
+        assert host.advertised["channels"] == {
+            "register": True, "publish": True, "observe": False, "lifecycle": True, "streaming": False,
+        }  # fmt: skip
+        assert host.advertised["featureSets"][SET]["uses"] == ["channels.publish", "channels.observe"]
+
+
+async def test_observers_are_advertised():
+    server = Server("watcher", "1")
+    watched = server.channels("*", feature_set=server.feature_set("watch", "Watch"))
+
+    @watched.observe_chunks
+    def see(delta: str) -> None: ...
+
+    async with hosting(server) as host:
+        assert host.advertised["channels"] == {
+            "register": True, "publish": False, "observe": True, "lifecycle": False, "streaming": True,
+        }  # fmt: skip
+        assert host.advertised["featureSets"]["watch"]["uses"] == ["channels.observe"]
+
+
+async def test_a_server_without_channels_has_no_such_methods():
+    server = Server("plain", "1")
+    server.feature_set("memory", "Remember")
+    async with hosting(server) as host:
+        assert "channels" not in host.advertised
+        for method in ("channels/list", "channels/open", "channels/close", "channels/publish"):
+            assert await code_of(host, method, {}) == -32601
+
+
+@pytest.mark.req("MCPL-3.2")
+async def test_a_plain_client_sees_nothing_of_channels(discord: Discord):
+    discord.chat.add(SHARED)
+    async with hosting(discord.server, mcpl=None) as host:
+        discord.chat.add(Channel("discord:#more"))
+        await turns()
+        assert (host.asked, host.heard) == ([], [])
+        assert await code_of(host, "channels/list", {}) == -32601
+
+
+# -- opening and closing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.req("MCPL-14.3o", "MCPL-14.3x", "MCPL-14.2")
+@pytest.mark.parametrize("road", ROADS)
+async def test_a_host_opens_and_closes_a_channel(discord: Discord, road: str):
+    async with hosting(discord.server, road=road) as host:
+        result = (await host.ask("channels/open", OPEN_GENERAL))["result"]
+        assert result == {"channel": GENERAL_WIRE}
+        check(DESCRIPTOR, result["channel"])
+        assert await ids(host) == ["discord:#general"]
+        assert (await host.ask("channels/close", {"channelId": "discord:#general"}))["result"] == {"closed": True}
+        assert discord.closed == ["discord:#general"]
+        assert await ids(host) == []
+        # What it asked for itself it is not told once more.
+        assert (host.asked, host.heard) == ([], [])
+
+
+@pytest.mark.req("MCPL-14.3o", "MCPL-14.6")
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"type": "discord", "address": {"guild": "acme", "channel": "#secret"}}, "it is by invitation only"),
+        ({"type": "discord", "address": {"guild": "acme", "channel": "#full"}}, "the room is full"),
+        ({"type": "discord", "address": {"guild": "acme"}}, "address.channel: missing"),
+        ({"type": "discord", "address": "acme"}, "address: "),
+        ({"type": "discord"}, "address: missing"),
+        ({"type": "irc", "address": {}}, "there are no channels of type 'irc'"),
+    ],
+)
+async def test_a_channel_that_cannot_be_opened_says_why(discord: Discord, asked: Json, reason: str):
+    async with hosting(discord.server) as host:
+        error = (await host.ask("channels/open", asked))["error"]
+        assert error["code"] == -32024
+        assert error["message"].startswith(f"Channel open failed: {reason}")
+        assert error["data"]["error_type"] == "channel_open_failed"
+        assert error["data"]["reason"].startswith(reason)
+        assert await ids(host) == []
+
+
+async def test_a_stranger_s_exception_is_masked(discord: Discord, caplog: pytest.LogCaptureFixture):
+    async with hosting(discord.server) as host:
+        error = (await host.ask("channels/open", {"type": "discord", "address": GENERAL | {"channel": "#broken"}}))[
+            "error"
+        ]
+        assert error["code"] == -32024
+        assert error["data"]["reason"].startswith("internal error (id ")
+        assert "hunter2" not in str(error)
+
+
+async def test_what_is_opened_must_be_a_channel():
+    server = Server("wrong", "1")
+    chat = server.channels("x", feature_set=server.feature_set("x", "X"))
+
+    @chat.open
+    def join() -> Any:
+        return "x:1"
+
+    async with hosting(server) as host:
+        assert await code_of(host, "channels/open", {"type": "x", "address": {"any": 1}}) == -32024
+
+
+class Place(TypedDict):
+    room: str
+
+
+@pytest.mark.parametrize("kind", [Place, dict[str, str]])
+async def test_addresses_may_be_of_any_type_with_a_json_form(kind: Any):
+    server = Server("irc", "1")
+    chat = server.channels("irc", feature_set=server.feature_set("irc", "IRC"))
+
+    async def join(address: Any, metadata: dict[str, Any] | None = None) -> Channel:
+        return Channel(f"irc:{address['room']}", address=address, metadata=metadata)
+
+    join.__annotations__["address"] = kind
+    chat.open(join)
+    async with hosting(server) as host:
+        reply = await host.ask("channels/open", {"type": "irc", "address": {"room": "tea"}, "metadata": {"k": 1}})
+        assert reply["result"]["channel"]["address"] == {"room": "tea"}
+        assert reply["result"]["channel"]["metadata"] == {"k": 1}
+        assert await code_of(host, "channels/open", {"type": "irc", "address": {"room": 1}}) == -32024
+
+
+@pytest.mark.req("MCPL-14.3x", "MCPL-14.6")
+async def test_an_unknown_channel_is_refused(discord: Discord):
+    async with hosting(discord.server) as host:
+        for method in ("channels/close", "channels/publish", "channels/open"):
+            error = (await host.ask(method, {"channelId": "discord:#nowhere", "content": []}))["error"]
+            assert (error["code"], error["data"]["channelId"]) == (-32023, "discord:#nowhere")
+
+
+async def test_a_channel_whose_author_says_no_stays_open():
+    server = Server("sticky", "1")
+    chat = server.channels("x", feature_set=server.feature_set("x", "X"))
+    chat.open(join_x)
+
+    @chat.close
+    def leave(channel: Channel) -> bool:
+        return False
+
+    async with hosting(server) as host:
+        await host.ask("channels/open", {"type": "x", "address": {}})
+        assert (await host.ask("channels/close", {"channelId": "x:1"}))["result"] == {"closed": False}
+        assert await ids(host) == ["x:1"]
+
+
+async def test_a_host_closes_a_shared_channel_for_itself_and_may_open_it_again_by_id(discord: Discord):
+    discord.chat.add(SHARED)
+    async with hosting(discord.server) as host, hosting(discord.server) as other:
+        assert (await host.ask("channels/close", {"channelId": SHARED.id}))["result"] == {"closed": True}
+        assert discord.closed == []
+        assert (await ids(host), await ids(other)) == ([], [SHARED.id])
+        assert await code_of(host, "channels/publish", HELLO | {"channelId": SHARED.id}) == -32023
+        assert (await host.ask("channels/open", {"channelId": SHARED.id}))["result"] == {"channel": NEWS}
+        assert await ids(host) == [SHARED.id]
+
+
+async def test_the_address_of_a_shared_channel_leads_to_it(discord: Discord):
+    shared = Channel("discord:#general", address=GENERAL)
+    discord.chat.add(shared)
+    async with hosting(discord.server) as host:
+        assert (await opened(host))["label"] == "discord:#general"
+        assert await ids(host) == ["discord:#general"]
+        await host.ask("channels/close", {"channelId": "discord:#general"})
+        assert discord.closed == []
+
+
+async def test_channels_are_closed_with_the_session(discord: Discord):
+    async with hosting(discord.server) as host:
+        await opened(host)
+        await opened(host, "#random")
+    await until(lambda: len(discord.closed) == 2)
+    assert discord.closed == ["discord:#general", "discord:#random"]
+
+
+async def test_channels_are_closed_when_their_set_is_taken_back_and_the_type_is_free_again(discord: Discord):
+    discord.chat.add(SHARED)
+    async with hosting(discord.server, answers={"channels/register": {}}) as host:
+        await opened(host)
+        discord.server.mcpl.remove(SET)
+        await turns()
+        assert discord.closed == ["discord:#general"]
+        assert await ids(host) == []
+        assert host.heard_of("channels/changed")[-1]["removed"] == ["discord:#news", "discord:#general"]
+        with pytest.raises(UnknownFeatureSet):
+            await discord.chat.incoming(Message(SHARED, "hi", "u1"), to=session_of(discord.server))
+        again = discord.server.channels("discord", feature_set=discord.server.feature_set("new", "New"))
+        again.add(SHARED)
+        assert await ids(host) == [SHARED.id]
+
+
+async def test_a_session_has_only_so_many_channels_open(discord: Discord, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("defserve.protocols.mcpl.channels.section.MOST_CHANNELS", 2)
+    assert MOST_CHANNELS == 1_000
+    async with hosting(discord.server) as host:
+        await opened(host, "#1")
+        await opened(host, "#2")
+        assert await code_of(host, "channels/open", OPEN_GENERAL) == -32024
+
+
+async def test_an_opened_channel_can_be_described_anew(discord: Discord):
+    async with hosting(discord.server) as host, hosting(discord.server) as other:
+        await opened(host)
+        await opened(other, "#random")
+        address = DiscordAddress(guild="acme", channel="#general")
+        discord.chat.update(Channel("discord:#general", "Renamed", address=address))
+        await turns()
+        assert host.heard_of("channels/changed")[0]["updated"] == [GENERAL_WIRE | {"label": "Renamed"}]
+        assert other.heard == []
+
+
+# -- without a session, and other hosts ------------------------------------------------------------------
+
+
+async def test_shared_channels_work_without_a_session(discord: Discord):
+    discord.chat.add(Channel("discord:#general", "#general (Acme Discord)", address=GENERAL))
+    watcher = Watcher("*")
+    async with hosting(discord.server, STATELESS) as host:
+        assert (await host.ask("channels/list"))["result"]["channels"] == [GENERAL_WIRE]
+        assert (await host.ask("channels/publish", HELLO))["result"]["messageId"] == "dmsg_1"
+        for asked in (OPEN_GENERAL, {"channelId": "discord:#general"}):
+            assert (await host.ask("channels/open", asked))["result"]["channel"] == GENERAL_WIRE
+        assert (await host.ask("channels/close", {"channelId": "discord:#general"}))["result"]["closed"] is False
+        error = (await host.ask("channels/open", {"type": "discord", "address": GENERAL | {"channel": "#x"}}))["error"]
+        assert (error["code"], error["data"]["error_type"]) == (-32603, "channel_open_failed")
+        off = {"dev.defserve/featureSets": {"disabled": [SET]}}
+        error = (await host.ask("channels/publish", {**HELLO, "_meta": off}))["error"]
+        assert (error["code"], error["data"]["error_type"]) == (-32603, "feature_set_disabled")
+        assert host.asked == []
+    async with hosting(watcher.server, STATELESS) as host:
+        await host.tell("channels/outgoing/complete", host.dressed(complete("ui")))
+        await turns()
+        assert [seen[0] for seen in watcher.seen] == ["ui"]
+
+
+# -- complaints when things are declared -----------------------------------------------------------------
+
+
+def test_declarations_that_cannot_work_are_refused(discord: Discord):
+    chat, other = discord.chat, Server("other", "1")
+    with pytest.raises(UsageError, match="of another server"):
+        other.channels("x", feature_set=discord.posting)
+    with pytest.raises(UsageError, match="already registered"):
+        discord.server.channels("discord", feature_set=discord.posting)
+    with pytest.raises(UsageError, match="for publish already: send"):
+        chat.publish(join_x)
+    with pytest.raises(UsageError, match="needs no scope"):
+        chat.observe(scope=str)
+    with pytest.raises(UsageError, match="direction='up'"):
+        odd: Any = "up"
+        Channel("x", direction=odd)
+    with pytest.raises(UsageError, match="there is no channel"):
+        chat.remove("discord:#nowhere")
+    with pytest.raises(UsageError, match="there is no channel"):
+        chat.update(SHARED)
+
+    def observes(channel: Channel, colour: str) -> None: ...
+
+    with pytest.raises(UsageError, match="nobody gives 'colour'"):
+        chat.observe(observes)
+
+    def yields(channel: Channel) -> Any:
+        yield channel
+
+    with pytest.raises(UsageError, match="yields"):
+        chat.observe(yields)
+
+
+def test_decorators_return_the_function_unchanged(discord: Discord):
+    def seen(text: str) -> str:
+        return text
+
+    assert discord.chat.observe(seen) is seen
+    assert discord.chat.observe_chunks(timeout=1)(_seen_chunk) is _seen_chunk
+
+
+def _seen_chunk(delta: str) -> None: ...
