@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 class HookRun:
     """One run of a context hook. `running` is False once the hook has answered."""
 
-    __slots__ = ("running",)
-
-    def __init__(self) -> None:
-        self.running = True
+    running = True
 
 
 # The call that this code runs for.

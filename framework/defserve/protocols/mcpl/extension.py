@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Handler, Listener, Next, Offer, Wrapper
+from defserve.core.profile import error_object
 from defserve.core.registry import Registry
 from defserve.core.session import Session
 from defserve.core.stages import Stages
@@ -17,11 +18,12 @@ from defserve.errors import InvalidParams, MethodNotFound
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.function import FindProvider
 from defserve.protocols.mcp.lifecycle import handshake_only
-from defserve.protocols.mcpl import errors
+from defserve.protocols.mcp.trace import trace_id
 from defserve.protocols.mcpl.current import CURRENT
+from defserve.protocols.mcpl.errors import LiveRefusal
 from defserve.protocols.mcpl.feature import DeclareTool, InboxBinding, binding_of
 from defserve.protocols.mcpl.feature_sets import FeatureSet
-from defserve.protocols.mcpl.policies import LiveTerms, agreed, is_pushed_to, offered, policy
+from defserve.protocols.mcpl.policies import LiveTerms, agreed, is_pushed_to, is_stateless, offered, policy
 from defserve.protocols.mcpl.push import claude_channel
 from defserve.protocols.mcpl.section import LiveServer
 from defserve.protocols.mcpl.sections import Sections
@@ -33,24 +35,26 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.state.states import States
     from defserve.protocols.mcpl.state.storage import StateStorage
 
-S = TypeVar("S")
-
 VERSION = "0.4"
 
 # clientInfo.name of the hosts that want `featureSets` as an array. The others read the specification's object.
 ARRAY_HOSTS = ("mcpl-harness",)
 
-# §14.3: requests and notifications about channels → the method of that section.
-CHANNEL_METHODS: Mapping[str, str] = {
-    "channels/list": "list_channels",
-    "channels/open": "open",
-    "channels/close": "close",
-    "channels/publish": "publish",
+# Methods and notifications of hosts → the section that serves them, and its method.
+METHODS: Mapping[str, tuple[str, str]] = {
+    "context/beforeInference": ("hooks", "before"),
+    "context/afterInference": ("hooks", "after"),
+    "state/rollback": ("state", "rollback"),
+    "channels/list": ("channels", "list_channels"),
+    "channels/open": ("channels", "open"),
+    "channels/close": ("channels", "close"),
+    "channels/publish": ("channels", "publish"),
 }
-CHANNEL_NOTIFICATIONS: Mapping[str, str] = {
-    "channels/publish": "published",
-    "channels/outgoing/chunk": "outgoing_chunk",
-    "channels/outgoing/complete": "outgoing",
+NOTIFICATIONS: Mapping[str, tuple[str, str]] = {
+    "context/afterInference": ("hooks", "ended"),
+    "channels/publish": ("channels", "published"),
+    "channels/outgoing/chunk": ("channels", "outgoing_chunk"),
+    "channels/outgoing/complete": ("channels", "outgoing"),
 }
 
 
@@ -146,27 +150,37 @@ class MCPL(Extension):
     # -- the plug ----------------------------------------------------------------------------------------
 
     def methods(self) -> Mapping[str, Handler]:
-        return {
-            "featureSets/update": self._update,
-            "context/beforeInference": self._before_inference,
-            "context/afterInference": self._after_inference,
-            "state/rollback": self._rollback,
-            **{method: self._channel_method(name) for method, name in CHANNEL_METHODS.items()},
-        }
+        return {"featureSets/update": self._update} | {name: self._served(*by) for name, by in METHODS.items()}
 
     def notifications(self) -> Mapping[str, Listener]:
         return {
             "featureSets/update": self._updated,
             "notifications/initialized": self._ready,
-            "context/afterInference": self._inference_ended,
             "inference/chunk": self._chunk,
-            **{method: self._channel_notification(name) for method, name in CHANNEL_NOTIFICATIONS.items()},
+            **{name: self._heard(*by) for name, by in NOTIFICATIONS.items()},
         }
+
+    def _served(self, section: str, method: str) -> Handler:
+        async def run(call: Call, params: Params) -> Params:
+            found = getattr(self.sections, section)
+            if found is None:  # until the section is made, perhaps while serving, the method is unknown
+                raise MethodNotFound(f"Method not found: {call.method}")
+            return await getattr(found, method)(call, params)
+
+        return run
+
+    def _heard(self, section: str, method: str) -> Listener:
+        async def run(session: Session, params: Params) -> None:
+            found = getattr(self.sections, section)
+            if found is not None:
+                await getattr(found, method)(session, params)
+
+        return run
 
     async def _ready(self, session: Session, params: Params) -> None:
         # A coroutine, because the sections start tasks.
         for section in self.sections:
-            section.session_ready(session)
+            section.session_changed(session)
 
     def _chunk(self, session: Session, params: Params) -> None:
         if self.sections.inference is not None:
@@ -217,35 +231,9 @@ class MCPL(Extension):
     def _changed(self, session: Session) -> None:
         """Tools come and go with their sets, and so does what runs for them."""
         for section in self.sections:
-            section.policy_changed(session)
+            section.session_changed(session)
         if session.ready and any("tools" in one.uses for one in self.sets):
             session.notify("notifications/tools/list_changed", {})
-
-    async def _before_inference(self, call: Call, params: Params) -> Params:
-        return await _served(self.sections.hooks, call).before(call, params)
-
-    async def _after_inference(self, call: Call, params: Params) -> Params:
-        return await _served(self.sections.hooks, call).after(call, params)
-
-    async def _inference_ended(self, session: Session, params: Params) -> None:
-        if self.sections.hooks is not None:
-            await self.sections.hooks.ended(session, params)
-
-    async def _rollback(self, call: Call, params: Params) -> Params:
-        return await _served(self.sections.state, call).rollback(call, params)
-
-    def _channel_method(self, name: str) -> Handler:
-        async def run(call: Call, params: Params) -> Params:
-            return await getattr(_served(self.sections.channels, call), name)(call, params)
-
-        return run
-
-    def _channel_notification(self, name: str) -> Listener:
-        async def run(session: Session, params: Params) -> None:
-            if self.sections.channels is not None:
-                await getattr(self.sections.channels, name)(session, params)
-
-        return run
 
     def stages(self) -> Stages:
         state = self.sections.state
@@ -257,10 +245,9 @@ class MCPL(Extension):
         if binding is not None:
             binding.feature_set.require(call)
 
-    async def _judge(self, call: Call, item: Any, arguments: dict[str, Any]) -> None:
+    def _judge(self, call: Call, item: Any, arguments: dict[str, Any]) -> Awaitable[None] | None:
         binding = binding_of(item)
-        if binding is not None and binding.scope is not None:
-            await binding.scope.check(call, arguments)
+        return None if binding is None or binding.scope is None else binding.scope.check(call, arguments)
 
     def declared(self, item: Any) -> None:
         binding = binding_of(item)
@@ -296,14 +283,11 @@ class MCPL(Extension):
         return section.can(peer)
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
-        return errors.failure(call, error)
-
-
-def _served(section: S | None, call: Call) -> S:
-    """The section that serves a method. Until it is made, perhaps while serving, the method is unknown."""
-    if section is None:
-        raise MethodNotFound(f"Method not found: {call.method}")
-    return section
+        """The error with its code, in a session that negotiated MCPL (never in the stateless era, A2)."""
+        if not isinstance(error, LiveRefusal) or call.terms.offer is None or is_stateless(call):
+            return None
+        data: Params = {"error_type": error.error_type, "trace_id": trace_id(call), **error.data}
+        return {"error": error_object(error.code, error.message, data)}
 
 
 @asynccontextmanager

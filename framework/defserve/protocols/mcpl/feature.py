@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from defserve.errors import UsageError
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
@@ -14,6 +14,8 @@ from defserve.wire.messages import Params
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.protocols.mcpl.push.inbox import Inbox
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 USES = (
@@ -111,13 +113,9 @@ class Feature:
 class ScopeCheck(Protocol):
     """How a scoped tool is checked; see `scopes.tool_scope.ToolScope`."""
 
-    def read(self, tool: Any) -> None:
-        """Look at the tool, when it is declared."""
-        ...
+    def read(self, tool: Any) -> None: ...
 
-    async def check(self, call: Call, arguments: Mapping[str, Any]) -> None:
-        """Raises ScopeDenied for a call that the host's scopes do not cover."""
-        ...
+    async def check(self, call: Call, arguments: Mapping[str, Any]) -> None: ...
 
 
 class FeatureBinding:
@@ -149,3 +147,13 @@ def binding_of(item: Any) -> FeatureBinding | None:
 
 
 DeclareTool = Callable[[Any, FeatureBinding, Mapping[str, Any]], None]
+
+
+def decorator(function: F | None, register: Callable[[F], object]) -> Any:
+    """A decorator that registers a function and returns it unchanged, used bare or with options."""
+
+    def declare(function: F) -> F:
+        register(function)
+        return function
+
+    return declare(function) if function is not None else declare

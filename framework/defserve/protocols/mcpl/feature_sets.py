@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 from defserve.errors import UsageError
-from defserve.protocols.mcpl.feature import DeclareTool, Feature, FeatureBinding
+from defserve.protocols.mcpl.feature import DeclareTool, Feature, FeatureBinding, decorator
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -67,12 +67,9 @@ class FeatureSet(Feature):
                 fix=f'server.feature_set("{self.name}", …, scoped=True)',
             )
         self.use("tools")
-
-        def declare(function: F) -> F:
-            self._declare_tool(function, FeatureBinding(self, self._scope_check(scope)), options)
-            return function
-
-        return declare(function) if function is not None else declare
+        return decorator(
+            function, lambda made: self._declare_tool(made, FeatureBinding(self, self._scope_check(scope)), options)
+        )
 
     def _scope_check(self, scope: Callable[..., Any] | None) -> ToolScope | None:
         if scope is None:
@@ -140,12 +137,7 @@ class FeatureSet(Feature):
         `per="server"` it runs once for everyone. If it fails, it is started again after a while.
         """
         self.use("pushEvents")
-
-        def declare(function: F) -> F:
-            self._sections.need_push().events(self, function, per)
-            return function
-
-        return declare(function) if function is not None else declare
+        return decorator(function, lambda made: self._sections.need_push().events(self, made, per))
 
     async def infer(self, messages: Messages, *, to: To = None, **options: Unpack[InferenceOptions]) -> Inference:
         """Let the host's model write, without asking a person. Not inside a context hook.

@@ -78,10 +78,7 @@ EVERYTHING_ENABLED: Final = FeaturePolicy(strict=False)
 class RequestPolicy:
     """The policy that comes with a request, in the era without sessions."""
 
-    __slots__ = ("policy",)
-
-    def __init__(self) -> None:
-        self.policy: FeaturePolicy | None = None
+    policy: FeaturePolicy | None = None
 
 
 class LiveTerms:

@@ -41,11 +41,8 @@ class Section:
         """Entered when the server starts."""
         return None
 
-    def session_ready(self, session: Session) -> None:
-        """A host that speaks MCPL has said that it is ready."""
-
-    def policy_changed(self, session: Session) -> None:
-        """A host has sent `featureSets/update`, which is in force already."""
+    def session_changed(self, session: Session) -> None:
+        """A host that speaks MCPL is ready, or has sent `featureSets/update`, which is in force already."""
 
     def session_closed(self, session: Session) -> None:
         """The conversation ended."""

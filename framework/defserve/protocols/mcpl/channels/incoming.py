@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerError, Refused, UsageError
@@ -11,7 +11,6 @@ from defserve.protocols.mcpl import peers
 from defserve.protocols.mcpl.channels.directory import ChannelDirectory, SessionChannels
 from defserve.protocols.mcpl.channels.values import Message, MessageReceipt, receipts
 from defserve.protocols.mcpl.errors import ChannelNotPermitted, UnknownChannel
-from defserve.protocols.mcpl.peers import Peer, To, everyone
 from defserve.protocols.mcpl.push import claude_channel
 from defserve.wire.messages import Params
 
@@ -22,24 +21,24 @@ METHOD = "channels/incoming"
 BATCH = 100
 
 
-class PeerMessages:
+class PeerMessages(NamedTuple):
     """The messages for one peer, by their position among all."""
 
-    __slots__ = ("peer", "messages")
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer, self.messages = peer, dict[int, Message]()
+    peer: peers.Peer
+    messages: dict[int, Message]
 
 
 class MessageDelivery:
     """Delivers messages of one type's channels. If one of them cannot be sent to anybody, nothing is sent."""
 
-    def __init__(self, directory: ChannelDirectory, kind: ChannelKind, messages: Sequence[Message], to: To) -> None:
+    def __init__(
+        self, directory: ChannelDirectory, kind: ChannelKind, messages: Sequence[Message], to: peers.To
+    ) -> None:
         self.directory, self.kind, self.to = directory, kind, to
         self.wires = [_checked(message).wire() for message in messages]
         self.to_send: dict[Session, PeerMessages] = {}
         self.to_keep: dict[int, str | None] = {}
-        known: dict[str | int, tuple[list[Peer], tuple[str | None, ...]]] = {}
+        known: dict[str | int, tuple[list[peers.Peer], tuple[str | None, ...]]] = {}
         for place, message in enumerate(messages):
             key = message.channel if isinstance(message.channel, str) else id(message.channel)
             if key not in known:
@@ -48,9 +47,9 @@ class MessageDelivery:
             for reader in inbox_readers:
                 self.to_keep[place] = reader
             for peer in found:
-                self.to_send.setdefault(peer.session, PeerMessages(peer)).messages[place] = message
+                self.to_send.setdefault(peer.session, PeerMessages(peer, {})).messages[place] = message
 
-    def _readers(self, message: Message) -> tuple[list[Peer], tuple[str | None, ...]]:
+    def _readers(self, message: Message) -> tuple[list[peers.Peer], tuple[str | None, ...]]:
         """The peers that are sent a message, and for whom the inbox keeps it: a principal, None for all, or nobody."""
         inbox, shared = self.kind.feature_set.inbox, message.channel_id in self.directory.shared
         try:
@@ -62,7 +61,7 @@ class MessageDelivery:
             if inbox is None or reader is None or not shared:
                 raise
             return [], (reader,)
-        return found, (None,) if self.to is everyone and inbox is not None and shared else ()
+        return found, (None,) if self.to is peers.everyone and inbox is not None and shared else ()
 
     async def deliver(self) -> list[MessageReceipt]:
         """A receipt for each message and reader, in the order of the messages. Raises the first obstacle."""
@@ -90,7 +89,7 @@ class MessageDelivery:
             try:
                 sent = await peers.on_its_loop(session, self._send(for_peer, batch))
             except (PeerError, Refused) as error:
-                if self.to is not everyone:
+                if self.to is not peers.everyone:
                     raise
                 # One host of many that refuses must not hide the receipts of the others.
                 sent = [MessageReceipt(self.wires[p]["messageId"], False, None, str(error), session) for p in batch]
@@ -111,7 +110,7 @@ class MessageDelivery:
             claude_channel.tell(peer, _as_event(self.kind, wire))
         return receipts(wires, {}, peer.session)
 
-    def _obstacle(self, message: Message, peer: Peer) -> Exception | None:
+    def _obstacle(self, message: Message, peer: peers.Peer) -> Exception | None:
         """Why a message cannot be sent to a host."""
         problem = peers.obstacle(peer, self.kind.feature_set, "incoming", "channels")
         if problem is not None and not claude_channel.replaces(peer, self.kind.feature_set, problem):

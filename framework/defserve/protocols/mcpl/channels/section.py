@@ -6,7 +6,9 @@ listed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
@@ -28,7 +30,6 @@ from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.feature import Feature
-    from defserve.protocols.mcpl.peers import Peer
 
 
 class ChannelSection(Section):
@@ -68,10 +69,7 @@ class ChannelSection(Section):
 
     # -- sessions and sets -------------------------------------------------------------------------------
 
-    def session_ready(self, session: Session) -> None:
-        self.directory.follow(session)
-
-    def policy_changed(self, session: Session) -> None:
+    def session_changed(self, session: Session) -> None:
         self.directory.follow(session)
 
     def removed(self, feature_set: Feature) -> None:
@@ -118,7 +116,7 @@ class ChannelSection(Section):
             raise ChannelNotPermitted(id)
         return held
 
-    def can(self, peer: Peer) -> bool:
+    def can(self, peer: peers.Peer) -> bool:
         """Whether messages of some type can reach this peer, directly or through an inbox."""
         sets = [kind.feature_set for kind in self.directory.types]
         return any(peers.can_reach(peer, one, peers.obstacle(peer, one, "incoming", "channels")) for one in sets)
@@ -223,15 +221,7 @@ class ChannelSection(Section):
 
     async def published(self, session: Session, params: Params) -> None:
         """`channels/publish` as a notification. Failures are in the log."""
-        call = call_of_notification(session, "channels/publish", params)
-        if call is None or _is_flooded(call):
-            return
-        try:
-            id = text(params, "channelId")
-            async with call.session.local(ChannelQueues).turn(("publish", id)):
-                await self._publish(call, id, params)
-        except Exception as error:
-            _log_failure(call, error)
+        await _run_unanswered(session, "channels/publish", params, self.publish)
 
     async def _publish(self, call: Call, id: str, params: Params) -> Params:
         held = self._usable(call, id)
@@ -248,24 +238,17 @@ class ChannelSection(Section):
 
     async def outgoing(self, session: Session, params: Params) -> None:
         """`channels/outgoing/complete`."""
-        await self._observed(session, "channels/outgoing/complete", "observe", params)
+        await _run_unanswered(session, "channels/outgoing/complete", params, partial(self._observed, "observe"))
 
     async def outgoing_chunk(self, session: Session, params: Params) -> None:
         """`channels/outgoing/chunk`."""
-        await self._observed(session, "channels/outgoing/chunk", "observe_chunks", params)
+        await _run_unanswered(session, "channels/outgoing/chunk", params, partial(self._observed, "observe_chunks"))
 
-    async def _observed(self, session: Session, method: str, verb: str, params: Params) -> None:
-        call = call_of_notification(session, method, params)
-        if call is None or _is_flooded(call):
-            return
-        read = _content if verb == "observe" else _chunk
-        try:
-            id = text(params, "channelId")
-            async with call.session.local(ChannelQueues).turn(("observe", id)):
-                for kind, channel in self._observers(call, verb, id):
-                    await kind.functions[verb].run(call, kind, read(channel, params))
-        except Exception as error:
-            _log_failure(call, error)
+    async def _observed(self, verb: str, call: Call, params: Params) -> None:
+        id, read = text(params, "channelId"), _content if verb == "observe" else _chunk
+        async with call.session.local(ChannelQueues).turn(("observe", id)):
+            for kind, channel in self._observers(call, verb, id):
+                await kind.functions[verb].run(call, kind, read(channel, params))
 
     def _observers(self, call: Call, verb: str, id: str) -> Iterator[tuple[ChannelKind, Channel]]:
         """The types that observe a channel, ours or the host's own, and the channel as they see it."""
@@ -300,20 +283,24 @@ def _about(params: Params) -> dict[str, Any]:
     return {name: params[member] if isinstance(params.get(member), str) else None for name, member in members.items()}
 
 
-def _is_flooded(call: Call) -> bool:
-    """Whether too many notifications of this host wait already. Then this one is dropped."""
-    if not call.session.local(ChannelQueues).full:
-        return False
-    import logging
-
-    logging.getLogger("defserve").warning("%s: dropped, because too many wait already", call.method)
-    return True
+async def _run_unanswered(
+    session: Session, method: str, params: Params, work: Callable[[Call, Params], Awaitable[object]]
+) -> None:
+    """Serve a notification. It is dropped if too many of this host wait already."""
+    call = call_of_notification(session, method, params)
+    if call is None:
+        return
+    if session.local(ChannelQueues).full:
+        logging.getLogger("defserve").warning("%s: dropped, because too many wait already", method)
+        return
+    try:
+        await work(call, params)
+    except Exception as error:
+        _log_failure(call, error)
 
 
 def _log_failure(call: Call, error: Exception) -> None:
     if not isinstance(error, InvalidParams | LiveRefusal | ToolError):
         mask(call, error)
-        return
-    import logging
-
-    logging.getLogger("defserve").warning("%s: %s", call.title, error)
+    else:
+        logging.getLogger("defserve").warning("%s: %s", call.title, error)

@@ -11,12 +11,12 @@ from defserve.protocols.mcpl import peers
 from defserve.protocols.mcpl.channels.handlers import ChannelFunction
 from defserve.protocols.mcpl.channels.kind import OBSERVED_ONLY, OBSERVING_VERBS, ChannelKind
 from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Channel, Message, MessageReceipt
+from defserve.protocols.mcpl.feature import decorator
 from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.channels.directory import ChannelDirectory
     from defserve.protocols.mcpl.feature import Feature
-    from defserve.protocols.mcpl.peers import To
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,12 +42,7 @@ class ChannelDecorator:
     ) -> Any:
         if scope is not None and self._verb != "open":
             raise UsageError(f"{self._verb} needs no scope: a channel's id is its label", fix="leave scope= out")
-
-        def declare(function: F) -> F:
-            self._kind.declare(self._verb, function, timeout, scope)
-            return function
-
-        return declare(function) if function is not None else declare
+        return decorator(function, lambda made: self._kind.declare(self._verb, made, timeout, scope))
 
 
 class ChannelType(ChannelKind):
@@ -113,7 +108,7 @@ class ChannelType(ChannelKind):
         """Change the description of a channel that was added or opened. Its hosts are told. From any thread."""
         self._directory.update(self, channel)
 
-    async def incoming(self, messages: Message | Sequence[Message], *, to: To = None) -> list[MessageReceipt]:
+    async def incoming(self, messages: Message | Sequence[Message], *, to: peers.To = None) -> list[MessageReceipt]:
         """Deliver messages to the hosts that have their channels. Returns one receipt each, in order.
 
         Inside a call or handler, that is its session. Outside, a message goes to the only session that has its channel
@@ -127,7 +122,7 @@ class ChannelType(ChannelKind):
         given = [messages] if isinstance(messages, Message) else messages
         return await MessageDelivery(self._directory, self, given, to).deliver()
 
-    async def host_channels(self, *, to: To = None) -> list[Channel]:
+    async def host_channels(self, *, to: peers.To = None) -> list[Channel]:
         """The channels that a host knows, of any type and any server. `to` as in `incoming`."""
         verb, told = "host_channels", list[Channel]()
         for peer in peers.addressed(

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 class HookTurn:
     """The turn that a hook's own call is about."""
 
-    __slots__ = ("turn",)
-
-    def __init__(self) -> None:
-        self.turn: Turn | None = None
+    turn: Turn | None = None
 
 
 class Hook:
@@ -113,5 +110,4 @@ def log_failure(own: Call, error: Exception) -> str:
 
 
 def _turn_of(call: Call) -> Turn | None:
-    found = call.peek(HookTurn)
-    return found.turn if found is not None else None
+    return call.local(HookTurn).turn

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcpl.current import call_of_notification
 from defserve.protocols.mcpl.errors import HookFailed
+from defserve.protocols.mcpl.feature import decorator
 from defserve.protocols.mcpl.hooks.hook import Hook, log_failure
 from defserve.protocols.mcpl.section import LiveServer, Section
 from defserve.protocols.mcpl.turns import FinishedTurn, Injection, Rewrite, Turn
@@ -20,18 +21,13 @@ from defserve.wire.messages import Params
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.feature import Feature
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 AFTER = "context/afterInference"
 
 
 class Observers:
     """How many observations of finished turns run for a session. Nobody waits for them."""
 
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
+    count = 0
 
 
 class HookSection(Section):
@@ -58,7 +54,7 @@ class HookSection(Section):
         if fail_open and not blocking:
             raise UsageError("fail_open is for blocking hooks", fix="say blocking=True, or leave fail_open out")
 
-        def declare(function: F) -> F:
+        def register(function: Callable[..., Any]) -> None:
             hook = Hook(
                 feature_set,
                 function,
@@ -73,9 +69,8 @@ class HookSection(Section):
             else:
                 self._after = (*self._after, hook)
             feature_set.use("contextHooks.beforeInference" if before else "contextHooks.afterInference")
-            return function
 
-        return declare(function) if function is not None else declare
+        return decorator(function, register)
 
     def removed(self, feature_set: Feature) -> None:
         self._before = tuple(hook for hook in self._before if hook.feature_set is not feature_set)

@@ -12,7 +12,6 @@ from defserve.protocols.mcpl import peers
 from defserve.protocols.mcpl.current import is_in_hook
 from defserve.protocols.mcpl.inference.streams import InferenceChunks, InferenceStream, OpenStreams
 from defserve.protocols.mcpl.inference.values import METHOD, Inference, InferenceRequest
-from defserve.protocols.mcpl.peers import Peer, To, everyone
 from defserve.protocols.mcpl.section import Section
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Id, Params
@@ -25,18 +24,18 @@ if TYPE_CHECKING:
 class InferenceSection(Section):
     """Asks hosts for inference. In a call of the stateless era it asks for sampling, by an input-required result."""
 
-    async def infer(self, feature_set: Feature, request: InferenceRequest, to: To) -> Inference:
+    async def infer(self, feature_set: Feature, request: InferenceRequest, to: peers.To) -> Inference:
         peer = self._peer(feature_set, to)
         if peer.call is not None and not peer.calls_back:
             return await _sampled(peer.call, feature_set, request)
         asking = _ask(peer, feature_set, request.wire(feature_set.name, stream=False), request.timeout)
         return await peers.on_its_loop(peer.session, asking)
 
-    def stream(self, feature_set: Feature, request: InferenceRequest, to: To) -> InferenceStream:
+    def stream(self, feature_set: Feature, request: InferenceRequest, to: peers.To) -> InferenceStream:
         _refuse_in_hook()
         return InferenceStream(lambda: self._streamed(feature_set, request, to))
 
-    def can(self, peer: Peer) -> bool:
+    def can(self, peer: peers.Peer) -> bool:
         """Whether some set can infer with this peer."""
         if is_in_hook():
             return False
@@ -54,10 +53,10 @@ class InferenceSection(Section):
         if known is not None and type(index) is int and isinstance(delta, str):
             known.add(index, delta)
 
-    def _peer(self, feature_set: Feature, to: To) -> Peer:
+    def _peer(self, feature_set: Feature, to: peers.To) -> peers.Peer:
         _refuse_in_hook()
         peers.check_declared(feature_set, "infer", "inferenceRequest")
-        if to is everyone:
+        if to is peers.everyone:
             raise UsageError("infer: to=everyone has no single answer", fix="say which: to=session or to=principal")
         here = peers.current() if to is None else None
         if here is not None and not here.calls_back:
@@ -65,7 +64,7 @@ class InferenceSection(Section):
         return peers.addressed(self.server, "infer", to, lambda peer: _obstacle(peer, feature_set))[0]
 
     async def _streamed(
-        self, feature_set: Feature, request: InferenceRequest, to: To
+        self, feature_set: Feature, request: InferenceRequest, to: peers.To
     ) -> AsyncGenerator[str | Inference, None]:
         peer = self._peer(feature_set, to)
         if peer.call is not None and not peer.calls_back:
@@ -102,7 +101,7 @@ class InferenceSection(Section):
 
 
 async def _ask(
-    peer: Peer,
+    peer: peers.Peer,
     feature_set: Feature,
     params: Params,
     timeout: float | None,
@@ -125,11 +124,11 @@ async def _sampled(call: Call, feature_set: Feature, request: InferenceRequest) 
     return Inference.of_sample(await client_requests.sample(call, options))
 
 
-def _obstacle(peer: Peer, feature_set: Feature) -> Exception | None:
+def _obstacle(peer: peers.Peer, feature_set: Feature) -> Exception | None:
     return peers.obstacle(peer, feature_set, "infer", "inferenceRequest")
 
 
-def _sends_chunks(peer: Peer) -> bool:
+def _sends_chunks(peer: peers.Peer) -> bool:
     """Whether the host sends chunks: it offers `inferenceRequest: {"streaming": true}`, or just true."""
     offered = peer.live.offered.get("inferenceRequest") if peer.live is not None else None
     return offered.get("streaming") is not False if is_object(offered) else offered is True

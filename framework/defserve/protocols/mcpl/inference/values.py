@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from defserve.binding.content import Text
 from defserve.errors import PeerError
-from defserve.protocols.mcp.asking.sampling import Message
+from defserve.protocols.mcp.asking.sampling import Message, Sample
 from defserve.protocols.mcpl import content
 from defserve.protocols.mcpl.turns import Usage
 from defserve.wire.jsonvalue import is_array, is_mapping, is_object
 from defserve.wire.messages import Params
-
-if TYPE_CHECKING:
-    from defserve.protocols.mcp.asking.sampling import Sample
 
 METHOD = "inference/request"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -12,7 +13,6 @@ from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerError, PeerTimeout, Refused, UsageError
 from defserve.protocols.mcpl import peers
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
-from defserve.protocols.mcpl.peers import Peer, To, everyone
 from defserve.protocols.mcpl.push import claude_channel
 from defserve.protocols.mcpl.push.sources import EventSources
 from defserve.protocols.mcpl.push.values import METHOD, Event, Receipt, event_wire
@@ -74,7 +74,7 @@ class PushSection(Section):
 
     # -- the verb ----------------------------------------------------------------------------------------
 
-    async def push(self, feature_set: Feature, event: Event, to: To = None) -> Receipt | list[Receipt]:
+    async def push(self, feature_set: Feature, event: Event, to: peers.To = None) -> Receipt | list[Receipt]:
         """Send an event. Events leave in the order of their pushes; a push waits while many are under way."""
         peers.check_declared(feature_set, "push", "pushEvents")
         wire = event_wire(feature_set.name, event)
@@ -85,7 +85,7 @@ class PushSection(Section):
             if feature_set.inbox is None or reader is None:
                 raise
             return _kept(feature_set, wire, reader)
-        if to is not everyone:
+        if to is not peers.everyone:
             return await self._delivered(found[0], feature_set, wire)
         sent = [self._outcome(peer, feature_set, wire) for peer in found]
         receipts = list(await asyncio.gather(*sent))
@@ -93,7 +93,7 @@ class PushSection(Section):
             receipts.append(_kept(feature_set, wire, None))
         return receipts
 
-    def can(self, peer: Peer) -> bool:
+    def can(self, peer: peers.Peer) -> bool:
         """Whether some set can push to this peer, directly or through its inbox."""
         return any(
             "pushEvents" in one.uses and peers.can_reach(peer, one, _obstacle(peer, one)) for one in self.server.sets
@@ -101,16 +101,16 @@ class PushSection(Section):
 
     # -- one session -------------------------------------------------------------------------------------
 
-    async def _outcome(self, peer: Peer, feature_set: Feature, wire: Params) -> Receipt:
+    async def _outcome(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         try:
             return await self._delivered(peer, feature_set, wire)
         except (PeerError, Refused) as error:
             return Receipt(wire["eventId"], False, reason=str(error), session=peer.session)
 
-    async def _delivered(self, peer: Peer, feature_set: Feature, wire: Params) -> Receipt:
+    async def _delivered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         return await peers.on_its_loop(peer.session, self._deliver(peer, feature_set, wire))
 
-    async def _deliver(self, peer: Peer, feature_set: Feature, wire: Params) -> Receipt:
+    async def _deliver(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         events, key = peer.session.local(SessionEvents), (feature_set.name, wire["eventId"])
         before = await events.accepted(key)
         if before is not None:
@@ -126,7 +126,7 @@ class PushSection(Section):
             del events.under_way[key]
             decided.set_result(None)
 
-    async def _insist(self, peer: Peer, feature_set: Feature, wire: Params) -> Receipt:
+    async def _insist(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         """Send until there is an answer. The host's policy is checked each time, because it may have changed."""
         for delay in (*self.delays, None):
             problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
@@ -162,14 +162,20 @@ class PushSection(Section):
 
     async def _broadcast(self, feature_set: Feature, wire: Params, to: str | None) -> None:
         """Send to every session of this loop. A slow session delays nobody; with a full backlog it misses the event."""
-        found = peers.addressed(self.server, "push", everyone, lambda peer: _obstacle(peer, feature_set))
+        found = peers.addressed(self.server, "push", peers.everyone, lambda peer: _obstacle(peer, feature_set))
         prompt: list[asyncio.Task[Receipt]] = []
         for peer in found:
             if not peer.session.engine.on_loop() or to not in (None, peer.session.principal):
                 continue
             waiting = len(peer.session.local(SessionEvents).under_way)
             if waiting >= BACKLOG:
-                _log_missed(feature_set, wire, peer)
+                logging.getLogger("defserve").warning(
+                    "%s: event %s is not sent to a session of %s, which has not answered %d others",
+                    feature_set.name,
+                    wire["eventId"],
+                    peer.session.principal,
+                    BACKLOG,
+                )
                 continue
             sending = asyncio.create_task(self._outcome(peer, feature_set, wire))
             self._sending.add(sending)
@@ -182,12 +188,9 @@ class PushSection(Section):
             await asyncio.wait(prompt, timeout=PATIENCE)
 
     def _may_run(self, feature_set: Feature, session: Session) -> bool:
-        return _obstacle(Peer(session), feature_set) is None
+        return _obstacle(peers.Peer(session), feature_set) is None
 
-    def session_ready(self, session: Session) -> None:
-        self.sources.follow(session)
-
-    def policy_changed(self, session: Session) -> None:
+    def session_changed(self, session: Session) -> None:
         self.sources.follow(session)
 
     def session_closed(self, session: Session) -> None:
@@ -205,18 +208,10 @@ class PushSection(Section):
         return self.sources.lifespan() if self.sources.declared else None
 
 
-def _obstacle(peer: Peer, feature_set: Feature) -> Exception | None:
+def _obstacle(peer: peers.Peer, feature_set: Feature) -> Exception | None:
     """Why an event cannot be sent to a host."""
     problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
     return None if claude_channel.replaces(peer, feature_set, problem) else problem
-
-
-def _log_missed(feature_set: Feature, wire: Params, peer: Peer) -> None:
-    import logging
-
-    text = "%s: event %s is not sent to a session of %s, which has not answered %d others"
-    log = logging.getLogger("defserve")
-    log.warning(text, feature_set.name, wire["eventId"], peer.session.principal, BACKLOG)
 
 
 def _may_pass(error: PeerError) -> bool:
@@ -225,8 +220,7 @@ def _may_pass(error: PeerError) -> bool:
 
 
 def _typed(error: PeerError, feature_set: Feature) -> Exception:
-    kinds = {kind.code: kind for kind in (FeatureDisabled, UnknownFeatureSet)}
-    kind = kinds.get(error.code)
+    kind = {kind.code: kind for kind in (FeatureDisabled, UnknownFeatureSet)}.get(error.code)
     return kind(feature_set.name) if kind is not None else error
 
 

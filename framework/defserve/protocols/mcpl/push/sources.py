@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,8 +18,6 @@ from defserve.protocols.mcpl.current import CURRENT, SOURCE_SESSION
 from defserve.protocols.mcpl.errors import FeatureDisabled
 
 if TYPE_CHECKING:
-    import logging
-
     from defserve.protocols.mcpl.feature import Feature
 
 # Seconds before a crashed source is started again; the last value repeats.
@@ -132,7 +131,9 @@ class EventSources:
         except (FeatureDisabled, PeerGone):
             return False
         except (PeerError, Refused) as error:
-            _log().warning("an event of %s was not delivered: %s", name_of(source.function), error)
+            logging.getLogger("defserve").warning(
+                "an event of %s was not delivered: %s", name_of(source.function), error
+            )
         return True
 
 
@@ -142,10 +143,4 @@ def _log_crash(source: EventSource, error: Exception) -> None:
     from defserve.redaction import redact_text
 
     told = redact_text("".join(traceback.format_exception(error)), limit=LONGEST_TRACEBACK, multiline=True)
-    _log().error("events %s crashed; it is started again\n%s", name_of(source.function), told)
-
-
-def _log() -> logging.Logger:
-    import logging
-
-    return logging.getLogger("defserve")
+    logging.getLogger("defserve").error("events %s crashed; it is started again\n%s", name_of(source.function), told)

@@ -28,10 +28,7 @@ class Scope:
 class GrantedScope:
     """The scope that a call was granted."""
 
-    __slots__ = ("scope",)
-
-    def __init__(self) -> None:
-        self.scope: Scope | None = None
+    scope: Scope | None = None
 
 
 def listed(lists: ScopeLists, label: str) -> bool | None:

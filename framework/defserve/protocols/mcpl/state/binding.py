@@ -32,11 +32,8 @@ State = Annotated[T, MARK]
 class WorkingState:
     """The value that a call works on, while it holds the state."""
 
-    __slots__ = ("states", "value")
-
-    def __init__(self) -> None:
-        self.states: States[Any] | None = None
-        self.value: Any = None
+    states: States[Any] | None = None
+    value: Any = None
 
 
 class StateProvider:

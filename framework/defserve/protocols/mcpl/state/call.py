@@ -35,11 +35,8 @@ async def uninterrupted(call: Call, work: Coroutine[Any, Any, Any]) -> None:
 class NewCheckpoint:
     """The checkpoint that a call has made, if it made one."""
 
-    __slots__ = ("states", "commit")
-
-    def __init__(self) -> None:
-        self.states: States[Any] | None = None
-        self.commit: Commit | None = None
+    states: States[Any] | None = None
+    commit: Commit | None = None
 
 
 class StateHold:
@@ -70,7 +67,8 @@ class StateHold:
             self._held = held = await start(trees, key, brought, call, has_head=owner.has_head)
             if not held.verified and getattr(call.subject, "is_dangerous", False):
                 raise StateRefused(
-                    "A dangerous tool takes no state without the checkpoint that proves it", featureSet=states.name
+                    "A dangerous tool takes no state without the checkpoint that proves it",
+                    data={"featureSet": states.name},
                 )
             with states.fitting():
                 self._value, self._before = states.values.take(held.before)

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 class RollbackTarget:
     """The checkpoint that a rollback leads to."""
 
-    __slots__ = ("checkpoint",)
-
-    def __init__(self) -> None:
-        self.checkpoint: Checkpoint | None = None
+    checkpoint: Checkpoint | None = None
 
 
 class RollbackHandler:

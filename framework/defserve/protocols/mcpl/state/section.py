@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -157,9 +157,6 @@ class StateSection(Section):
         finally:
             for store in stores:
                 self._opened[store] -= 1
-            await _close(store for store in stores if not self._opened[store])
-
-
-async def _close(stores: Iterable[Store]) -> None:
-    for store in stores:
-        await store.close()
+            for store in stores:
+                if not self._opened[store]:
+                    await store.close()

@@ -139,7 +139,8 @@ class States(Generic[M]):
         try:
             yield
         except ValueError as error:
-            raise StateRefused(f"The state does not fit its model: {summary(error)}", featureSet=self.name) from None
+            message = f"The state does not fit its model: {summary(error)}"
+            raise StateRefused(message, data={"featureSet": self.name}) from None
 
     def _key(self, owner: str | Session | None, *, names: bool = False) -> TreeKey:
         return TreeKey(self.name, self._owner(owner, names))

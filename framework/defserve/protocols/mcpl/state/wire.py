@@ -148,7 +148,9 @@ def _has(call: Call, parent: str | None) -> bool:
 def refuse_content(params: StateParams, states: States[Any]) -> None:
     """Raises StateRefused for the content of an opaque state, which hosts never see."""
     if params.has_content and states.mode == "opaque":
-        raise StateRefused("This state is kept by the server; send its checkpoint instead", featureSet=states.name)
+        raise StateRefused(
+            "This state is kept by the server; send its checkpoint instead", data={"featureSet": states.name}
+        )
 
 
 def _digest(name: str, content: bytes) -> bytes:
