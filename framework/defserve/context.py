@@ -275,7 +275,7 @@ class Context:
 
         Raises NoBackChannel where it cannot be asked, and PeerTimeout for a host that leaves it unanswered.
         """
-        from defserve.protocols.mcpl.inference.model import model_info
+        from defserve.protocols.mcpl.inference.section import model_info
 
         return await model_info(self.call, timeout)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
-from defserve.core.extension import Extension, Handler, Listener, Next, Offer, Wrapper
+from defserve.core.extension import Extension, Handler, Listener, Offer, Wrapper
 from defserve.core.profile import error_object
 from defserve.core.registry import Registry
 from defserve.core.session import Session
@@ -100,13 +100,12 @@ class MCPL(Extension):
 
     def _tell(self, change: Callable[[], Params]) -> None:
         """Tell every host, after the declarations that follow at once. From any thread."""
-        for session in self.server.sessions:
+
+        def tell(session: Session) -> None:
             if session.ready and agreed(session.terms) is not None:
-                send = partial(_send_change, session, change)
-                if session.engine.on_loop():
-                    session.engine.soon(send)
-                else:
-                    session.engine.post(send)
+                session.engine.soon(partial(_send_change, session, change))
+
+        self.server.for_each_session(tell)
 
     # -- negotiation -------------------------------------------------------------------------------------
 
@@ -125,21 +124,18 @@ class MCPL(Extension):
     def _capability(self, offer: Offer) -> Params:
         sets, sections = list(self.sets), self.sections
         used = {use for one in sets for use in one.uses}
-        mcpl: Params = {"version": VERSION}
-        if "pushEvents" in used:
-            mcpl["pushEvents"] = True
-        if sections.hooks is not None and (hooks := sections.hooks.capability()):
-            mcpl["contextHooks"] = hooks
-        if "inferenceRequest" in used:
-            mcpl["inferenceRequest"] = {"streaming": True}
-        if any(one.model_info for one in sets):
-            mcpl["modelInfo"] = True
-        if sections.channels is not None:
-            mcpl["channels"] = sections.channels.capability()
+        parts: Params = {
+            "version": VERSION,
+            "pushEvents": "pushEvents" in used,
+            "contextHooks": sections.hooks and sections.hooks.capability(),
+            "inferenceRequest": "inferenceRequest" in used and {"streaming": True},
+            "modelInfo": any(one.model_info for one in sets),
+            "channels": sections.channels and sections.channels.capability(),
+        }
         described = {one.name: one.wire() for one in sets}
         is_array = str(offer.info.get("name", "")).startswith(ARRAY_HOSTS)
-        mcpl["featureSets"] = [{"name": n, **wire} for n, wire in described.items()] if is_array else described
-        return mcpl
+        listed = [{"name": name, **wire} for name, wire in described.items()] if is_array else described
+        return {name: part for name, part in parts.items() if part} | {"featureSets": listed}
 
     def compose(self, composition: Composition) -> None:
         """Take the composition whose sessions the sets speak to."""
@@ -195,13 +191,7 @@ class MCPL(Extension):
         return _together(found) if found else None
 
     def around(self) -> Mapping[str, Wrapper]:
-        return {"tools/call": self._around_call} if self.sections.state is not None else {}
-
-    async def _around_call(self, call: Call, params: Params, following: Next) -> Any:
-        result = await following(call, params)
-        assert self.sections.state is not None
-        self.sections.state.tell(call, result)
-        return result
+        return {"tools/call": self.sections.state.around_call} if self.sections.state is not None else {}
 
     def declared_states(self) -> list[States[Any]]:
         return list(self.sections.state or ())
@@ -271,7 +261,7 @@ class MCPL(Extension):
 
     def can(self, call: Call, feature: str) -> bool:
         """Whether a call's host can be asked to `push`, `infer` or `model_info`, or sent messages of `channels`."""
-        from defserve.protocols.mcpl.inference.model import can_model_info
+        from defserve.protocols.mcpl.inference.section import can_model_info
         from defserve.protocols.mcpl.peers import Peer
 
         peer = Peer(call.session, call)

@@ -13,7 +13,7 @@ from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
-    from defserve.protocols.mcpl.push.inbox import Inbox
+    from defserve.protocols.mcpl.push.inbox import EventInbox
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,7 +37,7 @@ class Feature:
     `owner` is the server that declared it. `removed` is True once the server has taken it back.
     """
 
-    inbox: Inbox | None = None
+    inbox: EventInbox | None = None
 
     def __init__(
         self,
@@ -81,15 +81,9 @@ class Feature:
 
     def wire(self) -> Params:
         """The declaration that hosts are shown."""
-        described: Params = {"description": self.description, "uses": self.uses}
-        if self.scoped:
-            described["scoped"] = True
-        if self.rollback:
-            described["rollback"] = True
-        if self.host_state:
-            # Newer drafts: without it some hosts drop the state they are sent.
-            described["hostState"] = True
-        return described
+        # hostState: from newer drafts. Without it some hosts drop the state they are sent.
+        flags = {"scoped": self.scoped, "rollback": self.rollback, "hostState": self.host_state}
+        return {"description": self.description, "uses": self.uses, **{name: on for name, on in flags.items() if on}}
 
     def require(self, call: Call) -> None:
         """Raises FeatureDisabled if the host of this call has not enabled the set."""

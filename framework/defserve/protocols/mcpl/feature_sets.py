@@ -44,9 +44,9 @@ class FeatureSet(Feature):
         super().__init__(name, description, owner, **options)
         self._sections, self._declare_tool = sections, declare_tool
         if inbox:
-            from defserve.protocols.mcpl.push.inbox import Inbox
+            from defserve.protocols.mcpl.push.inbox import EventInbox
 
-            self.inbox = Inbox(name, description)
+            self.inbox = EventInbox(name, description)
 
     # -- verbs -------------------------------------------------------------------------------------------
 
@@ -144,17 +144,17 @@ class FeatureSet(Feature):
 
         Raises what `push` raises, PeerTimeout, and UsageError inside a hook.
         """
-        from defserve.protocols.mcpl.inference.values import InferenceRequest
+        from defserve.protocols.mcpl.inference.values import InferenceParams
 
-        return await self._sections.need_inference().infer(self, InferenceRequest(messages, **options), to)
+        return await self._sections.need_inference().infer(self, InferenceParams(messages, **options), to)
 
     def infer_stream(
         self, messages: Messages, *, to: To = None, **options: Unpack[InferenceOptions]
     ) -> InferenceStream:
         """Like `infer`, but read as it is written: `async for delta in stream`, then `stream.result`."""
-        from defserve.protocols.mcpl.inference.values import InferenceRequest
+        from defserve.protocols.mcpl.inference.values import InferenceParams
 
-        return self._sections.need_inference().stream(self, InferenceRequest(messages, **options), to)
+        return self._sections.need_inference().stream(self, InferenceParams(messages, **options), to)
 
     # used bare: @memory.before_inference
     @overload

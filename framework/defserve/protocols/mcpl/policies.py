@@ -167,20 +167,16 @@ def covering(name: str) -> Iterator[str]:
 
 def _names(params: Params, member: str) -> list[str]:
     found = params.get(member)
-    if found is None:
-        return []
-    if not is_array(found) or not all(isinstance(name, str) for name in found):
+    if found is not None and not (is_array(found) and all(isinstance(name, str) for name in found)):
         raise InvalidParams(f"Invalid params: {member} must be a list of feature sets")
-    return list(found)
+    return list(found or ())
 
 
 def _scopes(found: Any) -> dict[str, ScopeLists]:
-    if found is None:
-        return {}
-    if not is_object(found):
+    if found is not None and not is_object(found):
         raise InvalidParams("Invalid params: scopes must be an object")
     scopes: dict[str, ScopeLists] = {}
-    for name, lists in found.items():
+    for name, lists in (found or {}).items():
         if not is_object(lists):
             raise InvalidParams(f"Invalid params: scopes[{name!r}] must be an object")
         scopes[name] = ScopeLists(_patterns(lists, "whitelist"), _patterns(lists, "blacklist"))

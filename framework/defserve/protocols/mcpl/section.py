@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from defserve.core.registry import Registry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
     from defserve.core.composition import Composition
@@ -29,6 +31,15 @@ class LiveServer:
     def sessions(self) -> list[Session]:
         """The sessions that are open now; none before the server is composed."""
         return list(self.composition.sessions) if self.composition is not None else []
+
+    def for_each_session(self, action: Callable[[Session], None]) -> None:
+        """Do something for every session, on its event loop. From any thread."""
+        for session in self.sessions:
+            engine = session.engine
+            if engine.ready and engine.on_loop():
+                action(session)
+            elif engine.ready:
+                engine.post(partial(action, session))
 
 
 class Section:

@@ -5,8 +5,6 @@ A channel that the author adds is shared by all hosts. One that a host opens bel
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from defserve.core.call import Call
@@ -132,16 +130,7 @@ class ChannelDirectory:
 
     def follow_all(self) -> None:
         """`follow` for every host. From any thread."""
-        self.for_all(self.follow)
-
-    def for_all(self, action: Callable[[Session], None]) -> None:
-        """Do something for every session, on its loop. From any thread."""
-        for session in self.server.sessions:
-            engine = session.engine
-            if engine.ready and engine.on_loop():
-                action(session)
-            elif engine.ready:
-                engine.post(partial(action, session))
+        self.server.for_each_session(self.follow)
 
     def follow(self, session: Session) -> None:
         """Tell a host what has changed for it: everything when it is ready, later the differences."""

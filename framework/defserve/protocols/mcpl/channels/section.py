@@ -74,7 +74,7 @@ class ChannelSection(Section):
 
     def removed(self, feature_set: Feature) -> None:
         gone = self.directory.forget(feature_set)
-        self.directory.for_all(lambda session: self._close_gone(session, gone))
+        self.server.for_each_session(lambda session: self._close_gone(session, gone))
 
     def _close_gone(self, session: Session, gone: list[ChannelKind]) -> None:
         view = session.peek(SessionChannels)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from defserve.binding.functions import name_of, where
 from defserve.errors import InvalidParams, PeerError, UsageError
-from defserve.protocols.mcpl import peers
 from defserve.protocols.mcpl.channels.handlers import ChannelFunction
 from defserve.protocols.mcpl.channels.kind import OBSERVED_ONLY, OBSERVING_VERBS, ChannelKind
 from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Channel, Message, MessageReceipt
 from defserve.protocols.mcpl.feature import decorator
+from defserve.protocols.mcpl.peers import To, addressed, obstacle, on_its_loop
 from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class ChannelType(ChannelKind):
         """Change the description of a channel that was added or opened. Its hosts are told. From any thread."""
         self._directory.update(self, channel)
 
-    async def incoming(self, messages: Message | Sequence[Message], *, to: peers.To = None) -> list[MessageReceipt]:
+    async def incoming(self, messages: Message | Sequence[Message], *, to: To = None) -> list[MessageReceipt]:
         """Deliver messages to the hosts that have their channels. Returns one receipt each, in order.
 
         Inside a call or handler, that is its session. Outside, a message goes to the only session that has its channel
@@ -122,14 +122,14 @@ class ChannelType(ChannelKind):
         given = [messages] if isinstance(messages, Message) else messages
         return await MessageDelivery(self._directory, self, given, to).deliver()
 
-    async def host_channels(self, *, to: peers.To = None) -> list[Channel]:
+    async def host_channels(self, *, to: To = None) -> list[Channel]:
         """The channels that a host knows, of any type and any server. `to` as in `incoming`."""
         verb, told = "host_channels", list[Channel]()
-        for peer in peers.addressed(
-            self._directory.server, verb, to, lambda peer: peers.obstacle(peer, self.feature_set, verb, "channels")
+        for peer in addressed(
+            self._directory.server, verb, to, lambda peer: obstacle(peer, self.feature_set, verb, "channels")
         ):
             asking = peer.request("channels/list", {}, timeout=peer.session.composition.limits.callback)
-            told += _channels_in(await peers.on_its_loop(peer.session, asking))
+            told += _channels_in(await on_its_loop(peer.session, asking))
         return told
 
 

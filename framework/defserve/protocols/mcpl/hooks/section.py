@@ -78,12 +78,9 @@ class HookSection(Section):
 
     def capability(self) -> Params:
         """What is advertised; empty if there are no hooks."""
-        offered: Params = {}
-        if self._before:
-            offered["beforeInference"] = True
-        if self._after:
-            offered["afterInference"] = {"blocking": any(hook.blocking for hook in self._after)}
-        return offered
+        before: Params = {"beforeInference": True} if self._before else {}
+        after = {"afterInference": {"blocking": any(hook.blocking for hook in self._after)}} if self._after else {}
+        return before | after
 
     # -- before ------------------------------------------------------------------------------------------
 

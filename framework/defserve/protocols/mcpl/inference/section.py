@@ -1,4 +1,4 @@
-"""MCPL §11: inference, asked of the host."""
+"""MCPL §11–12: inference and model information, asked of the host."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.session import Session
-from defserve.errors import UsageError
+from defserve.errors import NoBackChannel, PeerError, UsageError
 from defserve.protocols.mcpl import peers
 from defserve.protocols.mcpl.current import is_in_hook
 from defserve.protocols.mcpl.inference.streams import InferenceChunks, InferenceStream, OpenStreams
-from defserve.protocols.mcpl.inference.values import METHOD, Inference, InferenceRequest
+from defserve.protocols.mcpl.inference.values import METHOD, Inference, InferenceParams
 from defserve.protocols.mcpl.section import Section
+from defserve.protocols.mcpl.turns import ModelInfo
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Id, Params
 
@@ -21,17 +22,20 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.feature import Feature
 
 
+MODEL_INFO = "model/info"
+
+
 class InferenceSection(Section):
     """Asks hosts for inference. In a call of the stateless era it asks for sampling, by an input-required result."""
 
-    async def infer(self, feature_set: Feature, request: InferenceRequest, to: peers.To) -> Inference:
+    async def infer(self, feature_set: Feature, request: InferenceParams, to: peers.To) -> Inference:
         peer = self._peer(feature_set, to)
         if peer.call is not None and not peer.calls_back:
             return await _sampled(peer.call, feature_set, request)
         asking = _ask(peer, feature_set, request.wire(feature_set.name, stream=False), request.timeout)
         return await peers.on_its_loop(peer.session, asking)
 
-    def stream(self, feature_set: Feature, request: InferenceRequest, to: peers.To) -> InferenceStream:
+    def stream(self, feature_set: Feature, request: InferenceParams, to: peers.To) -> InferenceStream:
         _refuse_in_hook()
         return InferenceStream(lambda: self._streamed(feature_set, request, to))
 
@@ -64,7 +68,7 @@ class InferenceSection(Section):
         return peers.addressed(self.server, "infer", to, lambda peer: _obstacle(peer, feature_set))[0]
 
     async def _streamed(
-        self, feature_set: Feature, request: InferenceRequest, to: peers.To
+        self, feature_set: Feature, request: InferenceParams, to: peers.To
     ) -> AsyncGenerator[str | Inference, None]:
         peer = self._peer(feature_set, to)
         if peer.call is not None and not peer.calls_back:
@@ -100,6 +104,22 @@ class InferenceSection(Section):
                 streams.by_id.pop(id, None)
 
 
+async def model_info(call: Call, timeout: float) -> ModelInfo:
+    """`model/info` (§12). Hosts of the 0.4 draft need not offer it, and may leave it unanswered: PeerTimeout."""
+    peer = peers.Peer(call.session, call)
+    if not can_model_info(peer):
+        raise NoBackChannel("model_info: this host cannot be asked for its model")
+    answer = await peer.request(MODEL_INFO, {}, timeout=timeout)
+    if not is_object(answer) or not isinstance(answer.get("id"), str):
+        raise PeerError(f"the host's answer to {MODEL_INFO} has the wrong shape")
+    return ModelInfo.read(answer)
+
+
+def can_model_info(peer: peers.Peer) -> bool:
+    """Whether it is worth asking."""
+    return peer.live is not None and peer.calls_back and peer.live.offered.get("modelInfo") is not False
+
+
 async def _ask(
     peer: peers.Peer,
     feature_set: Feature,
@@ -113,7 +133,7 @@ async def _ask(
     return Inference.read(await peer.request(METHOD, params, timeout=timeout, numbered=numbered))
 
 
-async def _sampled(call: Call, feature_set: Feature, request: InferenceRequest) -> Inference:
+async def _sampled(call: Call, feature_set: Feature, request: InferenceParams) -> Inference:
     from defserve.protocols.mcp.asking import client_requests
     from defserve.protocols.mcp.asking.sampling import SampleOptions
 

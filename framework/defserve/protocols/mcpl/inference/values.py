@@ -59,7 +59,7 @@ class Inference:
 
 
 @dataclass(frozen=True, slots=True)
-class InferenceRequest:
+class InferenceParams:
     """What a host is asked for; see `FeatureSet.infer`."""
 
     messages: Messages

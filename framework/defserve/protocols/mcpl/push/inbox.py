@@ -37,7 +37,7 @@ class PendingEvents:
             self.lost = self.events.popleft()[0]
 
 
-class Inbox:
+class EventInbox:
     """The pending events of one set. From any thread."""
 
     def __init__(self, name: str, description: str) -> None:

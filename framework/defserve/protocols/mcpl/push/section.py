@@ -14,7 +14,7 @@ from defserve.errors import NoBackChannel, PeerError, PeerTimeout, Refused, Usag
 from defserve.protocols.mcpl import peers
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.push import claude_channel
-from defserve.protocols.mcpl.push.sources import EventSources
+from defserve.protocols.mcpl.push.sources import EventSource, EventSources
 from defserve.protocols.mcpl.push.values import METHOD, Event, Receipt, event_wire
 from defserve.protocols.mcpl.section import LiveServer, Section
 from defserve.wire.messages import Params
@@ -35,7 +35,7 @@ DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
 INTERNAL_ERROR: Final = -32603
 
 
-class SessionEvents:
+class SessionPushes:
     """The events of one session: those under way, bounded, and those that the host has accepted."""
 
     __slots__ = ("room", "under_way", "_accepted")
@@ -111,7 +111,7 @@ class PushSection(Section):
         return await peers.on_its_loop(peer.session, self._deliver(peer, feature_set, wire))
 
     async def _deliver(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
-        events, key = peer.session.local(SessionEvents), (feature_set.name, wire["eventId"])
+        events, key = peer.session.local(SessionPushes), (feature_set.name, wire["eventId"])
         before = await events.accepted(key)
         if before is not None:
             return before
@@ -150,7 +150,7 @@ class PushSection(Section):
         """Declare a source of events; see `FeatureSet.events`."""
         if per == "server" and self.server.composition is not None:
             raise UsageError("a source per server comes after serving began", fix="declare it where the server is made")
-        self.sources.add(feature_set, function, per)
+        self.sources.declared.append(EventSource(feature_set, function, per))
         self._follow_all()
 
     async def _yielded(self, feature_set: Feature, found: Any, session: Session | None) -> None:
@@ -167,7 +167,7 @@ class PushSection(Section):
         for peer in found:
             if not peer.session.engine.on_loop() or to not in (None, peer.session.principal):
                 continue
-            waiting = len(peer.session.local(SessionEvents).under_way)
+            waiting = len(peer.session.local(SessionPushes).under_way)
             if waiting >= BACKLOG:
                 logging.getLogger("defserve").warning(
                     "%s: event %s is not sent to a session of %s, which has not answered %d others",

@@ -71,9 +71,6 @@ class EventSources:
         self.restarts = RESTARTS
         self._push, self._may_run = push, may_run
 
-    def add(self, feature_set: Feature, function: Callable[..., Any], per: str) -> None:
-        self.declared.append(EventSource(feature_set, function, per))
-
     def follow(self, session: Session) -> None:
         """Start and stop sources so that exactly those run that the session's host wants now. From any thread."""
         engine = session.engine
@@ -82,16 +79,13 @@ class EventSources:
         if not engine.on_loop():
             engine.post(lambda: self.follow(session))
             return
-        for source in self.declared:
-            if source.per == "session":
-                self._switch(source, session, self._may_run(source.feature_set, session))
-
-    def _switch(self, source: EventSource, session: Session, wanted: bool) -> None:
         tasks = session.local(RunningSources).tasks
-        if wanted and source not in tasks:
-            tasks[source] = session.engine.spawn(self._run(source, session))
-        elif not wanted and source in tasks:
-            tasks.pop(source).cancel()
+        for source in self.declared:
+            wanted = source.per == "session" and self._may_run(source.feature_set, session)
+            if wanted and source not in tasks:
+                tasks[source] = engine.spawn(self._run(source, session))
+            elif not wanted and source in tasks:
+                tasks.pop(source).cancel()
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None]:

@@ -12,7 +12,7 @@ from defserve.protocols.mcpl.policies import agreed
 from defserve.protocols.mcpl.state.binding import WorkingState
 from defserve.protocols.mcpl.state.locks import TreeLock
 from defserve.protocols.mcpl.state.owner import StateUnowned, owner_of
-from defserve.protocols.mcpl.state.wire import refuse_content, start, state_params
+from defserve.protocols.mcpl.state.wire import start, state_params
 from defserve.stores.checkpoints.contents import Draft
 from defserve.stores.checkpoints.store import CheckpointStore, Commit, Held
 from defserve.stores.checkpoints.tree import Gone, TreeKey
@@ -35,8 +35,7 @@ async def uninterrupted(call: Call, work: Coroutine[Any, Any, Any]) -> None:
 class NewCheckpoint:
     """The checkpoint that a call has made, if it made one."""
 
-    states: States[Any] | None = None
-    commit: Commit | None = None
+    made: tuple[States[Any], Commit] | None = None
 
 
 class StateHold:
@@ -55,7 +54,10 @@ class StateHold:
     async def __aenter__(self) -> None:
         call, states = self._call, self._states
         brought, owner = state_params(call), owner_of(call, states.per)
-        refuse_content(brought, states)
+        if brought.has_content and states.mode == "opaque":  # hosts never see its content
+            raise StateRefused(
+                "This state is kept by the server; send its checkpoint instead", data={"featureSet": states.name}
+            )
         if not (owner.has_head or brought.names):
             raise StateUnowned
         key = TreeKey(states.name, owner.id)
@@ -121,8 +123,7 @@ class StateHold:
             self._states.values.give(draft.content, value)
         finally:
             await self._release()
-        made = self._call.local(NewCheckpoint)
-        made.states, made.commit = self._states, commit
+        self._call.local(NewCheckpoint).made = self._states, commit
 
     async def _release(self) -> None:
         lock, self._lock = self._lock, None

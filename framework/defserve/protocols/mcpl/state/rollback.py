@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from defserve.core.call import Call
 from defserve.core.profile import mask
 from defserve.errors import Refused, ToolError, UsageError
-from defserve.protocols.mcp.function import Function
+from defserve.protocols.mcp.function import FindProvider, Function
 from defserve.protocols.mcpl.current import CURRENT
 from defserve.protocols.mcpl.state.call import uninterrupted
 from defserve.protocols.mcpl.state.owner import owner_of
-from defserve.protocols.mcpl.state.states import found
+from defserve.protocols.mcpl.state.states import States, found
 from defserve.stores.checkpoints.tree import Checkpoint, TreeKey
 from defserve.wire.messages import Params
-
-if TYPE_CHECKING:
-    from defserve.protocols.mcp.function import FindProvider
-    from defserve.protocols.mcpl.state.states import States
 
 
 class RollbackTarget:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.core.call import Call
+from defserve.core.extension import Next
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, Refused, UsageError
 from defserve.protocols.mcp.params import text
@@ -88,11 +89,13 @@ class StateSection(Section):
         states: States[Any] | None = item.facets.get(FACET)
         return StateHold(states, call) if states is not None else None
 
-    def tell(self, call: Call, result: Params) -> None:
+    async def around_call(self, call: Call, params: Params, following: Next) -> Any:
         """Add the checkpoint that a call has made to its result, for hosts that negotiated MCPL."""
-        made = call.peek(NewCheckpoint)
-        if made is not None and made.states is not None and made.commit is not None:
-            tell(call, made.states, made.commit, result)
+        result = await following(call, params)
+        new = call.peek(NewCheckpoint)
+        if new is not None and new.made is not None:
+            tell(call, *new.made, result)
+        return result
 
     async def rollback(self, call: Call, params: Params) -> Params:
         name, checkpoint = text(params, "featureSet"), checkpoint_in(params)
@@ -113,17 +116,16 @@ class StateSection(Section):
     async def _forget(self, owner: str) -> None:
         """Drop what belonged to a session that is over: nobody can come back to it."""
         for states in self:
-            if states.per != "server":
-                with suppress(Refused):  # then `defserve state prune` removes it
-                    await self._forget_tree(states, TreeKey(states.name, owner))
-
-    async def _forget_tree(self, states: States[Any], key: TreeKey) -> None:
-        # After a call that is being stopped, so that what it still commits goes too.
-        lock = await states.locks.acquire(key, self._storage.limits.tool)
-        try:
-            await (await states.trees()).forget(key)
-        finally:
-            await lock.release()
+            if states.per == "server":
+                continue
+            with suppress(Refused):  # then `defserve state prune` removes it
+                key = TreeKey(states.name, owner)
+                # After a call that is being stopped, so that what it still commits goes too.
+                lock = await states.locks.acquire(key, self._storage.limits.tool)
+                try:
+                    await (await states.trees()).forget(key)
+                finally:
+                    await lock.release()
 
     # -- where it is kept --------------------------------------------------------------------------------
 

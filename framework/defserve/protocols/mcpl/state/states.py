@@ -83,9 +83,8 @@ class States(Generic[M]):
     ) -> None:
         options.check(f"state of {feature_set.name!r}")
         self.feature_set, self.model = feature_set, model
-        self.mode: Mode = options.mode
+        self.mode, self.concurrency = options.mode, options.concurrency
         self.per: Per = options.per
-        self.concurrency: Concurrency = options.concurrency
         self.retention = Retention(options.keep, options.ttl)
         self._open_trees, self._trees = open_trees, None
         self.store = store

@@ -14,7 +14,6 @@ from defserve.core.call import Call
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.params import meta, text
-from defserve.protocols.mcpl.errors import StateRefused
 from defserve.protocols.mcpl.policies import agreed, is_stateless
 from defserve.stores.checkpoints.store import CheckpointStore, Commit, Held
 from defserve.stores.checkpoints.tree import Gone, TreeKey
@@ -143,14 +142,6 @@ def _has(call: Call, parent: str | None) -> bool:
     brought = state_params(call)
     sent = call.session.peek(SentCheckpoints)
     return brought.checkpoint == parent or brought.has_content or (sent is not None and sent.knows(parent))
-
-
-def refuse_content(params: StateParams, states: States[Any]) -> None:
-    """Raises StateRefused for the content of an opaque state, which hosts never see."""
-    if params.has_content and states.mode == "opaque":
-        raise StateRefused(
-            "This state is kept by the server; send its checkpoint instead", data={"featureSet": states.name}
-        )
 
 
 def _digest(name: str, content: bytes) -> bytes:
