@@ -197,7 +197,7 @@ async def test_a_session_of_another_event_loop_is_spoken_to_there(server: Server
 
 async def test_nonsense_is_nobody(server: Server, reminders: Any):
     async with hosting(server):
-        with pytest.raises(UsageError, match="is nobody"):
+        with pytest.raises(UsageError, match="names nobody"):
             await reminders.push("Call Alice", to=7)
 
 

@@ -177,7 +177,7 @@ def _sessions(server: LiveServer, to: To) -> Iterable[Session]:
         return [session for session in server.sessions if session.principal == to]
     if to is None or to is everyone:
         return server.sessions
-    raise UsageError(f"to={to!r} is nobody", fix="to=session, to=principal or to=everyone")
+    raise UsageError(f"to={to!r} names nobody", fix="to=session, to=principal or to=everyone")
 
 
 def _why(asked: list[Peer], to: To, obstacle: Obstacle, verb: str) -> str:

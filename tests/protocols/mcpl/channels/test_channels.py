@@ -285,7 +285,7 @@ async def test_shared_channels_work_without_a_session(discord: Discord):
 
 def test_declarations_that_cannot_work_are_refused(discord: Discord):
     chat, other = discord.chat, Server("other", "1")
-    with pytest.raises(UsageError, match="of another server"):
+    with pytest.raises(UsageError, match="belongs to another server"):
         other.channels("x", feature_set=discord.posting)
     with pytest.raises(UsageError, match="already registered"):
         discord.server.channels("discord", feature_set=discord.posting)
@@ -303,7 +303,7 @@ def test_declarations_that_cannot_work_are_refused(discord: Discord):
 
     def observes(channel: Channel, colour: str) -> None: ...
 
-    with pytest.raises(UsageError, match="nobody gives 'colour'"):
+    with pytest.raises(UsageError, match="observe has no value for the parameter 'colour'"):
         chat.observe(observes)
 
     def yields(channel: Channel) -> Any:

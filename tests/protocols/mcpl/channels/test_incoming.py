@@ -192,7 +192,7 @@ async def test_over_http_a_handler_s_messages_travel_on_the_stream_of_its_reques
 async def test_what_is_no_message_or_no_channel_is_the_author_s_mistake(discord: Discord):
     odd: Any = "hello"
     async with hosting(discord.server):
-        with pytest.raises(UsageError, match="is no message"):
+        with pytest.raises(UsageError, match="is not a message"):
             await discord.chat.incoming([odd])
         with pytest.raises(UnknownChannel):
             await discord.chat.incoming(Message("discord:#nowhere", "hi", "u1"), to=session_of(discord.server))

@@ -187,7 +187,7 @@ async def test_a_scope_may_have_a_payload_of_its_own():
         ({}, "the host did not approve"),
         ([], "the host did not approve"),
         (HostError(-32601, "Method not found"), "the host could not be asked (Method not found)"),
-        ({"approved": True, "payload": {"path": "/etc/shadow"}}, "what the host sent along does not fit it"),
+        ({"approved": True, "payload": {"path": "/etc/shadow"}}, "the payload of the host does not fit it"),
     ],
     ids=str,
 )

@@ -52,14 +52,14 @@ def test_two_states_of_one_model_have_to_be_told_apart():
 
     def bump(counter: State[Counter]) -> None: ...
 
-    with pytest.raises(UsageError, match=r"State\[Counter\] could be that of a.one and a.two"):
+    with pytest.raises(UsageError, match=r"State\[Counter\] is kept by a.one and a.two"):
         one.tool(bump)
 
     def bump_second(counter: Annotated[Counter, second]) -> None: ...
 
     bump_second.__annotations__["counter"] = Annotated[Counter, second]
     two.tool(bump_second)
-    with pytest.raises(UsageError, match="is given <state of a.two>"):
+    with pytest.raises(UsageError, match="takes <state of a.two>"):
         one.tool(bump_second, name="other")
 
 
@@ -74,9 +74,9 @@ def test_a_state_is_for_the_tools_of_its_set():
         return ""
 
     for declare in (notes.server.tool, elsewhere.tool, notes.server.resource("notes://all"), notes.server.prompt):
-        with pytest.raises(UsageError, match=f"'read' is given <state of {SET}>"):
+        with pytest.raises(UsageError, match=f"'read' takes <state of {SET}>"):
             declare(read)
-    with pytest.raises(UsageError, match="recall: parameter 'book': a state is held for its set's tools only"):
+    with pytest.raises(UsageError, match="recall: parameter 'book': only the tools of its set can take a state"):
         notes.set.before_inference(recall)
 
 
@@ -90,7 +90,7 @@ def test_a_state_is_for_the_tools_of_its_set():
         (lambda notes: _set(notes).state(Counter, keep=0), "keep=0"),
         (lambda notes: _set(notes).state(Counter, ttl=-1), "ttl=-1"),
         (lambda notes: _set(notes).state(Counter, store="mysql://x"), "no address of a store"),
-        (lambda notes: _set(notes).state(Needy), r"Needy\(\) does not give the state to begin with: name: "),
+        (lambda notes: _set(notes).state(Needy), r"Needy\(\) cannot make the initial state: name: "),
     ],
 )
 def test_what_cannot_be_kept_is_complained_about(declare: Callable[[Any], Any], complaint: str):

@@ -130,10 +130,10 @@ def test_an_undo_is_complained_about_when_it_is_declared():
     with pytest.raises(UsageError, match="no state to roll back"):
         bare.on_rollback(undo)
     notes = Notes(server)
-    with pytest.raises(UsageError, match="nothing to give 'why'"):
+    with pytest.raises(UsageError, match="no value for the parameter 'why'"):
         notes.set.on_rollback(asks)
     with pytest.raises(UsageError, match="parameter 'book'.*\n.*at()"):
         notes.set.on_rollback(holds)
     assert notes.set.on_rollback(undo) is undo
-    with pytest.raises(UsageError, match=f"'{SET}' has an undo already"):
+    with pytest.raises(UsageError, match=f"'{SET}' has an on_rollback already"):
         notes.set.on_rollback(undo)

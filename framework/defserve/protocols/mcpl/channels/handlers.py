@@ -40,11 +40,13 @@ class ChannelFunction:
         signature = self.function.signature
         self.takes = tuple(parameter.name for parameter in signature.parameters)
         if self.function.streams:
-            raise UsageError(f"{signature.name} yields", where=signature.where, fix="return instead")
+            raise UsageError(
+                f"{signature.name}: a function for {verb} yields nothing", where=signature.where, fix="return a value"
+            )
         for parameter in signature.parameters:
             if parameter.wire_name not in GIVES[verb] and parameter.required:
                 raise UsageError(
-                    f"{signature.name}: nobody gives {parameter.name!r} to a function for {verb}",
+                    f"{signature.name}: {verb} has no value for the parameter {parameter.name!r}",
                     where=signature.where,
                     fix=f"take some of {', '.join(GIVES[verb])}, Context and dependencies",
                 )

@@ -141,4 +141,4 @@ def _as_event(kind: ChannelKind, wire: Params) -> Params:
 def _checked(message: object) -> Message:
     if isinstance(message, Message):
         return message
-    raise UsageError(f"incoming: {message!r:.80} is no message", fix='Message(channel, "text", author=Author("u1"))')
+    raise UsageError(f"incoming: {message!r:.80} is not a message", fix='Message(channel, "text", author=Author("u1"))')

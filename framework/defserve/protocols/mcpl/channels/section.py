@@ -47,7 +47,7 @@ class ChannelSection(Section):
             raise UsageError("channels have no type", fix='server.channels("discord", feature_set=…)')
         if feature_set.owner is not self.server.owner:
             raise UsageError(
-                f"channels {type!r}: feature set {feature_set.name!r} is of another server",
+                f"channels {type!r}: feature set {feature_set.name!r} belongs to another server",
                 fix="declare both on one server",
             )
         made = ChannelType(self.directory, type, feature_set)

@@ -1,4 +1,4 @@
-"""MCPL §14.2–14.3: channels, their messages and what a host makes of them, as authors see them."""
+"""MCPL §14.2–14.3: channels, messages and receipts, as authors see them."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def receipts(messages: list[Params], answer: Any, session: Any) -> list[MessageR
 
 def _receipt(id: str, told: Params | None, session: Any) -> MessageReceipt:
     if told is None:
-        return MessageReceipt(id, False, reason="the host said nothing of it", session=session)
+        return MessageReceipt(id, False, reason="the host did not mention it", session=session)
     conversation, reason = told.get("conversationId"), told.get("reason")
     return MessageReceipt(
         id,

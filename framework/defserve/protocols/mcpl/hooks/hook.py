@@ -47,7 +47,7 @@ class Hook:
             raise UsageError(f"{signature.name}: a hook yields nothing", where=signature.where, fix="return a list")
         if signature.parameters:
             raise UsageError(
-                f"{signature.name}: nobody gives {signature.parameters[0].name!r} to a hook",
+                f"{signature.name}: a hook has no value for the parameter {signature.parameters[0].name!r}",
                 where=signature.where,
                 fix=f"take (turn: {kinds[0].__name__}), Context and dependencies",
             )

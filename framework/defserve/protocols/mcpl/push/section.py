@@ -149,7 +149,9 @@ class PushSection(Section):
     def events(self, feature_set: Feature, function: Callable[..., Any], per: str) -> None:
         """Declare a source of events; see `FeatureSet.events`."""
         if per == "server" and self.server.composition is not None:
-            raise UsageError("a source per server comes after serving began", fix="declare it where the server is made")
+            raise UsageError(
+                "a source per server was declared after serving began", fix="declare it where the server is made"
+            )
         self.sources.declared.append(EventSource(feature_set, function, per))
         self._follow_all()
 

@@ -119,7 +119,7 @@ class ToolScope:
         added = {name: value for name, value in payload.items() if name in self.takes and name not in sent}
         changed = any(payload.get(member, value) != value for member, value in sent.items())
         if changed or (added and not self._same_label(arguments, scope, added)):
-            raise self._denied(scope.label, "what the host sent along does not fit it")
+            raise self._denied(scope.label, "the payload of the host does not fit it")
         return sent | payload
 
     def _same_label(self, arguments: Mapping[str, Any], scope: Scope, added: Params) -> bool:

@@ -47,7 +47,7 @@ class StateProvider:
     def __call__(self, call: Call) -> Any:
         working = call.peek(WorkingState)
         if working is None or working.states is not self.states:
-            raise UsageError(f"{self.states!r} is held for its set's tools only", fix="await its .at() here")
+            raise UsageError(f"only the tools of its set can take {self.states!r}", fix="await its .at() here")
         return working.value
 
 
@@ -70,9 +70,9 @@ def provider(mcpl: DeclaresStates | None, annotation: Any) -> StateProvider | No
         return StateProvider(found[0])
     name = spelled(model)
     if not found:
-        raise UsageError(f"no feature set keeps a {name}", fix=f"declare it before: notes = set.state({name})")
+        raise UsageError(f"no feature set keeps a {name}", fix=f"declare it first: notes = set.state({name})")
     sets = " and ".join(states.name for states in found)
-    raise UsageError(f"State[{name}] could be that of {sets}", fix=f"say which: Annotated[{name}, the_state]")
+    raise UsageError(f"State[{name}] is kept by {sets}", fix=f"say which: Annotated[{name}, the_state]")
 
 
 def states_in(signature: Signature) -> set[States[Any]]:
@@ -94,7 +94,7 @@ def without_state(find_provider: FindProvider) -> FindProvider:
     def find(annotation: Any) -> Any:
         found = find_provider(annotation)
         if isinstance(found, StateProvider):
-            raise UsageError("a state is held for its set's tools only", fix="await its .at() here")
+            raise UsageError("only the tools of its set can take a state", fix="await its .at() here")
         return found
 
     return find

@@ -34,7 +34,7 @@ class RollbackHandler:
         signature = self.function.signature
         if signature.parameters:
             raise UsageError(
-                f"{self.name}: a rollback has nothing to give {signature.parameters[0].name!r}",
+                f"{self.name}: a rollback has no value for the parameter {signature.parameters[0].name!r}",
                 where=signature.where,
                 fix="annotate it: `to: Checkpoint`, or drop it",
             )

@@ -57,7 +57,7 @@ class StateSection(Section):
                 fix="put both in one model, or make another set",
             )
         if self.server.composition is not None:
-            raise UsageError("a state comes after serving began", fix="declare it where the server is made")
+            raise UsageError("a state was declared after serving began", fix="declare it where the server is made")
         store = self._store_of(options.store)
         states = self._states[feature_set.name] = States(feature_set, model, options, store, self._open_trees)
         feature_set.rollback, feature_set.host_state = True, states.mode != "opaque"
@@ -66,10 +66,12 @@ class StateSection(Section):
     def on_rollback(self, feature_set: Feature, function: Callable[..., Any]) -> None:
         if feature_set.name not in self._states:
             raise UsageError(
-                f"feature set {feature_set.name!r} has no state to roll back", fix="declare it before: set.state(Model)"
+                f"feature set {feature_set.name!r} has no state to roll back", fix="declare it first: set.state(Model)"
             )
         if feature_set.name in self._undos:
-            raise UsageError(f"feature set {feature_set.name!r} has an undo already", fix="do both in one function")
+            raise UsageError(
+                f"feature set {feature_set.name!r} has an on_rollback already", fix="do both in one function"
+            )
         self._undos[feature_set.name] = RollbackHandler(function, self.server.find_provider, feature_set.owner)
 
     def read(self, item: Any, binding: FeatureBinding | None) -> None:
@@ -77,7 +79,7 @@ class StateSection(Section):
         for states in states_in(item.function.signature):
             if item.kind != "tool" or binding is None or binding.feature_set is not states.feature_set:
                 raise UsageError(
-                    f"{item.kind} {item.name!r} is given {states!r}, which is held for that set's tools",
+                    f"{item.kind} {item.name!r} takes {states!r}, which only that set's tools can take",
                     where=item.where,
                     fix="declare it with the set's own @….tool, or await the state's .at()",
                 )

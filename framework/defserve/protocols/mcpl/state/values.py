@@ -62,7 +62,7 @@ class StateValues(Generic[M]):
             return fresh
         except (ValueError, TypeError) as error:
             raise UsageError(
-                f"{subject}: {model.__name__}() does not give the state to begin with: {summary(error)}",
+                f"{subject}: {model.__name__}() cannot make the initial state: {summary(error)}",
                 fix="give every field a default",
             ) from None
 
