@@ -114,7 +114,7 @@ async def test_a_publication_that_fails_is_an_error_or_a_line_in_the_log(
     chat = server.channels("x", feature_set=server.feature_set("x", "X"))
     chat.add(Channel("x:1"))
 
-    @chat.publish(timeout=0.01)
+    @chat.publish(timeout=0.2)
     async def send(text: str) -> None:
         if text == "slow":
             await asyncio.sleep(10)

@@ -223,7 +223,7 @@ async def test_a_passing_failure_is_tried_again_under_the_same_id(server: Server
 
 @pytest.mark.req("MCPL-9.4")
 async def test_silence_is_tried_again_under_the_same_id(reminders: Any):
-    server = Server("memory", "1", limits=Limits(callback=0.02))
+    server = Server("memory", "1", limits=Limits(callback=0.2))
     made = server.feature_set(SET, "Surface reminders")
     server.mcpl.sections.need_push().delays = (0.0,)
     async with hosting(server, answers={"push/event": in_turn(SILENCE, {"accepted": True})}) as host:
@@ -551,7 +551,7 @@ def test_what_is_no_source_is_refused(reminders: Any):
 
 @pytest.mark.req("MCPL-6.7u")
 async def test_a_retry_stops_when_the_set_is_disabled_meanwhile(server: Server, reminders: Any):
-    server.mcpl.sections.need_push().delays = (0.05,) * 3
+    server.mcpl.sections.need_push().delays = (0.3,) * 3
     async with hosting(server, answers={"push/event": HostError(-32603)}) as host:
         pushing = asyncio.create_task(reminders.push("Call Alice"))
         await host.until_asked("push/event")
@@ -769,5 +769,6 @@ async def test_events_until_the_last_session_is_closed(server: Server, reminders
 
     async with hosting(server) as host:
         await host.until_asked("push/event")
+        assert not ended.is_set()
         session_of(server).close()
         await until(ended.is_set)
