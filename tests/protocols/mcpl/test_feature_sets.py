@@ -310,7 +310,7 @@ async def test_the_first_set_comes_before_serving():
 @pytest.mark.anyio
 @pytest.mark.req("MCPL-5.3")
 @pytest.mark.parametrize(("told", "logged"), [(False, 1), (True, 0)])
-async def test_acting_without_a_word_of_the_host_is_logged(told: bool, logged: int, caplog: pytest.LogCaptureFixture):
+async def test_acting_without_a_policy_of_the_host_is_logged(told: bool, logged: int, caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, "defserve"):
         async with hosting(memory()) as host:
             if told:

@@ -192,7 +192,7 @@ async def test_one_type_may_watch_all_channels():
     assert [seen[0] for seen in watcher.seen] == ["ui", "discord:#general"]
 
 
-async def test_broken_and_unwatched_news_are_left_alone():
+async def test_broken_and_unobserved_notifications_are_ignored():
     watcher = Watcher("discord")
     async with hosting(watcher.server) as host:
         await host.tell("channels/outgoing/chunk", {"channelId": "discord:#general", "index": "0", "delta": "x"})

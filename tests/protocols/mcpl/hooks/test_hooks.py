@@ -468,7 +468,7 @@ async def test_one_that_fails_open_is_left_out():
         assert await after(host) == {"featureSet": "compliance", "modifiedResponse": "redacted"}
 
 
-async def test_turns_that_come_faster_than_hooks_look_are_left_out(caplog: pytest.LogCaptureFixture):
+async def test_turns_that_come_faster_than_hooks_look_are_skipped(caplog: pytest.LogCaptureFixture):
     server, go, seen = make(Limits(in_flight=2)), asyncio.Event(), list[int]()
 
     @server.feature_set("memory", "M").after_inference

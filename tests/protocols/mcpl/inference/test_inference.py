@@ -152,7 +152,7 @@ async def test_messages_of_every_kind_and_hints(server: Server, consolidation: A
         assert "conversationId" not in params
 
 
-async def test_errors_and_silence_are_the_authors(server: Server, consolidation: Any):
+async def test_errors_and_timeouts_reach_the_author(server: Server, consolidation: Any):
     async with hosting(server, answers={"inference/request": HostError(-32000, "no budget")}):
         with pytest.raises(PeerError, match="no budget"):
             await consolidation.infer("Summarise")
@@ -397,7 +397,7 @@ async def test_a_host_may_never_say_which_model_it_is(server: Server, model_tool
 
 
 @pytest.mark.parametrize("mcpl", [None, {**MCPL, "modelInfo": False}], ids=["plain", "refused"])
-async def test_a_host_that_cannot_be_asked_is_not(server: Server, model_tool: None, mcpl: Any):
+async def test_a_host_that_cannot_be_asked_is_not_asked(server: Server, model_tool: None, mcpl: Any):
     async with hosting(server, mcpl=mcpl) as host:
         assert text_of(await host.call("model")) == "NoBackChannel False"
         assert host.asked == []

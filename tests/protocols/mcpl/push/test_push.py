@@ -167,7 +167,7 @@ async def test_an_event_without_a_name_gets_one_of_its_own(server: Server, remin
 @pytest.mark.parametrize(
     "wrong", [{"id": ""}, {"id": 7}, {"origin": "me"}, {"timestamp": "yesterday"}], ids=lambda wrong: str(wrong)
 )
-async def test_what_is_no_event_is_refused_before_anything_leaves(server: Server, reminders: Any, wrong: Any):
+async def test_a_broken_event_is_refused_before_anything_is_sent(server: Server, reminders: Any, wrong: Any):
     async with hosting(server) as host:
         with pytest.raises(UsageError):
             await reminders.push("Now", **wrong)
@@ -236,7 +236,7 @@ async def test_silence_is_tried_again_under_the_same_id(reminders: Any):
         assert len(host.asked) == 2
 
 
-async def test_a_failure_that_does_not_pass_is_the_authors(server: Server, reminders: Any):
+async def test_a_lasting_failure_reaches_the_author(server: Server, reminders: Any):
     async with hosting(server, answers={"push/event": HostError(-32603, "out of memory")}) as host:
         with pytest.raises(PeerError, match="out of memory"):
             await reminders.push("Call Alice")
@@ -443,7 +443,7 @@ async def test_an_event_that_cannot_be_delivered_does_not_end_its_source(server:
         assert texts(host) == ["bad", "good"]
 
 
-async def test_one_source_for_all_is_told_to_everyone(server: Server, reminders: Any):
+async def test_events_of_a_source_per_server_go_to_everyone(server: Server, reminders: Any):
     ticks: asyncio.Queue[str] = asyncio.Queue()
     ended = asyncio.Event()
 
@@ -532,7 +532,7 @@ async def test_a_source_may_be_declared_while_serving(server: Server, reminders:
             reminders.events(per="server")(due)
 
 
-def test_what_is_no_source_is_refused(reminders: Any):
+def test_a_function_that_is_not_a_source_is_refused(reminders: Any):
     async def plain() -> None: ...
 
     async def needy(a: int, b: int) -> AsyncIterator[str]:
@@ -645,7 +645,7 @@ def ids(kept: Json) -> list[str]:
     return [event["eventId"] for event in kept["events"]]
 
 
-async def test_without_a_road_back_events_wait_in_an_inbox(server: Server, posted: Any):
+async def test_events_for_a_host_that_cannot_be_called_wait_in_an_inbox(server: Server, posted: Any):
     @server.tool
     async def remind(ctx: Context, id: str) -> str:
         assert ctx.can("push")

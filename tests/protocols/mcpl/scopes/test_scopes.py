@@ -316,7 +316,7 @@ async def test_a_call_may_be_tagged_with_its_scope(version: str):
         assert "does not fit" in await edited(host, "/project/main.ts", scope=tag, **carried(host))
 
 
-async def test_a_tag_is_no_approval():
+async def test_a_scope_tag_is_not_an_approval():
     async with hosting(editor(), answers={"scope/elevate": {"approved": False}}) as host:
         await listed(host)
         assert await edited(host, "/etc/hosts", scope={"label": "/etc/hosts"}) == "the host did not approve"

@@ -36,7 +36,7 @@ class Needy(BaseModel):
 # -- complaints at registration --------------------------------------------------------------------------
 
 
-def test_a_state_nobody_keeps_is_complained_about_where_it_is_asked_for():
+def test_an_undeclared_state_is_refused_at_the_tool_that_takes_it():
     def bump(counter: State[Counter]) -> None: ...
 
     for server in (Server("s", "1"), Notes().server):
@@ -93,7 +93,7 @@ def test_a_state_is_for_the_tools_of_its_set():
         (lambda notes: _set(notes).state(Needy), r"Needy\(\) cannot make the initial state: name: "),
     ],
 )
-def test_what_cannot_be_kept_is_complained_about(declare: Callable[[Any], Any], complaint: str):
+def test_a_model_that_cannot_be_kept_is_refused(declare: Callable[[Any], Any], complaint: str):
     with pytest.raises(UsageError, match=complaint):
         declare(Notes())
 
@@ -119,7 +119,7 @@ def test_a_store_is_checked_where_the_server_is_made():
 # -- what functions are given ----------------------------------------------------------------------------
 
 
-async def test_a_call_has_one_value_whoever_is_given_it():
+async def test_a_call_has_one_value_for_all_who_take_it():
     notes = Notes()
 
     def latest(book: State[Notebook]) -> list[Note]:
@@ -314,7 +314,7 @@ async def test_a_store_is_opened_with_the_server_and_closed_with_it():
     assert servers.story == own.story == ["open", "close"]
 
 
-async def test_a_store_in_trouble_fails_the_call_and_only_that():
+async def test_a_failing_store_fails_only_the_call():
     class Trouble(MemoryStore):
         full = False
 

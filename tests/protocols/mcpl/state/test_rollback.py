@@ -93,7 +93,7 @@ async def test_a_rollback_may_lead_forward_again():
             assert notes_of(await host.call("list_notes")) == list("abc"[: place + 1])
 
 
-async def test_what_was_undone_is_gone_back_on_although_the_host_no_longer_waits():
+async def test_a_rollback_is_finished_although_the_host_no_longer_waits():
     class Slow(MemoryStore):
         begun, gate, slow = asyncio.Event(), asyncio.Event(), False
 
@@ -119,7 +119,7 @@ async def test_what_was_undone_is_gone_back_on_although_the_host_no_longer_waits
         back.cancel()
 
 
-def test_an_undo_is_complained_about_when_it_is_declared():
+def test_a_wrong_undo_is_refused_when_it_is_declared():
     server = Server("s", "1")
     bare = server.feature_set("a.b", "No state")
 

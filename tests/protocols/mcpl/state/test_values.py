@@ -42,7 +42,7 @@ def test_a_value_comes_with_the_text_it_would_be_written_as():
             assert text == values.dump(value)
 
 
-def test_nothing_is_known_of_a_content_that_nobody_has():
+def test_a_content_that_nobody_holds_is_forgotten():
     values = StateValues(Book, "books")
     content = Content.of({"title": "x"})
     values.take(content)
