@@ -1,4 +1,4 @@
-"""What authors of live servers write with (MCPL), in one place; `Message` here is a channel's, not sampling's."""
+"""Everything that authors of live servers (MCPL) import. `Message` here is a message of a channel, not of sampling."""
 
 from defserve.protocols.mcpl.channels.values import Author, Channel, Message, MessageReceipt
 from defserve.protocols.mcpl.content import Content
