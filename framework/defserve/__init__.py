@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
     from defserve.protocols.mcpl.channels.values import Channel
     from defserve.protocols.mcpl.errors import AmbiguousPeer, CannotUndo, CheckpointNotFound, FeatureDisabled
-    from defserve.protocols.mcpl.inference import Inference
+    from defserve.protocols.mcpl.inference.values import Inference
     from defserve.protocols.mcpl.peers import everyone
-    from defserve.protocols.mcpl.push.push import Event, Receipt
-    from defserve.protocols.mcpl.scopes.scopes import Scope
+    from defserve.protocols.mcpl.push.values import Event, Receipt
+    from defserve.protocols.mcpl.scopes.values import Scope
     from defserve.protocols.mcpl.state.binding import State
     from defserve.protocols.mcpl.state.states import States
     from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Rewrite, Turn, Usage
@@ -73,10 +73,10 @@ else:
             "defserve.protocols.mcp.tools.tools": "Tool ToolOptions",
             "defserve.protocols.mcpl.channels.values": "Channel",
             "defserve.protocols.mcpl.errors": "AmbiguousPeer CannotUndo CheckpointNotFound FeatureDisabled",
-            "defserve.protocols.mcpl.inference": "Inference",
+            "defserve.protocols.mcpl.inference.values": "Inference",
             "defserve.protocols.mcpl.peers": "everyone",
-            "defserve.protocols.mcpl.push.push": "Event Receipt",
-            "defserve.protocols.mcpl.scopes.scopes": "Scope",
+            "defserve.protocols.mcpl.push.values": "Event Receipt",
+            "defserve.protocols.mcpl.scopes.values": "Scope",
             "defserve.protocols.mcpl.state.binding": "State",
             "defserve.protocols.mcpl.state.states": "States",
             "defserve.protocols.mcpl.turns": "FinishedTurn Injection ModelInfo Rewrite Turn Usage",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from defserve.net.client import GuardedClient
     from defserve.protocols.mcp.asking.client_requests import Root
     from defserve.protocols.mcp.asking.sampling import Message, Sample, SampleOptions
-    from defserve.protocols.mcpl.scopes.scopes import Scope
+    from defserve.protocols.mcpl.scopes.values import Scope
     from defserve.protocols.mcpl.turns import ModelInfo
     from defserve.protocols.mgp.extension import MGP
 
@@ -268,9 +268,9 @@ class Context:
 
         Raises NoBackChannel where it cannot be asked, and PeerTimeout for a host that leaves it unanswered.
         """
-        from defserve.protocols.mcpl import inference
+        from defserve.protocols.mcpl.inference.section import model_info
 
-        return await inference.model_info(self.call, timeout)
+        return await model_info(self.call, timeout)
 
     async def chat(self, text: str, to: str | Sequence[str] | None = None, *, format: str = "plain") -> None:
         """Say something in the topic this call came from, to everyone or to some (MCPx).
@@ -356,9 +356,9 @@ class Context:
     @property
     def scope(self) -> Scope | None:
         """The scope this call was let into; None for a tool that has none (MCPL)."""
-        from defserve.protocols.mcpl.scopes.scopes import Granted
+        from defserve.protocols.mcpl.scopes.values import GrantedScope
 
-        granted = self.call.peek(Granted)
+        granted = self.call.peek(GrantedScope)
         return granted.scope if granted is not None else None
 
     @property

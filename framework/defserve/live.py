@@ -1,4 +1,4 @@
-"""What authors of live servers write with (MCPL), in one place; `Message` here is a channel's, not sampling's."""
+"""Everything that authors of live servers (MCPL) import. `Message` here is a message of a channel, not of sampling."""
 
 from defserve.protocols.mcpl.channels.values import Author, Channel, Message, MessageReceipt
 from defserve.protocols.mcpl.content import Content
@@ -9,10 +9,10 @@ from defserve.protocols.mcpl.errors import (
     FeatureDisabled,
     UnknownChannel,
 )
-from defserve.protocols.mcpl.inference import Inference
+from defserve.protocols.mcpl.inference.values import Inference
 from defserve.protocols.mcpl.peers import To, everyone
-from defserve.protocols.mcpl.push.push import Event, Receipt
-from defserve.protocols.mcpl.scopes.scopes import Scope
+from defserve.protocols.mcpl.push.values import Event, Receipt
+from defserve.protocols.mcpl.scopes.values import Scope
 from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Rewrite, Turn, Usage
 
 __all__ = [

@@ -147,7 +147,7 @@ class Server(Declarations):
 
     def channels(self, type: str, *, feature_set: FeatureSet) -> ChannelType:
         """Declare channels of a type (`discord`, `irc`, …) that this server connects to."""
-        return self.mcpl.channels.declare(type, feature_set)
+        return self.mcpl.sections.need_channels().declare(type, feature_set)
 
     @property
     def mcpl(self) -> MCPL:
@@ -155,11 +155,11 @@ class Server(Declarations):
         if self._mcpl is None:
             self._refuse_after_start("the first feature set")
             from defserve.protocols.mcpl.extension import MCPL
-            from defserve.protocols.mcpl.state.storage import Keeping
+            from defserve.protocols.mcpl.state.storage import StateStorage
 
-            keeping = Keeping(self.store, self._secret.known, self.limits)
+            storage = StateStorage(self.store, self._secret.known, self.limits)
             self._mcpl = MCPL(
-                self._add_tied_tool, self.find_provider, self.mcp.tools.registry, self, keeping, self._strict
+                self._add_tied_tool, self.find_provider, self.mcp.tools.registry, self, storage, self._strict
             )
             self.extensions = (*self.extensions, self._mcpl)
             self.injectables |= self._mcpl.injectables()

@@ -17,7 +17,7 @@ from defserve.host.mcpl.push.events import PushedEvent
 from defserve.host.mcpl.state import HostState, RolledBack
 from defserve.protocols.mcpl.channels.values import Channel
 from defserve.protocols.mcpl.content import Sendable
-from defserve.protocols.mcpl.scopes.scopes import Scope
+from defserve.protocols.mcpl.scopes.values import Scope
 from defserve.protocols.mcpl.turns import Turn, Usage
 
 # pytest leaves out the frames of this module, so that a failure shows the line of the test.

@@ -9,7 +9,7 @@ import pytest
 
 from defserve.host import Answers, Elevation, Mcpl
 from defserve.protocols.mcpl.errors import ScopeDenied
-from defserve.protocols.mcpl.scopes.scopes import Scope
+from defserve.protocols.mcpl.scopes.values import Scope
 from tests.host.mcpl.scripted import MEMORY, Json, LiveServer, Trail, hosting, live_server
 
 pytestmark = pytest.mark.anyio

@@ -71,7 +71,7 @@ async def test_everyone_else_sees_nothing_and_the_tools_work(version: str, mcpl:
 
 
 @pytest.mark.parametrize("capabilities", [{"experimental": []}, {"experimental": {"mcpl": True}}, {"mcpl": dict(MCPL)}])
-async def test_an_offer_that_is_none_is_none(capabilities: Any):
+async def test_a_broken_offer_counts_as_none(capabilities: Any):
     async with hosting(live(), mcpl=None, capabilities=capabilities) as host:
         assert "experimental" not in host.opening["capabilities"]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from defserve import Server, UsageError
 from defserve.errors import InvalidParams
-from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY, Policy, Scoping
+from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY, FeaturePolicy, ScopeLists
 from defserve.protocols.mcpl.turns import Turn
 from tests.protocols.mcpl.appendix_b import FEATURE_SET, validate
 from tests.protocols.mcpl.hosts import Host, hosting
@@ -54,10 +54,10 @@ class Model:
                 self.enabled[name] = min(found)[1] == "enabled"  # "disabled" sorts before "enabled"
         self.lists |= update.get("scopes", {})
 
-    def scoping(self, name: str) -> Scoping:
+    def scoping(self, name: str) -> ScopeLists:
         found = [(b, lists) for pattern, lists in self.lists.items() if (b := breadth(pattern, name)) is not None]
         lists = min(found, key=lambda one: one[0])[1] if found else {}
-        return Scoping(lists.get("whitelist", []), lists.get("blacklist", [])) if found else Scoping()
+        return ScopeLists(lists.get("whitelist", []), lists.get("blacklist", [])) if found else ScopeLists()
 
     @property
     def on(self) -> list[str]:
@@ -70,7 +70,7 @@ class Model:
 @pytest.mark.req("MCPL-6.3", "MCPL-7.2")
 @given(st.booleans(), st.lists(updates, max_size=6))
 def test_a_policy_is_what_was_last_said(strict: bool, sequence: list[dict[str, Any]]):
-    policy, model = Policy(strict), Model(strict)
+    policy, model = FeaturePolicy(strict), Model(strict)
     for update in sequence:
         policy.update(update)
         model.update(update)
@@ -175,11 +175,11 @@ def test_without_sessions_every_request_has_its_own_policy(strict: bool, update:
     ids=lambda wrong: str(wrong)[:40],
 )
 def test_a_broken_update_changes_nothing(wrong: dict[str, Any]):
-    policy = Policy(strict=False)
+    policy = FeaturePolicy(strict=False)
     policy.update({"disabled": ["b"], "scopes": {"a": {"whitelist": ["y"]}}})
     with pytest.raises(InvalidParams):
         policy.update({"disabled": ["a"], **wrong})
-    assert policy.enabled("a") and not policy.enabled("b") and policy.scoping("a") == Scoping(["y"], [])
+    assert policy.enabled("a") and not policy.enabled("b") and policy.scoping("a") == ScopeLists(["y"], [])
     assert policy.revision == 1
 
 
@@ -310,7 +310,7 @@ async def test_the_first_set_comes_before_serving():
 @pytest.mark.anyio
 @pytest.mark.req("MCPL-5.3")
 @pytest.mark.parametrize(("told", "logged"), [(False, 1), (True, 0)])
-async def test_acting_without_a_word_of_the_host_is_logged(told: bool, logged: int, caplog: pytest.LogCaptureFixture):
+async def test_acting_without_a_policy_of_the_host_is_logged(told: bool, logged: int, caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, "defserve"):
         async with hosting(memory()) as host:
             if told:

@@ -35,7 +35,7 @@ def texts(host: Host) -> list[str]:
     return [params["payload"]["content"][0]["text"] for params in host.asked_for("push/event")]
 
 
-async def test_the_only_session_is_meant_without_a_word(server: Server, reminders: Any):
+async def test_the_only_session_is_meant_without_to(server: Server, reminders: Any):
     async with hosting(server) as host:
         receipt = await reminders.push("Call Alice")
         assert receipt.accepted and receipt.session is session_of(server)
@@ -195,9 +195,9 @@ async def test_a_session_of_another_event_loop_is_spoken_to_there(server: Server
     assert heard == ["from afar"]
 
 
-async def test_nonsense_is_nobody(server: Server, reminders: Any):
+async def test_to_nonsense_is_refused(server: Server, reminders: Any):
     async with hosting(server):
-        with pytest.raises(UsageError, match="is nobody"):
+        with pytest.raises(UsageError, match="names nobody"):
             await reminders.push("Call Alice", to=7)
 
 

@@ -13,7 +13,7 @@ from defserve.errors import InvalidParams, UsageError
 from defserve.host.answers import settled
 from defserve.host.fields import Json, object_of, text_of, texts_of
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
-from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY, Policy, Scoping, covering
+from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY, FeaturePolicy, ScopeLists, covering
 from defserve.wire.jsonvalue import is_array, is_object
 
 UPDATE: Final = "featureSets/update"
@@ -50,7 +50,7 @@ class FeatureSets:
         self._declared: dict[str, Declared] = {}
         self._decide = wish if callable(wish) else None
         patterns = _patterns(wish)
-        self._policy = Policy(strict="enabled" in patterns or self._decide is not None)
+        self._policy = FeaturePolicy(strict="enabled" in patterns or self._decide is not None)
         self._change({**patterns, "scopes": scopes})
 
     def __iter__(self) -> Iterator[Declared]:
@@ -77,8 +77,8 @@ class FeatureSets:
         """The enabled sets with such a use: `contextHooks.beforeInference`, or a family, `channels.`."""
         return [one for one in self if self.enabled(one.name) and any(used.startswith(use) for used in one.uses)]
 
-    def scoping(self, name: str) -> Scoping:
-        """The scopes of a set that are allowed and denied."""
+    def scoping(self, name: str) -> ScopeLists:
+        """Which scopes of a set are allowed and denied."""
         return self._policy.scoping(name)
 
     def require(self, name: Any, use: str | None = None) -> Declared:

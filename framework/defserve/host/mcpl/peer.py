@@ -32,7 +32,7 @@ from defserve.protocols.mcpl.channels.values import Channel
 from defserve.protocols.mcpl.content import Sendable
 from defserve.protocols.mcpl.errors import LiveRefusal
 from defserve.protocols.mcpl.extension import VERSION
-from defserve.protocols.mcpl.scopes.scopes import Scope
+from defserve.protocols.mcpl.scopes.values import Scope
 from defserve.protocols.mcpl.turns import Turn, Usage
 from defserve.wire.messages import Id
 

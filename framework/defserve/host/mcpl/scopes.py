@@ -15,7 +15,7 @@ from defserve.host.mcpl.once import Once
 from defserve.host.person import agrees
 from defserve.protocols.mcp.params import fields, optional_fields, text
 from defserve.protocols.mcpl.errors import ScopeDenied
-from defserve.protocols.mcpl.scopes.scopes import LONGEST_LABEL, Scope, listed, normal
+from defserve.protocols.mcpl.scopes.values import LONGEST_LABEL, Scope, listed, normal
 from defserve.redaction import printable
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_mapping

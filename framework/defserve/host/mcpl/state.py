@@ -22,7 +22,7 @@ from defserve.host.fields import Json, object_of, text_of
 from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.protocols.mcp.failures import ERROR_KEY
-from defserve.protocols.mcpl.state.owner import Unowned
+from defserve.protocols.mcpl.state.owner import StateUnowned
 from defserve.protocols.mcpl.state.wire import STATE_KEY
 from defserve.stores.checkpoints.patches import apply
 from defserve.wire.jsonvalue import is_object
@@ -146,7 +146,7 @@ class StateTracker:
         if given or branch.pinned or branch.at is not None or self._sending is None:
             return False
         error = object_of(object_of(result.get("_meta")).get(ERROR_KEY))
-        return result.get("isError") is True and error.get("error_type") == Unowned.error_type
+        return result.get("isError") is True and error.get("error_type") == StateUnowned.error_type
 
     async def _set_of(self, tool: str) -> str | None:
         """The feature set of a tool, if its state can be rolled back."""

@@ -1,4 +1,4 @@
-"""MCPL §10.3, appendix B.1: content blocks, which are not MCP's. Four kinds: text, image, audio and resource."""
+"""MCPL §10.3, appendix B.1: content blocks. They differ from MCP's. Four kinds: text, image, audio and resource."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from defserve.wire.jsonvalue import is_array, is_mapping, is_object
 from defserve.wire.messages import Params
 
 Content: TypeAlias = Text | Image | Audio | Link
-"""What a host sends. A picture or sound that is only pointed to is a Link of the type `image/*` or `audio/*`."""
+"""What a host sends. An image or audio given by its URI is a Link of the type `image/*` or `audio/*`."""
 
 Sendable: TypeAlias = str | Part | Mapping[str, Any] | Sequence[str | Part | Mapping[str, Any]]
 """What an author may send: a text, a part, a block written by hand, or several of them."""
@@ -22,14 +22,14 @@ MEDIA = ("image", "audio")
 
 
 def blocks(value: Sendable) -> list[Params]:
-    """What an author gave, as content blocks. Raises UsageError for what MCPL cannot carry."""
+    """An author's value as content blocks. Raises UsageError for what MCPL cannot carry."""
     return [_block(item) for item in (value if is_array(value) else [value])]
 
 
 def read(value: Any) -> list[Content]:
     """What a host sent: a string or blocks. Raises InvalidParams for broken blocks.
 
-    A kind that is not known becomes text that says what it was.
+    An unknown kind becomes a text that names it.
     """
     if isinstance(value, str):
         return [Text(value)]
@@ -48,7 +48,9 @@ def _block(item: Any) -> Params:
         return next(encode(item) for kind, encode in _ENCODERS if isinstance(item, kind))
     if is_mapping(item):
         return _by_hand(item)
-    raise UsageError(f"{item!r:.80} is no content", fix="give a str, Text, Image, Audio, File, Link or a content block")
+    raise UsageError(
+        f"{item!r:.80} is not content", fix="give a str, Text, Image, Audio, File, Link or a content block"
+    )
 
 
 def _text(part: Any) -> Params:
@@ -65,7 +67,7 @@ def _link(part: Any) -> Params:
 
 
 def _embedded(part: Any) -> Params:
-    """What is inside, for a resource has only a URI here."""
+    """The content itself, because a resource block holds only a URI."""
     family = (part.mime_type or "").partition("/")[0]
     if part.text is not None:
         return _text(part)
@@ -86,7 +88,7 @@ _ENCODERS: tuple[tuple[type[Part], Callable[[Any], Params]], ...] = (
     (Embedded, _embedded),
 )
 
-# The members each kind of block may have, the first complete choice counts.
+# The members that each kind of block may have. The first complete choice counts.
 _MEMBERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "text": (("text",),),
     "image": (("data", "mimeType"), ("uri",)),
@@ -96,12 +98,12 @@ _MEMBERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 
 def _by_hand(block: Mapping[str, Any]) -> Params:
-    """The members that MCPL knows of a block; all else is left out."""
+    """The members of a block that MCPL knows. The others are dropped."""
     for members in _MEMBERS.get(block.get("type", ""), ()):
         if all(isinstance(block.get(member), str) for member in members):
             return {"type": block["type"], **{member: block[member] for member in members}}
     raise UsageError(
-        f"{dict(block)!r:.80} is no content block of MCPL",
+        f"{dict(block)!r:.80} is not a content block of MCPL",
         fix='write {"type": "text", "text": …}, {"type": "image", "uri": …} or {"type": "resource", "uri": …}',
     )
 

@@ -1,20 +1,13 @@
-"""MCPL appendix A: what a host is told when a feature set, a checkpoint or a channel is not to be had.
+"""MCPL appendix A: what a host is told when a feature set, a checkpoint or a channel is not available.
 
-The codes are for a session that negotiated MCPL; every other peer reads the same refusal as a tool's error.
+The codes are for a session that negotiated MCPL. Every other peer reads the same refusal as a tool's error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from defserve.core.profile import error_object
 from defserve.errors import Refused, UsageError
-from defserve.protocols.mcp.trace import trace_id
-from defserve.wire.messages import Params
-
-if TYPE_CHECKING:
-    from defserve.core.call import Call
 
 
 class LiveRefusal(Refused):
@@ -45,7 +38,7 @@ class UnknownFeatureSet(LiveRefusal):
 
 
 class CheckpointNotFound(LiveRefusal):
-    """The checkpoint was pruned, or never was."""
+    """The checkpoint was pruned, or never existed."""
 
     error_type, code = "checkpoint_not_found", -32005
 
@@ -54,16 +47,13 @@ class CheckpointNotFound(LiveRefusal):
 
 
 class StateRefused(Refused):
-    """A state that a host sent, or that is kept, cannot be worked on. The model reads why."""
+    """A state that a host sent, or that is kept, cannot be used. The model reads why."""
 
     error_type = "state_refused"
 
-    def __init__(self, message: str, **data: Any) -> None:
-        super().__init__(message, data=data)
-
 
 class CannotUndo(Refused):
-    """What an author's `on_rollback` raises: the host is told the reason, and nothing moves."""
+    """Raised by an author's `on_rollback`: the host is told the reason, and nothing changes."""
 
     error_type = "cannot_undo"
 
@@ -96,7 +86,7 @@ class ChannelOpenFailed(LiveRefusal):
 
 
 class HookFailed(Refused):
-    """A blocking hook failed, so that nobody has said whether the answer may be shown as it is."""
+    """A blocking hook failed, so the answer has not been checked."""
 
     error_type = "hook_failed"
 
@@ -116,17 +106,9 @@ class ScopeDenied(Refused):
 
 
 class AmbiguousPeer(UsageError):
-    """Several sessions could be meant; `to=` says which."""
+    """Several sessions could be meant. `to=` says which."""
 
     def __init__(self, verb: str, count: int) -> None:
         super().__init__(
             f"{verb}: {count} sessions could be meant", fix="say which: to=session, to=principal or to=everyone"
         )
-
-
-def failure(call: Call, error: BaseException) -> Params | None:
-    """The error with its code, in a session that negotiated MCPL (never in the stateless era, A2)."""
-    if not isinstance(error, LiveRefusal) or call.terms.offer is None or call.terms.offer.stateless:
-        return None
-    data: Mapping[str, Any] = {"error_type": error.error_type, "trace_id": trace_id(call), **error.data}
-    return {"error": error_object(error.code, error.message, dict(data))}

@@ -1,26 +1,24 @@
-"""MCPL §5–6: feature sets. What a server can do beyond tools, in pieces a host switches on and off."""
+"""MCPL §5–6: feature sets as authors use them. A host switches each one on and off."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
-from defserve.core.call import Call
 from defserve.errors import UsageError
-from defserve.protocols.mcpl.policies import policy
-from defserve.wire.messages import Params
+from defserve.protocols.mcpl.feature import DeclareTool, Feature, FeatureBinding, decorator
 
 if TYPE_CHECKING:
     from datetime import datetime
     from typing import Unpack
 
     from defserve.core.session import Session
-    from defserve.protocols.mcpl.extension import MCPL
-    from defserve.protocols.mcpl.inference import Inference, InferenceStream, Messages
+    from defserve.protocols.mcpl.inference.streams import InferenceStream
+    from defserve.protocols.mcpl.inference.values import Inference, Messages
     from defserve.protocols.mcpl.peers import Everyone, To
-    from defserve.protocols.mcpl.push.inbox import Inbox
-    from defserve.protocols.mcpl.push.push import Receipt
+    from defserve.protocols.mcpl.push.values import Receipt
+    from defserve.protocols.mcpl.scopes.tool_scope import ToolScope
+    from defserve.protocols.mcpl.sections import Sections
     from defserve.protocols.mcpl.state.owner import Per
     from defserve.protocols.mcpl.state.states import Concurrency, Mode, States
     from defserve.stores.store import Store
@@ -28,77 +26,27 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M")
 
-NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
-USES = (
-    "pushEvents",
-    "contextHooks.beforeInference",
-    "contextHooks.afterInference",
-    "inferenceRequest",
-    "tools",
-    "channels.publish",
-    "channels.observe",
-)
-# What a set may do that nothing has to be declared for.
-UNDECLARED = ("pushEvents", "inferenceRequest")
 
-
-class FeatureSet:
+class FeatureSet(Feature):
     """One behaviour of a server, and the verbs it has; made by `server.feature_set`."""
 
     def __init__(
         self,
-        mcpl: MCPL,
+        sections: Sections,
+        declare_tool: DeclareTool,
         name: str,
         description: str,
+        owner: object,
         *,
-        scoped: bool = False,
-        uses: Sequence[str] = (),
-        model_info: bool = False,
         inbox: bool = False,
-        claude_channel: bool = False,
+        **options: Any,
     ) -> None:
-        if not NAME.fullmatch(name):
-            raise UsageError(f"feature set {name!r}", fix='use words with dots between them: "memory.retrieval"')
-        if not description:
-            raise UsageError(f"feature set {name!r} has no description", fix="say what it does, for people to decide")
-        for use in uses:
-            if use not in USES:
-                raise UsageError(f"feature set {name!r}: uses={use!r}", fix=f"use some of {', '.join(USES)}")
-        self.mcpl, self.name, self.description = mcpl, name, description
-        self.scoped, self.model_info, self.rollback = scoped, model_info, False
-        self.host_state = self.removed = False
-        self.inbox = _inbox(self) if inbox else None
-        self.claude_channel = claude_channel
-        self._uses = dict.fromkeys(uses)
+        super().__init__(name, description, owner, **options)
+        self._sections, self._declare_tool = sections, declare_tool
+        if inbox:
+            from defserve.protocols.mcpl.push.inbox import EventInbox
 
-    def __repr__(self) -> str:
-        return f"<feature set {self.name}>"
-
-    @property
-    def uses(self) -> list[str]:
-        """What it was declared with; a set that declares nothing may push and infer."""
-        return [use for use in USES if use in self._uses] or list(UNDECLARED)
-
-    @property
-    def declares(self) -> bool:
-        """Whether it was said, by a verb or by `uses=`, what it is for."""
-        return bool(self._uses) or self.model_info or self.inbox is not None or self.claude_channel
-
-    def use(self, what: str) -> None:
-        """Note that something was declared on this set."""
-        self._uses[what] = None
-
-    def wire(self) -> Params:
-        """The declaration that hosts are shown."""
-        described: Params = {"description": self.description, "uses": self.uses}
-        if self.scoped:
-            described["scoped"] = True
-        if self.rollback:
-            described["rollback"] = True
-        if self.host_state:
-            # Newer drafts: without it some hosts let go of the state they are sent.
-            described["hostState"] = True
-        return described
+            self.inbox = EventInbox(name, description)
 
     # -- verbs -------------------------------------------------------------------------------------------
 
@@ -109,9 +57,9 @@ class FeatureSet:
     @overload
     def tool(self, /, *, scope: Callable[..., Any] | None = None, **options: Any) -> Callable[[F], F]: ...
     def tool(self, function: Any = None, /, *, scope: Callable[..., Any] | None = None, **options: Any) -> Any:
-        """As `@server.tool`, switched on and off with this set.
+        """Like `@server.tool`, for a tool that is switched on and off with this set.
 
-        `scope` gives the label a call needs, from its arguments.
+        `scope` returns the label that a call needs, from the call's arguments.
         """
         if scope is not None and not self.scoped:
             raise UsageError(
@@ -119,12 +67,16 @@ class FeatureSet:
                 fix=f'server.feature_set("{self.name}", …, scoped=True)',
             )
         self.use("tools")
+        return decorator(
+            function, lambda made: self._declare_tool(made, FeatureBinding(self, self._scope_check(scope)), options)
+        )
 
-        def declare(function: F) -> F:
-            self.mcpl.declare_tool(function, Tie(self, scope), options)
-            return function
+    def _scope_check(self, scope: Callable[..., Any] | None) -> ToolScope | None:
+        if scope is None:
+            return None
+        from defserve.protocols.mcpl.scopes.tool_scope import ToolScope
 
-        return declare(function) if function is not None else declare
+        return ToolScope(self, scope)
 
     def state(
         self,
@@ -140,35 +92,37 @@ class FeatureSet:
     ) -> States[M]:
         """Keep a model for each caller of this set's tools, which take it as `State[Model]`; see `StateOptions`.
 
-        Every call that changes it makes a checkpoint, and hosts may go back to those (§8).
+        Every call that changes the model makes a checkpoint. Hosts can roll back to a checkpoint (§8).
         """
         from defserve.protocols.mcpl.state.states import StateOptions
 
-        return self.mcpl.states.declare(self, model, StateOptions(keep, ttl, mode, per, concurrency, store))
+        return self._sections.need_state().declare(self, model, StateOptions(keep, ttl, mode, per, concurrency, store))
 
     def on_rollback(self, function: F, /) -> F:
-        """Undo, in the world, what came after a checkpoint: `(to: Checkpoint)`. Returns the function.
+        """Undo the outside effects of what came after a checkpoint: `(to: Checkpoint)`. Returns the function.
 
-        It runs before the state itself goes back. One that raises `CannotUndo("reason")` leaves everything as it is.
+        It runs before the state itself is rolled back. If it raises `CannotUndo("reason")`, nothing changes.
         """
-        self.mcpl.states.on_rollback(self, function)
+        self._sections.need_state().on_rollback(self, function)
         return function
 
     @overload
-    async def push(self, content: Any, *, to: Everyone, **about: Unpack[AboutEvent]) -> list[Receipt]: ...
+    async def push(self, content: Any, *, to: Everyone, **about: Unpack[EventOptions]) -> list[Receipt]: ...
     @overload
-    async def push(self, content: Any, *, to: Session | str | None = None, **about: Unpack[AboutEvent]) -> Receipt: ...
-    async def push(self, content: Any, *, to: To = None, **about: Unpack[AboutEvent]) -> Receipt | list[Receipt]:
-        """Tell a host that something happened; the model may be run for it. Gives a `Receipt`.
+    async def push(
+        self, content: Any, *, to: Session | str | None = None, **about: Unpack[EventOptions]
+    ) -> Receipt: ...
+    async def push(self, content: Any, *, to: To = None, **about: Unpack[EventOptions]) -> Receipt | list[Receipt]:
+        """Tell a host that something happened; the host may run its model. Returns a `Receipt`.
 
-        Inside a call or hook the event is for that session. Elsewhere `to` says whose it is: a session, a principal, or
-        `everyone`, which gives a list of receipts, one a session. An `id` of your own makes a repeated push count once.
-        Raises FeatureDisabled, AmbiguousPeer, PeerError, and NoBackChannel where the host cannot be called and the set
+        Inside a call or hook, the event goes to that session. Elsewhere, `to` names a session, a principal, or
+        `everyone`, which returns a list of receipts, one per session. If you give an `id`, a repeated push counts once.
+        Raises FeatureDisabled, AmbiguousPeer, PeerError, and NoBackChannel if the host cannot be called and the set
         has no `inbox`.
         """
-        from defserve.protocols.mcpl.push.push import Event
+        from defserve.protocols.mcpl.push.values import Event
 
-        return await self.mcpl.pushing.push(self, Event(content, **about), to)
+        return await self._sections.need_push().push(self, Event(content, **about), to)
 
     # used bare: @reminders.events
     @overload
@@ -179,31 +133,28 @@ class FeatureSet:
     def events(self, function: Any = None, /, *, per: str = "session") -> Any:
         """Push what an async generator function yields: text, content or `Event`s. Returns the function.
 
-        It runs for each session whose host has this set enabled, and may take the session as its argument; or, with
-        `per="server"`, once, for everyone. One that fails is started again after a while.
+        It runs once for each session whose host has this set enabled, and may take the session as its argument. With
+        `per="server"` it runs once for everyone. If it fails, it is started again after a while.
         """
         self.use("pushEvents")
+        return decorator(function, lambda made: self._sections.need_push().events(self, made, per))
 
-        def declare(function: F) -> F:
-            self.mcpl.pushing.events(self, function, per)
-            return function
+    async def infer(self, messages: Messages, *, to: To = None, **options: Unpack[InferenceOptions]) -> Inference:
+        """Let the host's model write, without asking a person. Not inside a context hook.
 
-        return declare(function) if function is not None else declare
-
-    async def infer(self, messages: Messages, *, to: To = None, **wishes: Unpack[Wishes]) -> Inference:
-        """Let the host's model write, without a person in between. Never inside a context hook.
-
-        Raises as `push` does, PeerTimeout, and UsageError inside a hook.
+        Raises what `push` raises, PeerTimeout, and UsageError inside a hook.
         """
-        from defserve.protocols.mcpl.inference import Wish
+        from defserve.protocols.mcpl.inference.values import InferenceParams
 
-        return await self.mcpl.inference.infer(self, Wish(messages, **wishes), to)
+        return await self._sections.need_inference().infer(self, InferenceParams(messages, **options), to)
 
-    def infer_stream(self, messages: Messages, *, to: To = None, **wishes: Unpack[Wishes]) -> InferenceStream:
-        """As `infer`, to be read as it is written: `async for delta in stream`, then `stream.result`."""
-        from defserve.protocols.mcpl.inference import Wish
+    def infer_stream(
+        self, messages: Messages, *, to: To = None, **options: Unpack[InferenceOptions]
+    ) -> InferenceStream:
+        """Like `infer`, but read as it is written: `async for delta in stream`, then `stream.result`."""
+        from defserve.protocols.mcpl.inference.values import InferenceParams
 
-        return self.mcpl.inference.stream(self, Wish(messages, **wishes), to)
+        return self._sections.need_inference().stream(self, InferenceParams(messages, **options), to)
 
     # used bare: @memory.before_inference
     @overload
@@ -212,11 +163,11 @@ class FeatureSet:
     @overload
     def before_inference(self, /, *, timeout: float | None = None) -> Callable[[F], F]: ...
     def before_inference(self, function: Any = None, /, *, timeout: float | None = None) -> Any:
-        """Give the model something to read before it answers: `(turn: Turn)` to text, `Injection`s or None.
+        """Add text for the model to read before it answers: `(turn: Turn)` returns text, `Injection`s or None.
 
-        One that fails or takes longer than `timeout` seconds (`Limits.hook`) contributes nothing. Returns the function.
+        A hook that fails, or takes longer than `timeout` seconds (`Limits.hook`), adds nothing. Returns the function.
         """
-        return self.mcpl.hooks.declare(self, function, before=True, timeout=timeout)
+        return self._sections.need_hooks().declare(self, function, before=True, timeout=timeout)
 
     # used bare: @memory.after_inference
     @overload
@@ -235,48 +186,30 @@ class FeatureSet:
         fail_open: bool = False,
         timeout: float | None = None,
     ) -> Any:
-        """See what the model answered: `(turn: FinishedTurn)`. A `blocking` one may return other words for it.
+        """See what the model answered: `(turn: FinishedTurn)`. A `blocking` hook may return another text for it.
 
-        Blocking ones are chained as declared; the others then see what is left. When a blocking one fails, the host is
-        told so and decides what is shown, unless `fail_open`: then the answer passes unchanged. Returns the function.
+        Blocking hooks run in the order of declaration, each on the text of the one before; the others then see the
+        result. If a blocking hook fails, the host is told and decides what is shown; with `fail_open` the answer passes
+        unchanged. Returns the function.
         """
-        return self.mcpl.hooks.declare(self, function, blocking=blocking, fail_open=fail_open, timeout=timeout)
+        return self._sections.need_hooks().declare(
+            self, function, blocking=blocking, fail_open=fail_open, timeout=timeout
+        )
 
 
-class AboutEvent(TypedDict, total=False):
-    """What an event may say of itself: a stable `id`, where it comes from, and when it happened, if not now."""
+class EventOptions(TypedDict, total=False):
+    """About an event: a stable `id`, where it comes from (`origin`), and when it happened, if not now."""
 
     id: str | None
     origin: Mapping[str, Any] | None
     timestamp: datetime | str | None
 
 
-class Wishes(TypedDict, total=False):
-    """How to infer: `conversation` says for which one; more `preferences` are hints that a host may know."""
+class InferenceOptions(TypedDict, total=False):
+    """How to infer. `conversation` names the conversation; `preferences` are more hints that a host may know."""
 
     max_tokens: int | None
     temperature: float | None
     conversation: str | None
     preferences: Mapping[str, Any] | None
     timeout: float | None
-
-
-class Tie:
-    """What binds a tool to its feature set; `scope` gives the label of a call, from the arguments it `takes`."""
-
-    __slots__ = ("feature_set", "scope", "takes")
-
-    def __init__(self, feature_set: FeatureSet, scope: Callable[..., Any] | None) -> None:
-        self.feature_set, self.scope = feature_set, scope
-        self.takes: Mapping[str, Any] = {}
-
-    def shown(self, call: Call) -> bool:
-        """Whether the peer of a call may see what is tied."""
-        # Asked again at the call, where the stage says why.
-        return call.method == "tools/call" or policy(call).enabled(self.feature_set.name)
-
-
-def _inbox(feature_set: FeatureSet) -> Inbox:
-    from defserve.protocols.mcpl.push.inbox import Inbox
-
-    return Inbox(feature_set)

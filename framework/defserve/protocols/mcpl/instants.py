@@ -8,7 +8,7 @@ from defserve.errors import UsageError
 
 
 def instant(when: datetime | str | None = None) -> str:
-    """An instant as it travels, to the second where it has no fraction; now, if none is given."""
+    """An instant in the form of the wire, with milliseconds if it has a fraction. Without an argument: now."""
     if when is None:
         when = datetime.now(UTC)
     if isinstance(when, str):

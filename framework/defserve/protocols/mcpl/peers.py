@@ -1,22 +1,22 @@
-"""Whom a verb of a feature set speaks to: this session inside a call or hook, else whom `to=` names."""
+"""Whom a verb of a feature set speaks to: inside a call or hook its session, elsewhere whoever `to=` names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerGone, UsageError
+from defserve.protocols.mcpl.current import CURRENT, SOURCE_SESSION
 from defserve.protocols.mcpl.errors import AmbiguousPeer, FeatureDisabled, UnknownFeatureSet
-from defserve.protocols.mcpl.extension import CURRENT, MCPL
-from defserve.protocols.mcpl.feature_sets import FeatureSet
-from defserve.protocols.mcpl.policies import EverythingEnabled, Live, Policy, policy
+from defserve.protocols.mcpl.policies import EVERYTHING_ENABLED, FeaturePolicy, LiveTerms, agreed, policy
 from defserve.wire.messages import Id, Params
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.composition import Terms
+    from defserve.protocols.mcpl.feature import Feature
+    from defserve.protocols.mcpl.section import LiveServer
 
 T = TypeVar("T")
 
@@ -34,12 +34,9 @@ everyone: Final = Everyone()
 
 To: TypeAlias = Session | str | Everyone | None
 
-# The session that a source of events runs for: what it says outside any call is for that one.
-SPEAKING_TO: ContextVar[Session | None] = ContextVar("defserve_speaking_to", default=None)
-
 
 class Peer:
-    """A session, and the call it is spoken to in, if it is one that still runs."""
+    """A session that can be spoken to, and the call in which that happens, if there is one."""
 
     __slots__ = ("session", "call", "terms")
 
@@ -48,16 +45,15 @@ class Peer:
         self.terms: Terms | None = call.terms if call is not None else session.terms
 
     @property
-    def live(self) -> Live | None:
-        """What was agreed; None with a host that does not speak MCPL."""
-        found = self.terms.states.get(MCPL.name) if self.terms is not None else None
-        return found if isinstance(found, Live) else None
+    def live(self) -> LiveTerms | None:
+        """What was agreed; None if the host does not speak MCPL."""
+        return agreed(self.terms)
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> FeaturePolicy:
         if self.call is not None:
             return policy(self.call)
-        return self.live.policy if self.live is not None else EverythingEnabled()
+        return self.live.policy if self.live is not None else EVERYTHING_ENABLED
 
     @property
     def calls_back(self) -> bool:
@@ -66,7 +62,7 @@ class Peer:
     async def request(
         self, method: str, params: Params, *, timeout: float | None = None, numbered: Callable[[Id], None] | None = None
     ) -> Any:
-        """Ask the host: within the call, whose own timeout stands still meanwhile, as long as that runs."""
+        """Ask the host. While a call waits for the answer, its own timeout is paused."""
         call = self.call if self.call is not None and not self.call.settled else None
         asking = self.session.request(method, params, relates_to=call, timeout=timeout, numbered=numbered)
         return await (call.asked(asking) if call is not None else asking)
@@ -76,40 +72,40 @@ Obstacle: TypeAlias = Callable[[Peer], Exception | None]
 
 
 def current() -> Peer | None:
-    """Who is spoken to here without a word about it: the peer of the running call, hook or source."""
+    """The peer that the running call, hook or source speaks to without `to=`."""
     call = CURRENT.get()
     if call is not None:
         return Peer(call.session, call)
-    session = SPEAKING_TO.get()
+    session = SOURCE_SESSION.get()
     return Peer(session) if session is not None else None
 
 
-def obstacle(peer: Peer, feature_set: FeatureSet, verb: str, capability: str) -> Exception | None:
-    """Why a host cannot be spoken to in the name of a set; None where it can."""
-    session, agreed = peer.session, peer.live
-    if feature_set.mcpl.sets.get(feature_set.name) is not feature_set:
+def obstacle(peer: Peer, feature_set: Feature, verb: str, capability: str) -> Exception | None:
+    """Why a set cannot speak to a host; None if it can."""
+    session, live = peer.session, peer.live
+    if feature_set.removed:
         return UnknownFeatureSet(feature_set.name)
     if session.closed:
         return PeerGone(f"{verb}: the peer has left")
     if not peer.policy.enabled(feature_set.name):
         return FeatureDisabled(feature_set.name)
     needs = {"experimental": {"mcpl": {capability: True}}}
-    if agreed is None:
+    if live is None:
         return NoBackChannel(f"{verb}: the host does not speak MCPL", needs=needs)
     if not peer.calls_back:
         return NoBackChannel(f"{verb}: this protocol version takes no requests from a server")
     if not session.ready:
         return NoBackChannel(f"{verb}: the host has not said that it is ready")
-    if not agreed.offers(capability):
+    if not live.offers(capability):
         return NoBackChannel(f"{verb}: the host does not offer {capability}", needs=needs)
     return None
 
 
-def addressed(mcpl: MCPL, verb: str, to: To, obstacle: Obstacle) -> list[Peer]:
-    """The peers a verb speaks to: exactly one, or for `everyone` all there are, which may be none.
+def addressed(server: LiveServer, verb: str, to: To, obstacle: Obstacle) -> list[Peer]:
+    """The peers that a verb speaks to: exactly one, or for `everyone` all that can be reached, perhaps none.
 
-    Raises what stands in the way of the one that is meant (FeatureDisabled, NoBackChannel, PeerGone), AmbiguousPeer
-    where several could be, and NoBackChannel with the reasons where nobody can.
+    Raises the obstacle of the one peer that is meant (FeatureDisabled, NoBackChannel, PeerGone), AmbiguousPeer if
+    several could be meant, and NoBackChannel with the reasons if nobody can be reached.
     """
     meant = Peer(to) if isinstance(to, Session) else current() if to is None else None
     if meant is not None:
@@ -117,7 +113,7 @@ def addressed(mcpl: MCPL, verb: str, to: To, obstacle: Obstacle) -> list[Peer]:
         if problem is not None:
             raise problem
         return [meant]
-    asked = [Peer(session) for session in _sessions(mcpl, to)]
+    asked = [Peer(session) for session in _sessions(server, to)]
     found = [peer for peer in asked if obstacle(peer) is None]
     if to is everyone:
         return found
@@ -129,7 +125,7 @@ def addressed(mcpl: MCPL, verb: str, to: To, obstacle: Obstacle) -> list[Peer]:
 
 
 async def on_its_loop(session: Session, work: Coroutine[Any, Any, T]) -> T:
-    """Run something where the session lives: one server may be served on several event loops."""
+    """Run something on the session's event loop. One server may be served on several loops."""
     engine = session.engine
     if engine.on_loop():
         return await work
@@ -153,8 +149,8 @@ async def on_its_loop(session: Session, work: Coroutine[Any, Any, T]) -> T:
     return await asyncio.wrap_future(done)
 
 
-def declared(feature_set: FeatureSet, verb: str, use: str) -> None:
-    """Raises UsageError for a verb that the set's description to hosts leaves out (§6.2)."""
+def check_declared(feature_set: Feature, verb: str, use: str) -> None:
+    """Raises UsageError if the set does not tell hosts that it uses this verb (§6.2)."""
     if use not in feature_set.uses:
         raise UsageError(
             f"{verb}: feature set {feature_set.name!r} does not tell hosts that it uses {use}",
@@ -162,13 +158,26 @@ def declared(feature_set: FeatureSet, verb: str, use: str) -> None:
         )
 
 
-def _sessions(mcpl: MCPL, to: To) -> Iterable[Session]:
-    sessions = list(mcpl.composition.sessions) if mcpl.composition is not None else []
+def can_reach(peer: Peer, feature_set: Feature, problem: Exception | None) -> bool:
+    """Whether a set reaches a peer in spite of `problem`: directly if there is none, or through the set's inbox."""
+    has_inbox = feature_set.inbox is not None and not peer.session.is_shared_identity
+    return problem is None or (isinstance(problem, NoBackChannel) and has_inbox)
+
+
+def inbox_reader(to: To) -> str | None:
+    """The principal whose inbox a verb means; None if nobody can tell."""
     if isinstance(to, str):
-        return [session for session in sessions if session.principal == to]
+        return to
+    meant = Peer(to) if isinstance(to, Session) else current() if to is None else None
+    return meant.session.principal if meant is not None and not meant.session.is_shared_identity else None
+
+
+def _sessions(server: LiveServer, to: To) -> Iterable[Session]:
+    if isinstance(to, str):
+        return [session for session in server.sessions if session.principal == to]
     if to is None or to is everyone:
-        return sessions
-    raise UsageError(f"to={to!r} is nobody", fix="to=session, to=principal or to=everyone")
+        return server.sessions
+    raise UsageError(f"to={to!r} names nobody", fix="to=session, to=principal or to=everyone")
 
 
 def _why(asked: list[Peer], to: To, obstacle: Obstacle, verb: str) -> str:

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.core.call import Call
 from defserve.core.extension import Offer
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.params import meta
-from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
 from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcpl.feature_sets import FeatureSet
+    from defserve.core.composition import Terms
 
 POLICY_KEY = VENDOR + "featureSets"
 MOST_NAMES = 1_000
 LONGEST_PATTERN = 1_024
 
 
-class Policy:
-    """What one host has enabled, and its scopes. Until it says so, every set is enabled, or none where `strict`.
+class FeaturePolicy:
+    """What one host has enabled, and its scopes. Before its first update every set is enabled; none if `strict`.
 
-    `revision` counts the updates; `approved` holds what the host let pass since the last one.
+    `revision` counts the updates. `approved` holds what the host has approved since the last one.
     """
 
     __slots__ = ("strict", "revision", "approved", "_decided", "_scopes")
@@ -35,27 +34,27 @@ class Policy:
         self.strict, self.revision = strict, 0
         self.approved: dict[tuple[str, str, bytes], Params] = {}
         self._decided: dict[str, bool] = {}
-        self._scopes: dict[str, Scoping] = {}
+        self._scopes: dict[str, ScopeLists] = {}
 
     def enabled(self, name: str) -> bool:
-        """The latest word that covers a name counts; the most specific one of those said at once."""
+        """Whether a set may act. The latest update that covers its name decides; within one, the most specific."""
         for pattern in covering(name):
             if pattern in self._decided:
                 return self._decided[pattern]
         return not self.strict
 
-    def scoping(self, name: str) -> Scoping:
-        """The host's lists for a scoped set, those of the most specific pattern that covers it."""
-        return next((self._scopes[pattern] for pattern in covering(name) if pattern in self._scopes), NO_SCOPING)
+    def scoping(self, name: str) -> ScopeLists:
+        """The host's lists for a scoped set: those under the most specific pattern that covers its name."""
+        return next((self._scopes[pattern] for pattern in covering(name) if pattern in self._scopes), NO_LISTS)
 
     def update(self, params: Params) -> None:
-        """Take over `enabled`, `disabled` and `scopes`. Raises InvalidParams and then changes nothing."""
+        """Apply `enabled`, `disabled` and `scopes`. If it raises InvalidParams, nothing has changed."""
         enabled, disabled = _names(params, "enabled"), _names(params, "disabled")
         scopes = self._scopes | _scopes(params.get("scopes"))
-        # A wildcard replaces what was said before of what it covers.
+        # A wildcard replaces the earlier entries that it covers.
         wildcards = tuple(name[:-1] for name in (*enabled, *disabled) if name == "*" or name.endswith(".*"))
         decided = {name: word for name, word in self._decided.items() if not name.startswith(wildcards)}
-        decided |= dict.fromkeys(enabled, True) | dict.fromkeys(disabled, False)  # what is in both is off
+        decided |= dict.fromkeys(enabled, True) | dict.fromkeys(disabled, False)  # a name in both lists is off
         if len(decided) > MOST_NAMES or len(scopes) > MOST_NAMES:
             raise InvalidParams(f"Invalid params: more than {MOST_NAMES} feature sets")
         self._decided, self._scopes = decided, scopes
@@ -63,41 +62,32 @@ class Policy:
         self.approved = {}
 
 
-class Scoping(NamedTuple):
-    """A host's patterns for one scoped set. No whitelist at all leaves every label to be asked for."""
+class ScopeLists(NamedTuple):
+    """A host's patterns for one scoped set. Without a whitelist the host is asked about every label."""
 
     whitelist: Sequence[str] = ()
     blacklist: Sequence[str] = ()
 
 
-NO_SCOPING = Scoping()
+NO_LISTS: Final = ScopeLists()
 
-
-class EverythingEnabled(Policy):
-    """The policy of a host that knows nothing of feature sets: its tools all work."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__(strict=False)
+# For hosts that do not know feature sets: every tool works. Never updated.
+EVERYTHING_ENABLED: Final = FeaturePolicy(strict=False)
 
 
 class RequestPolicy:
-    """The policy a request brings along, where there are no sessions."""
+    """The policy that comes with a request, in the era without sessions."""
 
-    __slots__ = ("policy",)
-
-    def __init__(self) -> None:
-        self.policy: Policy | None = None
+    policy: FeaturePolicy | None = None
 
 
-class Live:
+class LiveTerms:
     """What was agreed with one host: its policy, and what it offered."""
 
     __slots__ = ("policy", "offered", "_noted")
 
     def __init__(self, offered: Mapping[str, Any], strict: bool) -> None:
-        self.policy, self.offered = Policy(strict or _decides_first(offered)), offered
+        self.policy, self.offered = FeaturePolicy(strict or _decides_first(offered)), offered
         self._noted = False
 
     def offers(self, capability: str) -> bool:
@@ -106,7 +96,7 @@ class Live:
         return found is not None and found is not False
 
     def note_silence(self, call: Call) -> None:
-        """Say once, in the log, that this host lets every feature set act without a word of its own."""
+        """Log once that this host has sent no policy, so every feature set acts."""
         if self._noted or self.policy.revision:
             return
         self._noted = True
@@ -118,7 +108,7 @@ class Live:
 
 
 def offered(offer: Offer) -> Mapping[str, Any] | None:
-    """What a host says of MCPL; None where it says nothing we understand."""
+    """What a host offers for MCPL; None if it offers nothing, or a version that we do not speak."""
     experimental = offer.capabilities.get("experimental")
     found = experimental.get("mcpl") if is_object(experimental) else None
     if not is_object(found):
@@ -128,27 +118,27 @@ def offered(offer: Offer) -> Mapping[str, Any] | None:
 
 
 def _decides_first(offered: Mapping[str, Any]) -> bool:
-    """Whether nothing is enabled until the host says so: from 0.5 on hosts always do."""
+    """Whether nothing is enabled before the first update. From version 0.5 on, every host sends one."""
     minor = re.match(r"0\.(\d{1,9})", offered.get("version", "0.4"))
     return minor is not None and int(minor[1]) >= 5
 
 
-def live(call: Call) -> Live | None:
-    """What was agreed with the host of this call; None for one that does not speak MCPL."""
-    found = call.terms.states.get("mcpl")
-    return found if isinstance(found, Live) else None
+def agreed(terms: Terms | None) -> LiveTerms | None:
+    """What was agreed with a host; None if it does not speak MCPL."""
+    found = terms.states.get("mcpl") if terms is not None else None
+    return found if isinstance(found, LiveTerms) else None
 
 
-def policy(call: Call) -> Policy:
+def policy(call: Call) -> FeaturePolicy:
     """What the host of this call has enabled."""
-    agreed = live(call)
-    if agreed is None:
-        return EverythingEnabled()
+    live = agreed(call.terms)
+    if live is None:
+        return EVERYTHING_ENABLED
     if not is_stateless(call):
-        return agreed.policy
+        return live.policy
     kept = call.local(RequestPolicy)
     if kept.policy is None:
-        kept.policy = Policy(agreed.policy.strict)
+        kept.policy = FeaturePolicy(live.policy.strict)
         given = meta(call.params).get(POLICY_KEY)
         if is_object(given):
             kept.policy.update(given)
@@ -157,32 +147,12 @@ def policy(call: Call) -> Policy:
 
 def is_pushed_to(call: Call) -> bool:
     """Whether the host of this call is sent push events."""
-    agreed = live(call)
-    return agreed is not None and agreed.offers("pushEvents") and call.terms.profile.calls_back
-
-
-def require(call: Call, feature_set: FeatureSet) -> None:
-    """Raises FeatureDisabled where the host has switched a set off."""
-    if feature_set.removed:
-        raise UnknownFeatureSet(feature_set.name)
-    if not policy(call).enabled(feature_set.name):
-        raise FeatureDisabled(feature_set.name)
-    agreed = live(call)
-    if agreed is not None and not agreed.policy.revision and not is_stateless(call):
-        agreed.note_silence(call)
-
-
-def is_enabled(call: Call, feature_set: FeatureSet) -> bool:
-    """Whether the host of this call lets a set act now."""
-    try:
-        require(call, feature_set)
-    except (FeatureDisabled, UnknownFeatureSet):
-        return False
-    return True
+    live = agreed(call.terms)
+    return live is not None and live.offers("pushEvents") and call.terms.profile.calls_back
 
 
 def is_stateless(call: Call) -> bool:
-    """Whether this call stands alone, so that it brings its policy along."""
+    """Whether this call belongs to no session, so that its policy comes with it."""
     return call.terms.offer is not None and call.terms.offer.stateless
 
 
@@ -197,23 +167,19 @@ def covering(name: str) -> Iterator[str]:
 
 def _names(params: Params, member: str) -> list[str]:
     found = params.get(member)
-    if found is None:
-        return []
-    if not is_array(found) or not all(isinstance(name, str) for name in found):
+    if found is not None and not (is_array(found) and all(isinstance(name, str) for name in found)):
         raise InvalidParams(f"Invalid params: {member} must be a list of feature sets")
-    return list(found)
+    return list(found or ())
 
 
-def _scopes(found: Any) -> dict[str, Scoping]:
-    if found is None:
-        return {}
-    if not is_object(found):
+def _scopes(found: Any) -> dict[str, ScopeLists]:
+    if found is not None and not is_object(found):
         raise InvalidParams("Invalid params: scopes must be an object")
-    scopes: dict[str, Scoping] = {}
-    for name, lists in found.items():
+    scopes: dict[str, ScopeLists] = {}
+    for name, lists in (found or {}).items():
         if not is_object(lists):
             raise InvalidParams(f"Invalid params: scopes[{name!r}] must be an object")
-        scopes[name] = Scoping(_patterns(lists, "whitelist"), _patterns(lists, "blacklist"))
+        scopes[name] = ScopeLists(_patterns(lists, "whitelist"), _patterns(lists, "blacklist"))
     return scopes
 
 

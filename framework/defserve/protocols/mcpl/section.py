@@ -1,35 +1,62 @@
-"""What the parts of MCPL have in common: each is told what becomes of sessions and sets."""
+"""What the parts of MCPL have in common: what each knows of its server, and what each is told."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from defserve.core.registry import Registry
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
+    from defserve.core.composition import Composition
     from defserve.core.session import Session
-    from defserve.protocols.mcpl.extension import MCPL
-    from defserve.protocols.mcpl.feature_sets import FeatureSet
+    from defserve.protocols.mcp.function import FindProvider
+    from defserve.protocols.mcpl.feature import Feature
+
+
+class LiveServer:
+    """What the sections know of their server, which is the `owner`. `composition` is None until it is composed."""
+
+    __slots__ = ("composition", "find_provider", "owner", "sets")
+
+    def __init__(self, find_provider: FindProvider, owner: object) -> None:
+        self.find_provider, self.owner = find_provider, owner
+        self.sets: Registry[Feature] = Registry("feature set")
+        self.composition: Composition | None = None
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions that are open now; none before the server is composed."""
+        return list(self.composition.sessions) if self.composition is not None else []
+
+    def for_each_session(self, action: Callable[[Session], None]) -> None:
+        """Do something for every session, on its event loop. From any thread."""
+        for session in self.sessions:
+            engine = session.engine
+            if engine.ready and engine.on_loop():
+                action(session)
+            elif engine.ready:
+                engine.post(partial(action, session))
 
 
 class Section:
-    """Made when the first of its kind is declared. Override what you want to hear of; all on the session's loop."""
+    """Made when the first of its kind is declared. Override what you want to be told; all on the session's loop."""
 
-    def __init__(self, mcpl: MCPL) -> None:
-        self.mcpl = mcpl
+    def __init__(self, server: LiveServer) -> None:
+        self.server = server
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         """Entered when the server starts."""
         return None
 
-    def session_ready(self, session: Session) -> None:
-        """A host that speaks MCPL has said that it is ready."""
-
-    def policy_changed(self, session: Session) -> None:
-        """A host has sent `featureSets/update`; it is in force already."""
+    def session_changed(self, session: Session) -> None:
+        """A host that speaks MCPL is ready, or has sent `featureSets/update`, which is in force already."""
 
     def session_closed(self, session: Session) -> None:
         """The conversation ended."""
 
-    def removed(self, feature_set: FeatureSet) -> None:
-        """A set was taken back. In whatever thread that was done."""
+    def removed(self, feature_set: Feature) -> None:
+        """The author took a set back. Called in the author's thread."""

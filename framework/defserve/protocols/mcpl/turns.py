@@ -1,4 +1,4 @@
-"""MCPL §10: a turn of a conversation as context hooks see it, and what they may give back."""
+"""MCPL §10: a turn of a conversation as context hooks see it, and what hooks may return."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ModelInfo:
 
     @classmethod
     def read(cls, found: Params) -> ModelInfo:
-        """Tolerant: what a host leaves out, or writes in another way, is not known."""
+        """Tolerant: what a host leaves out or writes in another form is unknown."""
         window, capabilities = found.get("contextWindow"), found.get("capabilities")
         name, vendor = (value if isinstance(value := found.get(member), str) else "" for member in ("id", "vendor"))
         return cls(
@@ -60,7 +60,7 @@ class Usage:
 
     @classmethod
     def read(cls, found: Params) -> Usage:
-        """What a host says of it; zero where it says nothing."""
+        """What a host reports; zero for what it leaves out."""
         spent, written = found.get("inputTokens"), found.get("outputTokens")
         return cls(spent if isinstance(spent, int) else 0, written if isinstance(written, int) else 0)
 
@@ -99,7 +99,7 @@ class TurnChannels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A turn whose inference is about to begin. `user_message` is None where the model goes on by itself."""
+    """A turn whose inference is about to begin. `user_message` is None if the model continues by itself."""
 
     inference_id: str
     conversation_id: str = ""
@@ -133,14 +133,14 @@ class FinishedTurn(Turn):
         )
 
 
-# -- what a hook gives back ------------------------------------------------------------------------------
+# -- what a hook returns ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """Something for the model to read (§10.4).
+    """Text for the model to read (§10.4).
 
-    `namespace` is the first segment of the feature set's name unless it says otherwise.
+    `namespace` is by default the first segment of the feature set's name.
     """
 
     content: Sendable
@@ -153,7 +153,7 @@ class Injection:
             raise UsageError(f"Injection(position={self.position!r})", fix="use system, before_user or after_user")
 
     def wire(self, namespace: str) -> Params:
-        """As a host is told (§10.4); `namespace` is the set's, for one that has none of its own."""
+        """As a host is told (§10.4). `namespace` is used if the injection has none."""
         described: Params = {
             "namespace": self.namespace or namespace,
             "position": POSITIONS[self.position],
@@ -166,7 +166,7 @@ class Injection:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Other words for the model's answer, and what to say about the change."""
+    """Another text for the model's answer, and metadata about the change."""
 
     text: str
     metadata: Mapping[str, Any] | None = None

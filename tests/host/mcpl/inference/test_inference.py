@@ -10,7 +10,7 @@ import pytest
 
 from defserve.errors import UsageError
 from defserve.host import InferenceRequest, Mcpl, Router, ScriptedModel
-from defserve.protocols.mcpl.inference import Inference
+from defserve.protocols.mcpl.inference.values import Inference
 from defserve.protocols.mcpl.turns import ModelInfo, Usage
 from tests.host.mcpl.scripted import Json, LiveServer, Trail, hosting, live_server
 from tests.raw import until

@@ -18,7 +18,7 @@ from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl.channels.values import Author, Channel
 from defserve.protocols.mcpl.content import Sendable, blocks, read
 from defserve.protocols.mcpl.errors import ChannelNotPermitted, FeatureDisabled, LiveRefusal, UnknownChannel
-from defserve.protocols.mcpl.scopes.scopes import listed, normal
+from defserve.protocols.mcpl.scopes.values import listed, normal
 from defserve.wire.jsonvalue import is_array, is_object
 
 REGISTER: Final = "channels/register"

@@ -17,7 +17,7 @@ from defserve.host.mcpl.wire import model_wire, usage_wire
 from defserve.protocols.mcp.params import optional_fields, text
 from defserve.protocols.mcpl import content
 from defserve.protocols.mcpl.errors import FeatureDisabled
-from defserve.protocols.mcpl.inference import Inference
+from defserve.protocols.mcpl.inference.values import Inference
 from defserve.protocols.mcpl.turns import ModelInfo
 from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Id

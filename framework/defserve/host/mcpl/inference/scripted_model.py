@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from defserve.errors import UsageError
 from defserve.host.mcpl.inference.routing import InferenceRequest, Written
-from defserve.protocols.mcpl.inference import Inference
+from defserve.protocols.mcpl.inference.values import Inference
 from defserve.protocols.mcpl.turns import ModelInfo, Usage
 
 Line: TypeAlias = str | Inference | Exception | Sequence[str] | Callable[[InferenceRequest], Any]

@@ -1,4 +1,4 @@
-"""MCPL §14: channels of one type, as their author declares and uses them."""
+"""MCPL §14: channels of one type, as authors declare and use them."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from defserve.binding.functions import name_of, where
-from defserve.errors import UsageError
+from defserve.errors import InvalidParams, PeerError, UsageError
 from defserve.protocols.mcpl.channels.handlers import ChannelFunction
-from defserve.protocols.mcpl.channels.values import Channel, Message, MessageReceipt
+from defserve.protocols.mcpl.channels.kind import OBSERVED_ONLY, OBSERVING_VERBS, ChannelKind
+from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Channel, Message, MessageReceipt
+from defserve.protocols.mcpl.feature import decorator
+from defserve.protocols.mcpl.peers import To, addressed, obstacle, on_its_loop
+from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcpl.channels.channels import Channels
-    from defserve.protocols.mcpl.feature_sets import FeatureSet
-    from defserve.protocols.mcpl.peers import To
+    from defserve.protocols.mcpl.channels.directory import ChannelDirectory
+    from defserve.protocols.mcpl.feature import Feature
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# §14.5: what a model thinks, which may be watched and nothing else; and the channels of everybody.
-THINKING, ANY = "thinking", "*"
-WATCHED = (THINKING, ANY)
-WATCHING = ("observe", "observe_chunks")
 
-
-class Verb:
+class ChannelDecorator:
     """A decorator of a channel type: `@chat.publish`, `@chat.publish(timeout=5)`. Returns the function unchanged."""
 
     __slots__ = ("_kind", "_verb")
@@ -44,100 +42,103 @@ class Verb:
     ) -> Any:
         if scope is not None and self._verb != "open":
             raise UsageError(f"{self._verb} needs no scope: a channel's id is its label", fix="leave scope= out")
-
-        def declare(function: F) -> F:
-            self._kind.declare(self._verb, function, timeout, scope)
-            return function
-
-        return declare(function) if function is not None else declare
+        return decorator(function, lambda made: self._kind.declare(self._verb, made, timeout, scope))
 
 
-class ChannelType:
+class ChannelType(ChannelKind):
     """Channels of one type; made by `server.channels`.
 
-    Those the author adds are shared by all hosts; one that a host opens is that session's, which alone can see, use
-    and close it, and it is closed with the session. A host that closes a shared one closes it for itself.
+    Channels that the author adds are shared by all hosts. A channel that a host opens belongs to its session: no other
+    session can see, use or close it, and it is closed with the session. A host that closes a shared channel closes it
+    for itself.
 
     Functions take what they need by name, besides Context and dependencies:
 
-    - `open(address, metadata)` gives a Channel; `address` is validated against its annotation. It raises
-      ChannelOpenFailed with a reason for the host. `scope` gives the label of an address, so that a host's scopes
-      are asked before anything is opened, and not only of the id it then has.
+    - `open(address, metadata)` returns a Channel. `address` is validated against its annotation. Raise
+      ChannelOpenFailed with a reason for the host. `scope` returns the label of an address, so that the host's scopes
+      are checked before anything is opened, and not only with the id that the channel gets.
     - `close(channel)`, for what was opened. False leaves it open.
-    - `publish(channel, content, text, conversation_id, stream)` gives the message's id. False says it is undelivered.
+    - `publish(channel, content, text, conversation_id, stream)` returns the message's id. False means undelivered.
     - `observe(channel, content, text, conversation_id, inference_id)` sees what a host sends to a channel, and
-      `observe_chunks(channel, delta, index, conversation_id, inference_id)` sees it grow. Channels of this type are
-      seen, also those of the host's; all there are where the type is `*`, and the model's thoughts with `thinking`.
+      `observe_chunks(channel, delta, index, conversation_id, inference_id)` sees it grow. They see channels of this
+      type, including the host's own. The type `*` sees all channels, `thinking` the model's thoughts.
     """
 
-    def __init__(self, section: Channels, type: str, feature_set: FeatureSet) -> None:
-        self.type, self.feature_set = type, feature_set
-        self.owner = section.mcpl.owner
-        self.name = f"{type} channels"
-        self.functions: dict[str, ChannelFunction] = {}
-        self._section = section
-        self.open = Verb(self, "open")
-        self.close = Verb(self, "close")
-        self.publish = Verb(self, "publish")
-        self.observe = Verb(self, "observe")
-        self.observe_chunks = Verb(self, "observe_chunks")
-
-    def __repr__(self) -> str:
-        return f"<{self.name}>"
+    def __init__(self, directory: ChannelDirectory, type: str, feature_set: Feature) -> None:
+        super().__init__(type, feature_set)
+        self._directory = directory
+        self.open = ChannelDecorator(self, "open")
+        self.close = ChannelDecorator(self, "close")
+        self.publish = ChannelDecorator(self, "publish")
+        self.observe = ChannelDecorator(self, "observe")
+        self.observe_chunks = ChannelDecorator(self, "observe_chunks")
 
     def declare(
         self, verb: str, function: Callable[..., Any], timeout: float | None, scope: Callable[[Any], str] | None
     ) -> None:
-        """Note the function for a verb. Raises UsageError for one that could not be it, and for a second one."""
+        """Add the function for a verb. Raises UsageError for one that does not fit, and for a second one."""
         if verb in self.functions:
             raise UsageError(
                 f"{self.name} have a function for {verb} already: {self.functions[verb].function.signature.name}",
                 where=where(function),
                 fix=f"declare {name_of(function)} on channels of another type",
             )
-        if self.type in WATCHED and verb not in WATCHING:
+        if self.type in OBSERVED_ONLY and verb not in OBSERVING_VERBS:
             raise UsageError(
                 f"{self.name} can only be observed, not {verb}", where=where(function), fix="use @….observe"
             )
-        made = ChannelFunction(verb, function, self._section.mcpl.find_provider, timeout, scope)
-        self.functions[verb] = made
+        find_provider = self._directory.server.find_provider
+        self.functions[verb] = ChannelFunction(verb, function, find_provider, timeout, scope)
         if verb == "publish":
             self.feature_set.use("channels.publish")
-
-    def watches(self, id: str) -> bool:
-        """Whether a channel that this server does not keep is of this type, going by its id."""
-        return self.type in (ANY, id) or id.startswith(f"{self.type}:")
 
     # -- verbs -------------------------------------------------------------------------------------------
 
     def add(self, channel: Channel) -> None:
-        """Offer a channel to all hosts, also while serving; they are told. From any thread."""
-        if self.type in WATCHED:
+        """Offer a channel to all hosts, also while serving. They are told. From any thread."""
+        if self.type in OBSERVED_ONLY:
             raise UsageError(f"{self.name} can only be observed", fix="declare channels of a type of your own")
-        self._section.book.add(self, channel)
+        self._directory.add(self, channel)
 
     def remove(self, id: str) -> None:
-        """Take back a channel that was added; hosts are told. From any thread."""
-        self._section.book.remove(self, id)
+        """Take back a channel that was added. Hosts are told. From any thread."""
+        self._directory.remove(self, id)
 
     def update(self, channel: Channel) -> None:
-        """Describe a channel anew that was added or opened; the hosts that have it are told. From any thread."""
-        self._section.book.update(self, channel)
+        """Change the description of a channel that was added or opened. Its hosts are told. From any thread."""
+        self._directory.update(self, channel)
 
     async def incoming(self, messages: Message | Sequence[Message], *, to: To = None) -> list[MessageReceipt]:
-        """Deliver messages to whoever has their channels: one receipt each, in order.
+        """Deliver messages to the hosts that have their channels. Returns one receipt each, in order.
 
-        Inside a call or handler that is the session at hand. Outside, a message is for the only session that has its
-        channel (for a Channel: that very one; for an id: any of that id); where several have it, `to` says which: a
-        session, a principal, or `everyone`, then with a receipt from each. Raises AmbiguousPeer, FeatureDisabled,
-        ChannelNotPermitted where the host's scopes forbid the channel, UnknownChannel, PeerError, and NoBackChannel
-        where nobody can be told and the set has no `inbox`.
+        Inside a call or handler, that is its session. Outside, a message goes to the only session that has its channel
+        (for a Channel: exactly that one; for an id: any channel with that id). If several have it, `to` says which: a
+        session, a principal, or `everyone`, which returns a receipt from each. Raises AmbiguousPeer, FeatureDisabled,
+        ChannelNotPermitted if the host's scopes forbid the channel, UnknownChannel, PeerError, and NoBackChannel if
+        nobody can be reached and the set has no `inbox`.
         """
-        from defserve.protocols.mcpl.channels.incoming import Mailing
+        from defserve.protocols.mcpl.channels.incoming import MessageDelivery
 
         given = [messages] if isinstance(messages, Message) else messages
-        return await Mailing(self._section, self, given, to).deliver()
+        return await MessageDelivery(self._directory, self, given, to).deliver()
 
     async def host_channels(self, *, to: To = None) -> list[Channel]:
-        """The channels that a host knows of, of whatever type and whosever. `to` as in `incoming`."""
-        return await self._section.of_host(self, to)
+        """The channels that a host knows, of any type and any server. `to` as in `incoming`."""
+        verb, told = "host_channels", list[Channel]()
+        for peer in addressed(
+            self._directory.server, verb, to, lambda peer: obstacle(peer, self.feature_set, verb, "channels")
+        ):
+            asking = peer.request("channels/list", {}, timeout=peer.session.composition.limits.callback)
+            told += _channels_in(await on_its_loop(peer.session, asking))
+        return told
+
+
+def _channels_in(answer: Any) -> list[Channel]:
+    """A host's answer to `channels/list`. Raises PeerError for one that is no list of channels."""
+    channels = answer.get("channels") if is_object(answer) else None
+    try:
+        if not is_array(channels):
+            raise InvalidParams("channels must be a list")
+        return [Channel.read(one) for one in channels[:MOST_CHANNELS]]
+    except InvalidParams as error:
+        raise PeerError(f"the host's answer to channels/list has the wrong shape: {error.message}", code=0) from None

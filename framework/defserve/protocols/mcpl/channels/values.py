@@ -1,4 +1,4 @@
-"""MCPL §14.2–14.3: channels, their messages and what a host makes of them, as authors see them."""
+"""MCPL §14.2–14.3: channels, messages and receipts, as authors see them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from defserve.wire.messages import Params
 Direction = Literal["outbound", "inbound", "bidirectional"]
 DIRECTIONS = ("outbound", "inbound", "bidirectional")
 
+# How many channels one session may open, and a host may list.
+MOST_CHANNELS = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class Channel:
     """A destination of messages. `id` is unique within a server: `discord:acme/#general`.
 
-    `label` is what people read, the id where it is left out. `address` is what it was opened with (any model, or a
-    mapping). `type` is that of its `server.channels(…)` unless it is another's, such as a channel of the host.
+    `label` is what people read; by default the id. `address` is what it was opened with (any model, or a mapping).
+    `type` is the type of its `server.channels(…)`, unless the channel is somebody else's, such as the host's.
     """
 
     id: str
@@ -65,7 +68,7 @@ class Channel:
 
     @classmethod
     def read(cls, found: Any) -> Channel:
-        """A descriptor of a host's. Raises InvalidParams for one without an id; else tolerant."""
+        """A host's descriptor. Raises InvalidParams if it has no id; tolerates everything else."""
         if not is_object(found) or not found.get("id"):
             raise InvalidParams("Invalid params: a channel must be an object with an id")
         direction, metadata, label, type = (found.get(name) for name in ("direction", "metadata", "label", "type"))
@@ -87,7 +90,7 @@ class Author:
     name: str = ""
 
     def wire(self) -> Params:
-        """As a host is told (§14); without a name, the id stands for it."""
+        """As a host is told (§14). Without a name, the id is the name."""
         return {"id": self.id, "name": self.name or self.id}
 
 
@@ -95,7 +98,7 @@ class Author:
 class Message:
     """One message that came in on a channel, given as a Channel or by its id.
 
-    An id of the service's own lets a host recognise a message that is delivered again; else one is made up.
+    Use the service's own `id`, if it has one: a host then recognises a message that is delivered again.
     """
 
     channel: Channel | str
@@ -108,7 +111,7 @@ class Message:
 
     @property
     def channel_id(self) -> str:
-        """The channel's id, whichever way it was named."""
+        """The channel's id, however the channel was given."""
         return self.channel if isinstance(self.channel, str) else self.channel.id
 
     def wire(self) -> Params:
@@ -128,9 +131,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class MessageReceipt:
-    """What became of a message at one host: whether it was accepted, in which conversation, or the reason why not.
+    """What one host did with a message: whether it accepted it, in which conversation, or why it refused.
 
-    `session` is that host's; `inbox` is the URI of the resource where the message waits, where it could not be sent.
+    `session` is the host's. `inbox` is the URI of the resource where the message waits, if it could not be sent.
     """
 
     message_id: str
@@ -142,7 +145,7 @@ class MessageReceipt:
 
 
 def receipts(messages: list[Params], answer: Any, session: Any) -> list[MessageReceipt]:
-    """One for each message, from a host's answer. A host that says nothing in detail has accepted them all."""
+    """One receipt per message, from a host's answer. A host that gives no details has accepted all of them."""
     ids: list[str] = [message["messageId"] for message in messages]
     results = answer.get("results") if is_object(answer) else None
     if not is_array(results):
@@ -154,7 +157,7 @@ def receipts(messages: list[Params], answer: Any, session: Any) -> list[MessageR
 
 def _receipt(id: str, told: Params | None, session: Any) -> MessageReceipt:
     if told is None:
-        return MessageReceipt(id, False, reason="the host said nothing of it", session=session)
+        return MessageReceipt(id, False, reason="the host did not mention it", session=session)
     conversation, reason = told.get("conversationId"), told.get("reason")
     return MessageReceipt(
         id,

@@ -1,6 +1,6 @@
-"""MCPL §9 without a road back: events wait in a resource, `inbox://<set>`, for those they are meant for. Bounded.
+"""MCPL §9 for hosts that cannot be called: events wait in a resource, `inbox://<set>`, for their readers. Bounded.
 
-A host reads `inbox://<set>`, then `inbox://<set>?after=<cursor>`, and may subscribe to the former.
+A host reads `inbox://<set>`, then `inbox://<set>?after=<cursor>`. It may subscribe to the first of these.
 """
 
 from __future__ import annotations
@@ -12,21 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
-from defserve.protocols.mcpl.feature_sets import Tie
-from defserve.protocols.mcpl.policies import is_pushed_to
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.extension import MCP
-    from defserve.protocols.mcpl.feature_sets import FeatureSet
 
-# The newest events of one principal, and those who have any.
+# How many events are kept for one principal, and for how many principals.
 EVENTS = 256
 PRINCIPALS = 1_000
 
 
-class Shelf:
-    """The events of one principal, or of all. `lost` is the number of the newest that had to go."""
+class PendingEvents:
+    """The events for one principal, or for everyone. `lost` is the number of the newest event that was dropped."""
 
     __slots__ = ("events", "lost")
 
@@ -40,84 +37,74 @@ class Shelf:
             self.lost = self.events.popleft()[0]
 
 
-class Inbox:
+class EventInbox:
     """The pending events of one set. From any thread."""
 
-    def __init__(self, feature_set: FeatureSet) -> None:
-        self.feature_set, self.uri = feature_set, f"inbox://{feature_set.name}"
-        self._everyones = Shelf()
-        self._shelves: OrderedDict[str, Shelf] = OrderedDict()
+    def __init__(self, name: str, description: str) -> None:
+        self.uri, self._name, self._description = f"inbox://{name}", name, description
+        self._for_all = PendingEvents()
+        self._for_one: OrderedDict[str, PendingEvents] = OrderedDict()
         self._last, self._lost, self._lock = 0, 0, Lock()
         self._updated: Callable[[str, str | None], None] | None = None
 
     def keep(self, event: Params, principal: str | None) -> None:
-        """Leave an event for a principal, or for all, and tell who subscribed."""
+        """Keep an event for a principal, or for everyone, and tell the subscribers."""
         with self._lock:
             self._last += 1
-            self._shelf(principal).put(self._last, event)
+            self._pending_of(principal).put(self._last, event)
         if self._updated is not None:
             self._updated(self.uri, principal)
 
-    def _shelf(self, principal: str | None) -> Shelf:
+    def _pending_of(self, principal: str | None) -> PendingEvents:
         if principal is None:
-            return self._everyones
-        shelf = self._shelves.setdefault(principal, Shelf())
-        self._shelves.move_to_end(principal)
-        if len(self._shelves) > PRINCIPALS:
-            _, gone = self._shelves.popitem(last=False)
+            return self._for_all
+        found = self._for_one.setdefault(principal, PendingEvents())
+        self._for_one.move_to_end(principal)
+        if len(self._for_one) > PRINCIPALS:
+            _, gone = self._for_one.popitem(last=False)
             self._lost = max(self._lost, gone.events[-1][0])
-        return shelf
+        return found
 
     def after(self, principal: str, cursor: int) -> Params:
-        """What a principal finds behind a cursor: `missed` when some of it is no longer kept."""
+        """The events after a cursor for a principal. `missed`: some of them are no longer kept."""
         with self._lock:
-            own = self._shelves.get(principal)
-            shelves = [self._everyones] if own is None else [self._everyones, own]
-            kept = sorted((pair for shelf in shelves for pair in shelf.events), key=lambda pair: pair[0])
-            lost = max([shelf.lost for shelf in shelves] + ([self._lost] if own is None else []))
+            own = self._for_one.get(principal)
+            both = [self._for_all] if own is None else [self._for_all, own]
+            kept = sorted((pair for pending in both for pair in pending.events), key=lambda pair: pair[0])
+            lost = max([pending.lost for pending in both] + ([self._lost] if own is None else []))
         found = [(number, event) for number, event in kept if number > cursor]
         latest = found[-1][0] if found else cursor
         return {"events": [event for _, event in found], "cursor": latest, "missed": lost > cursor}
 
-    def serve(self, mcp: MCP) -> None:
-        """Offer it as a resource, to be read from a cursor on as well."""
+    def serve(self, mcp: MCP, binding: object) -> None:
+        """Offer it as a resource, with and without a cursor. `binding` decides who sees it."""
         self._updated = mcp.subscriptions.updated
-        for uri, function in ((self.uri, self._pending()), (self.uri + "{?after}", self._pending_after())):
+
+        def pending(call: Call) -> Params:
+            return self.after(call.principal, 0)
+
+        def pending_after(call: Call, after: int) -> Params:
+            return self.after(call.principal, after)
+
+        served: tuple[tuple[str, Callable[..., Any]], ...] = (
+            (self.uri, pending),
+            (self.uri + "{?after}", pending_after),
+        )
+        for uri, function in served:
             options = ResourceOptions(
-                name=f"inbox of {self.feature_set.name}",
-                description=f"Pending events: {self.feature_set.description}",
+                name=f"inbox of {self._name}",
+                description=f"Pending events: {self._description}",
                 mime_type="application/json",
                 inline=True,
             )
             resource = Resource.of(function, uri, options, find_provider=_the_call)
-            resource.facets["mcpl"] = InboxTie(self.feature_set, None)
+            resource.facets["mcpl"] = binding
             mcp.resources.add(resource)
 
     def withdraw(self, mcp: MCP) -> None:
-        """Offer it no more."""
+        """Stop offering it."""
         mcp.resources.remove(self.uri)
         mcp.resources.remove(self.uri + "{?after}")
-
-    def _pending(self) -> Callable[..., Any]:
-        def pending(call: Call) -> Params:
-            return self.after(call.principal, 0)
-
-        return pending
-
-    def _pending_after(self) -> Callable[..., Any]:
-        def pending_after(call: Call, after: int) -> Params:
-            return self.after(call.principal, after)
-
-        return pending_after
-
-
-class InboxTie(Tie):
-    """A host that is sent the events sees no inbox: it would find them twice."""
-
-    __slots__ = ()
-
-    def shown(self, call: Call) -> bool:
-        return not is_pushed_to(call) and super().shown(call)
 
 
 def _the_call(annotation: Any) -> Callable[[Any], Any] | None:

@@ -1,9 +1,10 @@
-"""MCPL §9: sources of push events. One runs for each session whose host wants its events, or one for all of them."""
+"""MCPL §9: sources of push events. A source runs for each session whose host wants it, or once for everyone."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,28 +14,25 @@ from defserve.core.engine import Task
 from defserve.core.profile import LONGEST_TRACEBACK
 from defserve.core.session import Session
 from defserve.errors import PeerError, PeerGone, Refused, UsageError
+from defserve.protocols.mcpl.current import CURRENT, SOURCE_SESSION
 from defserve.protocols.mcpl.errors import FeatureDisabled
-from defserve.protocols.mcpl.extension import CURRENT
-from defserve.protocols.mcpl.peers import SPEAKING_TO
 
 if TYPE_CHECKING:
-    import logging
+    from defserve.protocols.mcpl.feature import Feature
 
-    from defserve.protocols.mcpl.feature_sets import FeatureSet
-
-# Seconds before a source that crashed is started again; the last one holds from then on.
+# Seconds before a crashed source is started again; the last value repeats.
 RESTARTS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
-Push: TypeAlias = Callable[["FeatureSet", Any, Session | None], Awaitable[None]]
-MayRun: TypeAlias = Callable[["FeatureSet", Session], bool]
+Push: TypeAlias = Callable[["Feature", Any, Session | None], Awaitable[None]]
+MayRun: TypeAlias = Callable[["Feature", Session], bool]
 
 
-class Source:
-    """An author's async generator function, and what its events belong to."""
+class EventSource:
+    """An author's async generator function, its feature set, and whether it runs per session or per server."""
 
     __slots__ = ("feature_set", "function", "per", "_takes_session")
 
-    def __init__(self, feature_set: FeatureSet, function: Callable[..., Any], per: str) -> None:
+    def __init__(self, feature_set: Feature, function: Callable[..., Any], per: str) -> None:
         self.feature_set, self.function, self.per = feature_set, function, per
         subject = f"events {name_of(function)!r}"
         if per not in ("session", "server"):
@@ -56,48 +54,42 @@ class Source:
         return self.function(session) if self._takes_session else self.function()
 
 
-class Running:
+class RunningSources:
     """The sources that run for one session."""
 
     __slots__ = ("tasks",)
 
     def __init__(self) -> None:
-        self.tasks: dict[Source, Task] = {}
+        self.tasks: dict[EventSource, Task] = {}
 
 
-class Sources:
-    """Starts and stops them. `push` takes what they yield; `may_run` says whether a session's host wants a set's."""
+class EventSources:
+    """Starts and stops sources. `push` sends what they yield; `may_run` tells if a session's host wants a set."""
 
     def __init__(self, push: Push, may_run: MayRun) -> None:
-        self.declared: list[Source] = []
+        self.declared: list[EventSource] = []
         self.restarts = RESTARTS
         self._push, self._may_run = push, may_run
 
-    def add(self, feature_set: FeatureSet, function: Callable[..., Any], per: str) -> None:
-        self.declared.append(Source(feature_set, function, per))
-
     def follow(self, session: Session) -> None:
-        """Let exactly those sources run that the session's host wants now. From any thread."""
+        """Start and stop sources so that exactly those run that the session's host wants now. From any thread."""
         engine = session.engine
         if not engine.ready:
             return
         if not engine.on_loop():
             engine.post(lambda: self.follow(session))
             return
+        tasks = session.local(RunningSources).tasks
         for source in self.declared:
-            if source.per == "session":
-                self._switch(source, session, self._may_run(source.feature_set, session))
-
-    def _switch(self, source: Source, session: Session, wanted: bool) -> None:
-        tasks = session.local(Running).tasks
-        if wanted and source not in tasks:
-            tasks[source] = session.engine.spawn(self._run(source, session))
-        elif not wanted and source in tasks:
-            tasks.pop(source).cancel()
+            wanted = source.per == "session" and self._may_run(source.feature_set, session)
+            if wanted and source not in tasks:
+                tasks[source] = engine.spawn(self._run(source, session))
+            elif not wanted and source in tasks:
+                tasks.pop(source).cancel()
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None]:
-        """While the server lives, so do the sources that belong to all sessions."""
+        """Runs the sources per server."""
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(self._run(source, None)) for source in self.declared if source.per == "server"]
         try:
@@ -108,10 +100,10 @@ class Sources:
             if tasks:
                 await asyncio.wait(tasks)
 
-    async def _run(self, source: Source, session: Session | None) -> None:
-        # It belongs to no call, whatever this task was begun in.
+    async def _run(self, source: EventSource, session: Session | None) -> None:
+        # A source belongs to no call, even if this task was started in one.
         CURRENT.set(None)
-        SPEAKING_TO.set(session)
+        SOURCE_SESSION.set(session)
         crashes = 0
         while True:
             try:
@@ -126,27 +118,23 @@ class Sources:
             await asyncio.sleep(self.restarts[min(crashes, len(self.restarts) - 1)])
             crashes += 1
 
-    async def _sent(self, source: Source, event: Any, session: Session | None) -> bool:
-        """Send what was yielded; False when nobody is there any more to yield for."""
+    async def _sent(self, source: EventSource, event: Any, session: Session | None) -> bool:
+        """Send what was yielded. False if nobody is left to send to."""
         try:
             await self._push(source.feature_set, event, session)
         except (FeatureDisabled, PeerGone):
             return False
         except (PeerError, Refused) as error:
-            _log().warning("an event of %s was not delivered: %s", name_of(source.function), error)
+            logging.getLogger("defserve").warning(
+                "an event of %s was not delivered: %s", name_of(source.function), error
+            )
         return True
 
 
-def _log_crash(source: Source, error: Exception) -> None:
+def _log_crash(source: EventSource, error: Exception) -> None:
     import traceback
 
     from defserve.redaction import redact_text
 
     told = redact_text("".join(traceback.format_exception(error)), limit=LONGEST_TRACEBACK, multiline=True)
-    _log().error("events %s crashed; it is started again\n%s", name_of(source.function), told)
-
-
-def _log() -> logging.Logger:
-    import logging
-
-    return logging.getLogger("defserve")
+    logging.getLogger("defserve").error("events %s crashed; it is started again\n%s", name_of(source.function), told)

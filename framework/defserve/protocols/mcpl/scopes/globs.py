@@ -1,7 +1,7 @@
-"""Globs over labels, in time that grows with label and pattern alone: no pattern of a host's can stall a server.
+"""Globs over labels. The time grows with label and pattern alone: no pattern of a host can stall a server.
 
-`*` stands for any characters but `/`, `**` for any at all, `?` for one that is not `/`; `**/` where a segment begins
-also stands for nothing, so that `**/.env` covers `.env`. Every other character stands for itself.
+`*` matches any characters except `/`, `**` any at all, `?` one that is not `/`. At the start of a segment, `**/` also
+matches nothing, so that `**/.env` covers `.env`. Every other character matches itself.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-# Several `**/` in a row say the same as one.
+# Several `**/` in a row mean the same as one.
 TOKENS = re.compile(r"(?:^|(?<=/))(?:\*\*+/)+|\*+|[\s\S]")
 
 
@@ -52,7 +52,7 @@ class Glob:
         return bool(states & self._end)
 
     def _closed(self, states: int) -> int:
-        """With the states that are reached without a character."""
+        """The states, and those that they reach without a character."""
         while True:
             gates = states & self._gates
             more = states | (states & (self._within | self._across)) << 1 | gates << 1 | gates << 3
@@ -63,5 +63,5 @@ class Glob:
 
 @lru_cache(maxsize=1_024)
 def glob(pattern: str) -> Glob:
-    """The pattern, made once."""
+    """The automaton of a pattern, cached."""
     return Glob(pattern)

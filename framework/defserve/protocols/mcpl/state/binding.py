@@ -1,9 +1,9 @@
-"""`State[Model]` as a parameter: found by its type, or by the state itself in `Annotated[Model, notebooks]`."""
+"""`State[Model]` as a parameter: found by its model, or by the state itself in `Annotated[Model, notebooks]`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar
 
 from defserve.binding.annotations import peel, spelled
 from defserve.binding.injection import Dependency
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.extension import Extension
     from defserve.protocols.mcp.function import FindProvider
-    from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.state.states import States
 
 T = TypeVar("T")
@@ -33,21 +32,18 @@ class _Mark:
 MARK: Final = _Mark()
 
 State = Annotated[T, MARK]
-"""`book: State[Notebook]` is a `Notebook` of this call alone, kept if the call succeeds."""
+"""`book: State[Notebook]` is a `Notebook` for this call alone. It is kept if the call succeeds."""
 
 
-class Working:
-    """What a call works on: the value of its state, while it is held."""
+class WorkingState:
+    """The value that a call works on, while it holds the state."""
 
-    __slots__ = ("states", "value")
-
-    def __init__(self) -> None:
-        self.states: States[Any] | None = None
-        self.value: Any = None
+    states: States[Any] | None = None
+    value: Any = None
 
 
 class StateProvider:
-    """Gives a function the value its call holds."""
+    """Gives a function the value that its call holds."""
 
     __slots__ = ("states",)
 
@@ -55,13 +51,19 @@ class StateProvider:
         self.states = states
 
     def __call__(self, call: Call) -> Any:
-        working = call.peek(Working)
+        working = call.peek(WorkingState)
         if working is None or working.states is not self.states:
-            raise UsageError(f"{self.states!r} is held for its set's tools only", fix="await its .at() here")
+            raise UsageError(f"only the tools of its set can take {self.states!r}", fix="await its .at() here")
         return working.value
 
 
-def provider(mcpl: MCPL | None, annotation: Any) -> StateProvider | None:
+class DeclaresStates(Protocol):
+    """Where states are declared: the MCPL extension."""
+
+    def declared_states(self) -> list[States[Any]]: ...
+
+
+def provider(mcpl: DeclaresStates | None, annotation: Any) -> StateProvider | None:
     """The provider of a parameter; None if its annotation has nothing to do with state. Raises UsageError."""
     model, beside = peel(annotation)
     for item in beside:
@@ -74,13 +76,13 @@ def provider(mcpl: MCPL | None, annotation: Any) -> StateProvider | None:
         return StateProvider(found[0])
     name = spelled(model)
     if not found:
-        raise UsageError(f"no feature set keeps a {name}", fix=f"declare it before: notes = set.state({name})")
+        raise UsageError(f"no feature set keeps a {name}", fix=f"declare it first: notes = set.state({name})")
     sets = " and ".join(states.name for states in found)
-    raise UsageError(f"State[{name}] could be that of {sets}", fix=f"say which: Annotated[{name}, the_state]")
+    raise UsageError(f"State[{name}] is kept by {sets}", fix=f"say which: Annotated[{name}, the_state]")
 
 
 def states_in(signature: Signature) -> set[States[Any]]:
-    """The states a function is given, itself or through what it depends on."""
+    """The states that a function takes, itself or through its dependencies."""
     return {states for injected in signature.injected for states in _states(injected.provider)}
 
 
@@ -93,12 +95,12 @@ def _states(provider: object) -> Iterator[States[Any]]:
 
 
 def without_state(find_provider: FindProvider) -> FindProvider:
-    """For functions that no call holds a state for: those of hooks, channels and sources."""
+    """For functions whose calls hold no state: those of hooks, channels and sources."""
 
     def find(annotation: Any) -> Any:
         found = find_provider(annotation)
         if isinstance(found, StateProvider):
-            raise UsageError("a state is held for its set's tools only", fix="await its .at() here")
+            raise UsageError("only the tools of its set can take a state", fix="await its .at() here")
         return found
 
     return find

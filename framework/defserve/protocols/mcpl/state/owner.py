@@ -1,4 +1,4 @@
-"""Whose state it is. A caller who cannot be told apart from others has no head: it names where it starts.
+"""Whose state it is. A caller who cannot be told apart from others has no head: it must name where to start.
 
 | who calls | `per="principal"` | `per="session"` | `per="server"` |
 |---|---|---|---|
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 Per = Literal["principal", "session", "server"]
 
-# No token's principal begins so: a caller can never be given these names.
+# No token's principal starts with this prefix, so no caller can have these names.
 EVERYONE: Final = ANONYMOUS_PREFIX + "everyone"
 SESSION: Final = ANONYMOUS_PREFIX + "session:"
 PEER: Final = ANONYMOUS_PREFIX + "peer:"
 
 
-class Unowned(Refused):
-    """Nobody can say whose state is meant. The model reads what to do."""
+class StateUnowned(Refused):
+    """The caller is unknown, so its state cannot be found. The model reads what to do."""
 
     error_type = "state_unowned"
 
@@ -41,15 +41,15 @@ class Unowned(Refused):
         )
 
 
-class Owner(NamedTuple):
-    """`has_head`: what comes without a checkpoint goes on where this owner was."""
+class StateOwner(NamedTuple):
+    """`has_head`: a call that names no checkpoint continues where this owner was."""
 
     id: str
     has_head: bool = True
 
 
 class SessionOwner:
-    """The name of a session as an owner; unguessable, and gone with it."""
+    """The name of a session as an owner. It cannot be guessed, and ends with the session."""
 
     __slots__ = ("id",)
 
@@ -57,14 +57,14 @@ class SessionOwner:
         self.id = SESSION + secrets.token_urlsafe(16)
 
 
-def owner_of(call: Call, per: Per) -> Owner:
+def owner_of(call: Call, per: Per) -> StateOwner:
     session = call.session
     if per == "server":
-        return Owner(EVERYONE)
+        return StateOwner(EVERYONE)
     anonymous = isinstance(session.identity, Principal) and session.identity.kind == "anonymous"
     if (anonymous and is_stateless(call)) or (per == "session" and session in session.composition.short_sessions):
-        return Owner(_principal(session), has_head=False)
-    return Owner(session_owner(session) if per == "session" or anonymous else _principal(session))
+        return StateOwner(_principal(session), has_head=False)
+    return StateOwner(session_owner(session) if per == "session" or anonymous else _principal(session))
 
 
 def session_owner(session: Session) -> str:
@@ -73,5 +73,5 @@ def session_owner(session: Session) -> str:
 
 def _principal(session: Session) -> str:
     if session.peer:
-        return PEER + session.peer  # one of many on a carrier
+        return PEER + session.peer  # one of several peers on a carrier
     return session.identity.id if isinstance(session.identity, Principal) else session.principal

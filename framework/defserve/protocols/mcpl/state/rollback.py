@@ -1,38 +1,30 @@
-"""MCPL §8.5–8.7: state/rollback. The author's undo comes first: one that cannot be done leaves all as it was."""
+"""MCPL §8.5–8.7: state/rollback. The author's undo runs first. If it fails, nothing changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from defserve.core.call import Call
 from defserve.core.profile import mask
 from defserve.errors import Refused, ToolError, UsageError
-from defserve.protocols.mcp.function import Function
-from defserve.protocols.mcpl.extension import CURRENT
+from defserve.protocols.mcp.function import FindProvider, Function
+from defserve.protocols.mcpl.current import CURRENT
 from defserve.protocols.mcpl.state.call import uninterrupted
 from defserve.protocols.mcpl.state.owner import owner_of
-from defserve.protocols.mcpl.state.states import found
-from defserve.stores.checkpoints.store import CheckpointStore
+from defserve.protocols.mcpl.state.states import States, found
 from defserve.stores.checkpoints.tree import Checkpoint, TreeKey
 from defserve.wire.messages import Params
 
-if TYPE_CHECKING:
-    from defserve.protocols.mcp.function import FindProvider
-    from defserve.protocols.mcpl.state.states import States
+
+class RollbackTarget:
+    """The checkpoint that a rollback leads to."""
+
+    checkpoint: Checkpoint | None = None
 
 
-class Target:
-    """The checkpoint a rollback leads to."""
-
-    __slots__ = ("checkpoint",)
-
-    def __init__(self) -> None:
-        self.checkpoint: Checkpoint | None = None
-
-
-class Undo:
-    """An author's function, `(to: Checkpoint)`, of a server. Raises UsageError for one that could not be called."""
+class RollbackHandler:
+    """An author's function, `(to: Checkpoint)`. `owner` is its server. Raises UsageError if it could not be called."""
 
     __slots__ = ("function", "owner")
 
@@ -42,7 +34,7 @@ class Undo:
         signature = self.function.signature
         if signature.parameters:
             raise UsageError(
-                f"{self.name}: a rollback has nothing to give {signature.parameters[0].name!r}",
+                f"{self.name}: a rollback has no value for the parameter {signature.parameters[0].name!r}",
                 where=signature.where,
                 fix="annotate it: `to: Checkpoint`, or drop it",
             )
@@ -53,7 +45,7 @@ class Undo:
 
     async def run(self, call: Call, to: Checkpoint, seconds: float) -> str | None:
         """Why it could not be undone; None if it was."""
-        call.local(Target).checkpoint = to
+        call.local(RollbackTarget).checkpoint = to
         try:
             await self.function.run(call, {}, seconds)
         except (Refused, ToolError) as refused:
@@ -63,30 +55,26 @@ class Undo:
         return None
 
 
-async def roll_back(call: Call, states: States[Any], id: str, undo: Undo | None) -> Params:
+async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHandler | None) -> Params:
     """Undo what came after a checkpoint and make it the head. Raises CheckpointNotFound."""
     CURRENT.set(call)
     call.subject = undo
     key = TreeKey(states.name, owner_of(call, states.per).id)
     trees, limits = await states.trees(), call.session.composition.limits
-    turn = await states.turns.take(key, limits.tool) if states.concurrency == "serial" else None
+    lock = await states.locks.acquire(key, limits.tool) if states.concurrency == "serial" else None
     try:
         with found():
             to = await trees.get(key, id)
             reason = await undo.run(call, to, limits.tool) if undo is not None else None
             if reason is not None:
                 return {"checkpoint": id, "success": False, "reason": reason}
-            # What was undone must not stay undone alone.
-            await uninterrupted(call, _moved(trees, key, id))
+            # The author's undo is done: the state must follow, even if the call is cancelled.
+            await uninterrupted(call, trees.rollback(key, id))
     finally:
-        if turn is not None:
-            await turn.end()
+        if lock is not None:
+            await lock.release()
     return {"checkpoint": id, "success": True}
 
 
-async def _moved(trees: CheckpointStore, key: TreeKey, id: str) -> None:
-    await trees.rollback(key, id)
-
-
 def _target(call: Call) -> Checkpoint | None:
-    return call.local(Target).checkpoint
+    return call.local(RollbackTarget).checkpoint

@@ -1,23 +1,22 @@
-"""MCPL §8 in a server: the states of all sets, where they are kept, and the stage that holds one for each call."""
+"""MCPL §8: the states of a server's sets, where they are kept, and the stage that holds one for a call."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.core.call import Call
+from defserve.core.extension import Next
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, Refused, UsageError
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl.errors import UnknownFeatureSet
-from defserve.protocols.mcpl.feature_sets import FeatureSet
-from defserve.protocols.mcpl.policies import require
-from defserve.protocols.mcpl.section import Section
+from defserve.protocols.mcpl.section import LiveServer, Section
 from defserve.protocols.mcpl.state.binding import states_in
-from defserve.protocols.mcpl.state.call import Holding, Made
+from defserve.protocols.mcpl.state.call import NewCheckpoint, StateHold
 from defserve.protocols.mcpl.state.owner import SessionOwner
-from defserve.protocols.mcpl.state.rollback import Undo, roll_back
+from defserve.protocols.mcpl.state.rollback import RollbackHandler, roll_back
 from defserve.protocols.mcpl.state.states import StateOptions, States
 from defserve.protocols.mcpl.state.wire import checkpoint_in, tell
 from defserve.stores.checkpoints.secret import checkpoint_secret
@@ -28,18 +27,20 @@ from defserve.stores.store import Store
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcpl.extension import MCPL
+    from defserve.protocols.mcpl.feature import Feature, FeatureBinding
+    from defserve.protocols.mcpl.state.storage import StateStorage
 
 FACET: Final = "mcpl.state"
 
 
-class Stating(Section):
+class StateSection(Section):
     """The states of a server, by the names of their sets."""
 
-    def __init__(self, mcpl: MCPL) -> None:
-        super().__init__(mcpl)
+    def __init__(self, server: LiveServer, storage: StateStorage) -> None:
+        super().__init__(server)
+        self._storage = storage
         self._states: dict[str, States[Any]] = {}
-        self._undos: dict[str, Undo] = {}
+        self._undos: dict[str, RollbackHandler] = {}
         self._default: Store | None = None
         self._opened: dict[Store, int] = {}
 
@@ -48,34 +49,37 @@ class Stating(Section):
 
     # -- declaring ---------------------------------------------------------------------------------------
 
-    def declare(self, feature_set: FeatureSet, model: type[Any], options: StateOptions) -> States[Any]:
-        """Raises UsageError for what cannot be kept, a second state of one set, and one that comes too late."""
+    def declare(self, feature_set: Feature, model: type[Any], options: StateOptions) -> States[Any]:
+        """Raises UsageError for a model that cannot be kept, a second state of one set, and while serving."""
         if feature_set.name in self._states:
             raise UsageError(
                 f"feature set {feature_set.name!r} has a state already",
                 fix="put both in one model, or make another set",
             )
-        if self.mcpl.composition is not None:
-            raise UsageError("a state comes after serving began", fix="declare it where the server is made")
-        states = self._states[feature_set.name] = States(self, feature_set, model, options)
+        if self.server.composition is not None:
+            raise UsageError("a state was declared after serving began", fix="declare it where the server is made")
+        store = self._store_of(options.store)
+        states = self._states[feature_set.name] = States(feature_set, model, options, store, self._open_trees)
         feature_set.rollback, feature_set.host_state = True, states.mode != "opaque"
         return states
 
-    def on_rollback(self, feature_set: FeatureSet, function: Callable[..., Any]) -> None:
+    def on_rollback(self, feature_set: Feature, function: Callable[..., Any]) -> None:
         if feature_set.name not in self._states:
             raise UsageError(
-                f"feature set {feature_set.name!r} has no state to roll back", fix="declare it before: set.state(Model)"
+                f"feature set {feature_set.name!r} has no state to roll back", fix="declare it first: set.state(Model)"
             )
         if feature_set.name in self._undos:
-            raise UsageError(f"feature set {feature_set.name!r} has an undo already", fix="do both in one function")
-        self._undos[feature_set.name] = Undo(function, self.mcpl.find_provider, self.mcpl.owner)
+            raise UsageError(
+                f"feature set {feature_set.name!r} has an on_rollback already", fix="do both in one function"
+            )
+        self._undos[feature_set.name] = RollbackHandler(function, self.server.find_provider, feature_set.owner)
 
-    def read(self, item: Any, tie: Any) -> None:
-        """Note which state an item is given. Raises UsageError for one that is not its to change."""
+    def read(self, item: Any, binding: FeatureBinding | None) -> None:
+        """Note which state an item takes. Raises UsageError for the state of another set."""
         for states in states_in(item.function.signature):
-            if item.kind != "tool" or tie is None or tie.feature_set is not states.feature_set:
+            if item.kind != "tool" or binding is None or binding.feature_set is not states.feature_set:
                 raise UsageError(
-                    f"{item.kind} {item.name!r} is given {states!r}, which is held for that set's tools",
+                    f"{item.kind} {item.name!r} takes {states!r}, which only that set's tools can take",
                     where=item.where,
                     fix="declare it with the set's own @….tool, or await the state's .at()",
                 )
@@ -83,22 +87,24 @@ class Stating(Section):
 
     # -- the plug ----------------------------------------------------------------------------------------
 
-    def hold(self, call: Call, item: Any) -> Holding | None:
+    def hold(self, call: Call, item: Any, arguments: dict[str, Any]) -> StateHold | None:
         states: States[Any] | None = item.facets.get(FACET)
-        return states.holding(call) if states is not None else None
+        return StateHold(states, call) if states is not None else None
 
-    def tell(self, call: Call, result: Params) -> None:
-        """Add the state that a call has made to its result, where MCPL was negotiated."""
-        made = call.peek(Made)
-        if made is not None and made.states is not None and made.commit is not None:
-            tell(call, made.states, made.commit, result)
+    async def around_call(self, call: Call, params: Params, following: Next) -> Any:
+        """Add the checkpoint that a call has made to its result, for hosts that negotiated MCPL."""
+        result = await following(call, params)
+        new = call.peek(NewCheckpoint)
+        if new is not None and new.made is not None:
+            tell(call, *new.made, result)
+        return result
 
     async def rollback(self, call: Call, params: Params) -> Params:
         name, checkpoint = text(params, "featureSet"), checkpoint_in(params)
-        feature_set = self.mcpl.sets.get(name)
+        feature_set = self.server.sets.get(name)
         if feature_set is None:
             raise UnknownFeatureSet(name)
-        require(call, feature_set)
+        feature_set.require(call)
         states = self._states.get(name)
         if states is None:
             raise InvalidParams(f"Invalid params: feature set {name!r} has no state to roll back")
@@ -110,35 +116,34 @@ class Stating(Section):
             session.engine.spawn(self._forget(owner.id))
 
     async def _forget(self, owner: str) -> None:
-        """A session is over, and nobody can come back to what was its own."""
+        """Drop what belonged to a session that is over: nobody can come back to it."""
         for states in self:
-            if states.per != "server":
-                with suppress(Refused):  # then it is left to `defserve state prune`
-                    await self._forget_tree(states, TreeKey(states.name, owner))
-
-    async def _forget_tree(self, states: States[Any], key: TreeKey) -> None:
-        # Behind a call that is being stopped: what it still commits goes too.
-        turn = await states.turns.take(key, self.mcpl.keeping.limits.tool)
-        try:
-            await (await states.trees()).forget(key)
-        finally:
-            await turn.end()
+            if states.per == "server":
+                continue
+            with suppress(Refused):  # then `defserve state prune` removes it
+                key = TreeKey(states.name, owner)
+                # After a call that is being stopped, so that what it still commits goes too.
+                lock = await states.locks.acquire(key, self._storage.limits.tool)
+                try:
+                    await (await states.trees()).forget(key)
+                finally:
+                    await lock.release()
 
     # -- where it is kept --------------------------------------------------------------------------------
 
-    def store_of(self, given: str | Store | None) -> Store:
-        """The store a state is kept in: its own, the server's, or this process's memory."""
+    def _store_of(self, given: str | Store | None) -> Store:
+        """The store of a state: its own, the server's, or the memory of this process."""
         if given is not None:
             return open_store(given) if isinstance(given, str) else given
         if self._default is None:
-            self._default = self.mcpl.keeping.store or open_store("memory:")
+            self._default = self._storage.store or open_store("memory:")
         return self._default
 
-    async def trees_of(self, states: States[Any]) -> CheckpointStore:
-        limits = self.mcpl.keeping.limits
+    async def _open_trees(self, states: States[Any]) -> CheckpointStore:
+        limits = self._storage.limits
         return CheckpointStore(
             states.store,
-            secret=await checkpoint_secret(states.store, self.mcpl.keeping.secret()),
+            secret=await checkpoint_secret(states.store, self._storage.secret()),
             retention=states.retention,
             max_bytes=limits.checkpoint,
             max_depth=limits.depth,
@@ -146,7 +151,7 @@ class Stating(Section):
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None]:
-        """Hear of a store in trouble before the first call; let go of it with the last that serves."""
+        """Open the stores before the first call, so that problems show early. The last server to stop closes them."""
         stores = list(dict.fromkeys(states.store for states in self))
         for store in stores:
             await store.open()
@@ -156,9 +161,6 @@ class Stating(Section):
         finally:
             for store in stores:
                 self._opened[store] -= 1
-            await _close(store for store in stores if not self._opened[store])
-
-
-async def _close(stores: Iterable[Store]) -> None:
-    for store in stores:
-        await store.close()
+            for store in stores:
+                if not self._opened[store]:
+                    await store.close()

@@ -1,4 +1,4 @@
-"""MCPL §8: the state of a feature set, as its author has it: declared once, then asked for its checkpoints.
+"""MCPL §8: the state of a feature set, as its author uses it.
 
 notebooks = notes.state(Notebook, keep=1000)
 …
@@ -8,27 +8,24 @@ for checkpoint in await notebooks.checkpoints():        # inside a call: the cal
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from defserve.core.session import Session
 from defserve.errors import UsageError
+from defserve.protocols.mcpl.current import CURRENT
 from defserve.protocols.mcpl.errors import CheckpointNotFound, StateRefused
-from defserve.protocols.mcpl.extension import CURRENT
 from defserve.protocols.mcpl.state.binding import StateProvider
-from defserve.protocols.mcpl.state.call import Holding
-from defserve.protocols.mcpl.state.owner import EVERYONE, Per, Unowned, owner_of, session_owner
-from defserve.protocols.mcpl.state.turns import Turns
-from defserve.protocols.mcpl.state.values import Values, summary
+from defserve.protocols.mcpl.state.locks import TreeLocks
+from defserve.protocols.mcpl.state.owner import EVERYONE, Per, StateUnowned, owner_of, session_owner
+from defserve.protocols.mcpl.state.values import StateValues, summary
 from defserve.stores.checkpoints.diffs import Op
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.checkpoints.tree import Checkpoint, CheckpointGone, Retention, TreeKey
 
 if TYPE_CHECKING:
-    from defserve.core.call import Call
-    from defserve.protocols.mcpl.feature_sets import FeatureSet
-    from defserve.protocols.mcpl.state.section import Stating
+    from defserve.protocols.mcpl.feature import Feature
     from defserve.stores.store import Store
 
 M = TypeVar("M")
@@ -40,9 +37,9 @@ Concurrency = Literal["serial", "branch"]
 class StateOptions(NamedTuple):
     """How a state is kept, and what hosts get of it.
 
-    `keep` and `ttl` (seconds) bound what can be gone back to. `mode`: hosts get patches, the whole, or only the
-    checkpoints' names. `per`: whose it is. `concurrency`: calls on one tree come one after another, or each on a
-    branch of its own.
+    `keep` (a number) and `ttl` (seconds) limit which checkpoints are kept. `mode`: hosts get patches, the whole state,
+    or only the checkpoints' names. `per`: whose state it is. `concurrency`: the calls on one tree run one after
+    another, or each on a branch of its own.
     """
 
     keep: int | None = 1000
@@ -72,21 +69,27 @@ _CHOICES = {
 class States(Generic[M]):
     """The state of a feature set: one tree of checkpoints for each of its owners. Made by `set.state(Model)`.
 
-    Whose checkpoints are meant: the caller's inside a call or hook; elsewhere `owner` says it, a principal or, for a
-    state per session, a session. What was never there or is no longer kept raises CheckpointNotFound.
+    Inside a call or hook, the methods concern the caller's checkpoints. Elsewhere, `owner` says whose: a principal, or
+    a session for a state per session. A checkpoint that is not kept (any more) raises CheckpointNotFound.
     """
 
-    def __init__(self, section: Stating, feature_set: FeatureSet, model: type[M], options: StateOptions) -> None:
+    def __init__(
+        self,
+        feature_set: Feature,
+        model: type[M],
+        options: StateOptions,
+        store: Store,
+        open_trees: Callable[[States[Any]], Awaitable[CheckpointStore]],
+    ) -> None:
         options.check(f"state of {feature_set.name!r}")
         self.feature_set, self.model = feature_set, model
-        self.mode: Mode = options.mode
+        self.mode, self.concurrency = options.mode, options.concurrency
         self.per: Per = options.per
-        self.concurrency: Concurrency = options.concurrency
         self.retention = Retention(options.keep, options.ttl)
-        self._section, self._trees = section, None
-        self.store = section.store_of(options.store)
-        self.turns = Turns(self.store)
-        self.values = Values(model, f"state of {self.name!r}")
+        self._open_trees, self._trees = open_trees, None
+        self.store = store
+        self.locks = TreeLocks(store)
+        self.values = StateValues(model, f"state of {self.name!r}")
 
     def __repr__(self) -> str:
         return f"<state of {self.name}>"
@@ -98,11 +101,11 @@ class States(Generic[M]):
     # -- for authors -------------------------------------------------------------------------------------
 
     async def checkpoints(self, *, owner: str | Session | None = None) -> list[Checkpoint]:
-        """All that can be gone back to, in the order of their making."""
+        """All checkpoints that you can roll back to, oldest first."""
         return await (await self.trees()).checkpoints(self._key(owner))
 
     async def branches(self, *, owner: str | Session | None = None) -> list[Checkpoint]:
-        """The ends of the tree, that nothing was built on."""
+        """The ends of the tree: the checkpoints without a child."""
         return await (await self.trees()).branches(self._key(owner))
 
     async def diff(self, a: Checkpoint | str, b: Checkpoint | str, *, owner: str | Session | None = None) -> list[Op]:
@@ -111,7 +114,7 @@ class States(Generic[M]):
             return await (await self.trees()).diff(self._key(owner, names=True), _id(a), _id(b))
 
     async def at(self, checkpoint: Checkpoint | str | None = None, *, owner: str | Session | None = None) -> M:
-        """The state as it was at a checkpoint, or as it is now: a copy, which nothing is kept of."""
+        """The state as it was at a checkpoint, or as it is now. A copy: changes to it are not kept."""
         id = None if checkpoint is None else _id(checkpoint)
         with found():
             held = await (await self.trees()).hold(self._key(owner, names=id is not None), id)
@@ -124,21 +127,19 @@ class States(Generic[M]):
         """What a parameter is given that names this state: `Annotated[Model, notebooks]`."""
         return StateProvider(self)
 
-    def holding(self, call: Call) -> Holding:
-        return Holding(self, call)
-
     async def trees(self) -> CheckpointStore:
         if self._trees is None:
-            self._trees = await self._section.trees_of(self)
+            self._trees = await self._open_trees(self)
         return self._trees
 
     @contextmanager
     def fitting(self) -> Generator[None]:
-        """Inside, a content that does not fit the model is StateRefused."""
+        """Inside, a content that does not fit the model raises StateRefused."""
         try:
             yield
         except ValueError as error:
-            raise StateRefused(f"The state does not fit its model: {summary(error)}", featureSet=self.name) from None
+            message = f"The state does not fit its model: {summary(error)}"
+            raise StateRefused(message, data={"featureSet": self.name}) from None
 
     def _key(self, owner: str | Session | None, *, names: bool = False) -> TreeKey:
         return TreeKey(self.name, self._owner(owner, names))
@@ -152,16 +153,16 @@ class States(Generic[M]):
             return owner
         call = CURRENT.get()
         if call is None:
-            raise UsageError(f"{self!r}: outside a call nobody knows whose is meant", fix="say owner=…")
+            raise UsageError(f"{self!r}: outside a call nobody knows whose state is meant", fix="say owner=…")
         caller = owner_of(call, self.per)
         if not (caller.has_head or names):
-            raise Unowned  # what others did from there is none of its business
+            raise StateUnowned  # it may not see what others did from there
         return caller.id
 
 
 @contextmanager
 def found() -> Generator[None]:
-    """Inside, a checkpoint that is not there is CheckpointNotFound."""
+    """Inside, a checkpoint that is not there raises CheckpointNotFound."""
     try:
         yield
     except CheckpointGone as gone:

@@ -1,4 +1,4 @@
-"""What a server gives MCPL to keep state with: a store, its secret, its limits."""
+"""What MCPL keeps state with: the server's store, its secret and its limits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from defserve.stores.store import Store
 
 
-class Keeping(NamedTuple):
-    """`store` None: this process's memory. `secret` gives None where none was given: then one is kept in the store."""
+class StateStorage(NamedTuple):
+    """`store` None means the memory of this process. If `secret` returns None, a secret is kept in the store."""
 
     store: Store | None
     secret: Callable[[], bytes | None]

@@ -1,6 +1,6 @@
-"""The values of a state's model: each call has one of its own, read from JSON and written to it again.
+"""The values of a state's model. Each call has a value of its own, read from JSON and written back to JSON.
 
-What a call leaves is read once more, to be sure that it can be. The next call is given what came of that.
+What a call leaves is read once more, to be sure that it can be read. The next call gets that value.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ M = TypeVar("M")
 
 
 class _Known(NamedTuple, Generic[M]):
-    """A content as the model writes it; and a value of it that nobody has seen, until one is given it."""
+    """A content as the model writes it, and a value of it that no call has seen yet, if there is one."""
 
     text: bytes
     unseen: list[M]
 
 
-class Values(Generic[M]):
-    """Raises UsageError for a model that cannot be kept, or does not give a state to begin with."""
+class StateValues(Generic[M]):
+    """Raises UsageError for a model that cannot be kept, or that has no initial value."""
 
     def __init__(self, model: type[M], subject: str) -> None:
         self._adapter = _adapter(model)
@@ -34,7 +34,7 @@ class Values(Generic[M]):
         self._known: WeakKeyDictionary[CheckpointContent, _Known[M]] = WeakKeyDictionary()
 
     def take(self, content: CheckpointContent | None) -> tuple[M, bytes]:
-        """A value of the caller's own, of a content or of none yet, and its text. Raises ValueError as `read` does."""
+        """A value for one caller alone, and its text. Without content, the initial value. Raises what `read` raises."""
         known = self._known.get(content) if content is not None else None
         if known is not None:
             return known.unseen.pop() if known.unseen else self.read(content), known.text
@@ -45,11 +45,11 @@ class Values(Generic[M]):
         return value, text
 
     def give(self, content: CheckpointContent, value: M) -> None:
-        """Leave a value of a content, that nobody has, to the next one who takes it."""
+        """Keep an unused value of a content for the next caller."""
         self._known[content] = _Known(self.dump(value), [value])
 
     def read(self, content: CheckpointContent | None) -> M:
-        """A value of the caller's own. Raises ValueError if the content does not fit."""
+        """A new value. Raises ValueError if the content does not fit the model."""
         return self._adapter.validate_json(self._fresh if content is None else content.encoded)
 
     def dump(self, value: M) -> bytes:
@@ -62,13 +62,13 @@ class Values(Generic[M]):
             return fresh
         except (ValueError, TypeError) as error:
             raise UsageError(
-                f"{subject}: {model.__name__}() does not give the state to begin with: {summary(error)}",
+                f"{subject}: {model.__name__}() cannot make the initial state: {summary(error)}",
                 fix="give every field a default",
             ) from None
 
 
 def summary(error: Exception) -> str:
-    """The first thing that is wrong, in one line and without the values."""
+    """The first problem, in one line and without the values."""
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):

@@ -1,7 +1,7 @@
-"""MCPL §8.2–8.4: state in requests and results. What comes from a host is content to be checked, never trusted.
+"""MCPL §8.2–8.4: state in requests and results. What a host sends is checked, never trusted.
 
-With `checkpoint` and `state`, the latter is the content and the former its lineage (A18). Without a handshake both
-travel in the params, or in `_meta` where a client cannot add params; the result has its state in both places.
+If a request has both `checkpoint` and `state`, `state` is the content and `checkpoint` its parent (A18). Without a
+handshake both travel in the params, or in `_meta` if a client cannot add params; the result has its state in both.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from defserve.core.call import Call
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.params import meta, text
-from defserve.protocols.mcpl.errors import StateRefused
-from defserve.protocols.mcpl.policies import is_stateless, live
+from defserve.protocols.mcpl.policies import agreed, is_stateless
 from defserve.stores.checkpoints.store import CheckpointStore, Commit, HeldCheckpoint
 from defserve.stores.checkpoints.tree import CheckpointGone, TreeKey
 from defserve.wire.jsonvalue import is_object
@@ -29,8 +28,8 @@ REMEMBERED: Final = 256
 LONGEST_ID: Final = 256
 
 
-class Told:
-    """The checkpoints that this session's host has the content of, the latest ones."""
+class SentCheckpoints:
+    """The latest checkpoints whose content this session's host has."""
 
     __slots__ = ("_digests",)
 
@@ -51,8 +50,8 @@ class Told:
         return next((id for id, digest in reversed(self._digests.items()) if digest == wanted), None)
 
 
-class Given(NamedTuple):
-    """What a request says of state. `names`: it says where to start, be it with null."""
+class StateParams(NamedTuple):
+    """What a request says about state. `names`: it says where to start, perhaps with null."""
 
     checkpoint: str | None = None
     state: Any = None
@@ -64,41 +63,43 @@ class Given(NamedTuple):
 
     @property
     def starts_elsewhere(self) -> bool:
-        """Whether it need not start at the head, so that what comes of it is a branch."""
+        """Whether it may start elsewhere than at the head, so that its result is a branch."""
         return self.checkpoint is not None or self.has_content
 
 
-NOTHING: Final = Given()
+NOTHING: Final = StateParams()
 
 
-def given(call: Call) -> Given:
-    """What the request brings; nothing from a host that does not speak MCPL. Raises InvalidParams."""
-    if live(call) is None:
+def state_params(call: Call) -> StateParams:
+    """What the request brings; nothing if the host does not speak MCPL. Raises InvalidParams."""
+    if agreed(call.terms) is None:
         return NOTHING
     source: Params = call.params
     if is_stateless(call) and not ("state" in source or "checkpoint" in source):
         mirrored = meta(call.params).get(STATE_KEY)
         source = mirrored if is_object(mirrored) else {}
     checkpoint = checkpoint_in(source) if source.get("checkpoint") is not None else None
-    return Given(checkpoint, source.get("state"), "checkpoint" in source or "state" in source)
+    return StateParams(checkpoint, source.get("state"), "checkpoint" in source or "state" in source)
 
 
 def checkpoint_in(params: Params) -> str:
-    """Raises InvalidParams for what is no text, or too long to be repeated in an error."""
+    """Raises InvalidParams for what is not a text, or too long to repeat in an error."""
     found = text(params, "checkpoint")
     if len(found) > LONGEST_ID:
         raise InvalidParams(f"Invalid params: checkpoint has more than {LONGEST_ID} characters")
     return found
 
 
-async def start(trees: CheckpointStore, key: TreeKey, given: Given, call: Call, *, has_head: bool) -> HeldCheckpoint:
-    """Where a call starts. Raises CheckpointGone, Tampered and LimitExceeded."""
-    if not given.has_content:
-        if given.checkpoint is None and not has_head:
+async def start(
+    trees: CheckpointStore, key: TreeKey, params: StateParams, call: Call, *, has_head: bool
+) -> HeldCheckpoint:
+    """Where a call starts. Raises CheckpointGone, StateTampered and LimitExceeded."""
+    if not params.has_content:
+        if params.checkpoint is None and not has_head:
             return HeldCheckpoint(key, await trees.load(key))
-        return await trees.hold(key, given.checkpoint)
-    adopted = await trees.adopt(key, given.state, checkpoint=given.checkpoint)
-    if given.checkpoint is not None or adopted.before is None:
+        return await trees.hold(key, params.checkpoint)
+    adopted = await trees.adopt(key, params.state, checkpoint=params.checkpoint)
+    if params.checkpoint is not None or adopted.before is None:
         return adopted
     return await _recognised(trees, key, adopted.before.encoded, call, has_head=has_head) or adopted
 
@@ -106,9 +107,9 @@ async def start(trees: CheckpointStore, key: TreeKey, given: Given, call: Call, 
 async def _recognised(
     trees: CheckpointStore, key: TreeKey, content: bytes, call: Call, *, has_head: bool
 ) -> HeldCheckpoint | None:
-    """The checkpoint that a content alone is known to be of: one the host was told of, or the head."""
-    told = call.session.peek(Told)
-    id = told.find(key.feature_set, content) if told is not None else None
+    """The checkpoint that a content without a checkpoint belongs to: one that the host was sent, or the head."""
+    sent = call.session.peek(SentCheckpoints)
+    id = sent.find(key.feature_set, content) if sent is not None else None
     if id is not None:
         try:
             return await trees.hold(key, id)
@@ -119,7 +120,7 @@ async def _recognised(
 
 
 def tell(call: Call, states: States[Any], made: Commit, result: Params) -> None:
-    """Add what became of the state to the result (§8.2, §8.3)."""
+    """Add the new state to the result (§8.2, §8.3)."""
     at = made.checkpoint
     state: Params = {"checkpoint": at.id, "parent": at.parent, "featureSet": states.name}
     if states.mode != "opaque":
@@ -133,22 +134,16 @@ def tell(call: Call, states: States[Any], made: Commit, result: Params) -> None:
     if is_stateless(call):
         result["_meta"] = {**(result.get("_meta") or {}), STATE_KEY: state}
     elif states.mode != "opaque" and made.made is not None:
-        call.session.local(Told).add(at.id, states.name, made.made.content.encoded)
+        call.session.local(SentCheckpoints).add(at.id, states.name, made.made.content.encoded)
 
 
 def _has(call: Call, parent: str | None) -> bool:
-    """Whether the host can apply a patch on this checkpoint: it named it, brought its content, or was told of it."""
+    """Whether the host can apply a patch to this checkpoint: it named it, brought its content, or was sent it."""
     if parent is None:
         return False
-    brought = given(call)
-    told = call.session.peek(Told)
-    return brought.checkpoint == parent or brought.has_content or (told is not None and told.knows(parent))
-
-
-def refuse_content(given: Given, states: States[Any]) -> None:
-    """Raises StateRefused for a content of a state that hosts never get to see."""
-    if given.has_content and states.mode == "opaque":
-        raise StateRefused("This state is kept by the server; send its checkpoint instead", featureSet=states.name)
+    brought = state_params(call)
+    sent = call.session.peek(SentCheckpoints)
+    return brought.checkpoint == parent or brought.has_content or (sent is not None and sent.knows(parent))
 
 
 def _digest(name: str, content: bytes) -> bytes:

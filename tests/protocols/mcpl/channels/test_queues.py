@@ -6,40 +6,40 @@ import asyncio
 
 import pytest
 
-from defserve.protocols.mcpl.channels.handlers import Lanes
+from defserve.protocols.mcpl.channels.queues import ChannelQueues
 from tests.raw import turns
 
 pytestmark = pytest.mark.anyio
 
 
 class Work:
-    """Tasks that wait for their turn in a lane, and the order in which they had it."""
+    """Tasks that wait for their turn in a queue, and the order in which they had it."""
 
     def __init__(self) -> None:
-        self.lanes, self.order, self.gate = Lanes(), list[str](), asyncio.Event()
+        self.queues, self.order, self.gate = ChannelQueues(), list[str](), asyncio.Event()
 
-    def begin(self, name: str, lane: str = "a") -> asyncio.Task[None]:
-        return asyncio.create_task(self._run(name, lane))
+    def begin(self, name: str, queue: str = "a") -> asyncio.Task[None]:
+        return asyncio.create_task(self._run(name, queue))
 
-    async def _run(self, name: str, lane: str) -> None:
-        async with self.lanes.turn(lane):
+    async def _run(self, name: str, queue: str) -> None:
+        async with self.queues.turn(queue):
             self.order.append(f"{name} begins")
             await self.gate.wait()
             self.order.append(f"{name} ends")
 
 
-async def test_those_behind_wait_and_other_lanes_do_not():
+async def test_later_work_waits_and_other_queues_do_not():
     work = Work()
-    tasks = [work.begin("first"), work.begin("second"), work.begin("other", lane="b")]
+    tasks = [work.begin("first"), work.begin("second"), work.begin("other", queue="b")]
     await turns()
     assert work.order == ["first begins", "other begins"]
     work.gate.set()
     await asyncio.gather(*tasks)
     assert work.order[2:] == ["first ends", "other ends", "second begins", "second ends"]
-    assert work.lanes.waiting == 0
+    assert work.queues.waiting == 0
 
 
-async def test_one_that_gives_up_lets_nobody_overtake():
+async def test_a_cancelled_waiter_lets_nobody_overtake():
     work = Work()
     first, second, third = work.begin("first"), work.begin("second"), work.begin("third")
     await turns()
@@ -53,7 +53,7 @@ async def test_one_that_gives_up_lets_nobody_overtake():
     assert work.order[1:] == ["first ends", "third begins", "third ends", "fourth begins", "fourth ends"]
 
 
-async def test_the_last_one_that_gives_up_leaves_the_lane_to_the_one_before():
+async def test_a_cancelled_last_waiter_leaves_the_queue_to_the_one_before():
     work = Work()
     first, second = work.begin("first"), work.begin("second")
     await turns()
@@ -67,11 +67,11 @@ async def test_the_last_one_that_gives_up_leaves_the_lane_to_the_one_before():
     assert work.order[1:] == ["first ends", "third begins", "third ends"]
 
 
-async def test_a_lane_that_failed_goes_on():
-    lanes = Lanes()
+async def test_a_queue_goes_on_after_a_failure():
+    queues = ChannelQueues()
     with pytest.raises(ValueError, match="oh"):
-        async with lanes.turn("a"):
+        async with queues.turn("a"):
             raise ValueError("oh")
-    async with lanes.turn("a"):
+    async with queues.turn("a"):
         pass
-    assert lanes.waiting == 0
+    assert queues.waiting == 0

@@ -1,7 +1,7 @@
-"""`notifications/claude/channel`: push events for hosts that take these, and no `push/event`. Where a set opts in.
+"""`notifications/claude/channel`: events for hosts that take these instead of `push/event`, if a set opts in.
 
-The shape is that of Claude Code's channels reference: `content` is text, `meta` holds texts under names that are
-identifiers. A notification has no answer, so an event that was sent so counts as accepted.
+The shape follows Claude Code's channels reference: `content` is text, `meta` holds texts under names that are
+identifiers. A notification has no answer, so an event that is sent this way counts as accepted.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from defserve.errors import NoBackChannel
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.core.extension import Offer
+    from defserve.protocols.mcpl.feature import Feature
     from defserve.protocols.mcpl.peers import Peer
 
 CAPABILITY = "claude/channel"
 METHOD = "notifications/claude/channel"
 
-# Listen to servers that advertise the capability, without an offer of their own; by clientInfo.name.
+# clientInfo.name of hosts that take the notification from servers that advertise it, without an offer of their own.
 HOSTS = ("claude-code",)
 
 
@@ -30,10 +32,11 @@ def offered(offer: Offer) -> bool:
     return not offer.stateless and (named or offer.info.get("name") in HOSTS)
 
 
-def takes(peer: Peer) -> bool:
-    """Whether this peer does, now."""
+def replaces(peer: Peer, feature_set: Feature, problem: Exception | None) -> bool:
+    """Whether the notification can be sent where a request cannot, because of `problem`."""
     offer = peer.terms.offer if peer.terms is not None else None
-    return peer.session.ready and not peer.session.closed and offer is not None and offered(offer)
+    takes = peer.session.ready and not peer.session.closed and offer is not None and offered(offer)
+    return takes and feature_set.claude_channel and isinstance(problem, NoBackChannel)
 
 
 def tell(peer: Peer, event: Params) -> None:

@@ -20,7 +20,7 @@ from defserve.protocols.mcpl.turns import Turn
 from defserve.stores.memory import MemoryStore
 from defserve.stores.store import StoreChange, StoreFull
 from tests.protocols.mcpl.hosts import hosting
-from tests.protocols.mcpl.state_hosts import SET, Note, Notebook, Notes, notes_of, refusal, roll_back
+from tests.protocols.mcpl.state.state_hosts import SET, Note, Notebook, Notes, notes_of, refusal, roll_back
 
 pytestmark = pytest.mark.anyio
 
@@ -36,11 +36,11 @@ class Needy(BaseModel):
 # -- complaints at registration --------------------------------------------------------------------------
 
 
-def test_a_state_nobody_keeps_is_complained_about_where_it_is_asked_for():
+def test_an_undeclared_state_is_refused_at_the_tool_that_takes_it():
     def bump(counter: State[Counter]) -> None: ...
 
     for server in (Server("s", "1"), Notes().server):
-        with pytest.raises(UsageError, match=r"test_state_authoring.py:\d+: bump: parameter 'counter': no feature set"):
+        with pytest.raises(UsageError, match=r"test_authoring.py:\d+: bump: parameter 'counter': no feature set"):
             server.tool(bump)
 
 
@@ -52,14 +52,14 @@ def test_two_states_of_one_model_have_to_be_told_apart():
 
     def bump(counter: State[Counter]) -> None: ...
 
-    with pytest.raises(UsageError, match=r"State\[Counter\] could be that of a.one and a.two"):
+    with pytest.raises(UsageError, match=r"State\[Counter\] is kept by a.one and a.two"):
         one.tool(bump)
 
     def bump_second(counter: Annotated[Counter, second]) -> None: ...
 
     bump_second.__annotations__["counter"] = Annotated[Counter, second]
     two.tool(bump_second)
-    with pytest.raises(UsageError, match="is given <state of a.two>"):
+    with pytest.raises(UsageError, match="takes <state of a.two>"):
         one.tool(bump_second, name="other")
 
 
@@ -74,9 +74,9 @@ def test_a_state_is_for_the_tools_of_its_set():
         return ""
 
     for declare in (notes.server.tool, elsewhere.tool, notes.server.resource("notes://all"), notes.server.prompt):
-        with pytest.raises(UsageError, match=f"'read' is given <state of {SET}>"):
+        with pytest.raises(UsageError, match=f"'read' takes <state of {SET}>"):
             declare(read)
-    with pytest.raises(UsageError, match="recall: parameter 'book': a state is held for its set's tools only"):
+    with pytest.raises(UsageError, match="recall: parameter 'book': only the tools of its set can take a state"):
         notes.set.before_inference(recall)
 
 
@@ -90,10 +90,10 @@ def test_a_state_is_for_the_tools_of_its_set():
         (lambda notes: _set(notes).state(Counter, keep=0), "keep=0"),
         (lambda notes: _set(notes).state(Counter, ttl=-1), "ttl=-1"),
         (lambda notes: _set(notes).state(Counter, store="mysql://x"), "no address of a store"),
-        (lambda notes: _set(notes).state(Needy), r"Needy\(\) does not give the state to begin with: name: "),
+        (lambda notes: _set(notes).state(Needy), r"Needy\(\) cannot make the initial state: name: "),
     ],
 )
-def test_what_cannot_be_kept_is_complained_about(declare: Callable[[Any], Any], complaint: str):
+def test_a_model_that_cannot_be_kept_is_refused(declare: Callable[[Any], Any], complaint: str):
     with pytest.raises(UsageError, match=complaint):
         declare(Notes())
 
@@ -119,7 +119,7 @@ def test_a_store_is_checked_where_the_server_is_made():
 # -- what functions are given ----------------------------------------------------------------------------
 
 
-async def test_a_call_has_one_value_whoever_is_given_it():
+async def test_a_call_has_one_value_for_all_who_take_it():
     notes = Notes()
 
     def latest(book: State[Notebook]) -> list[Note]:
@@ -314,7 +314,7 @@ async def test_a_store_is_opened_with_the_server_and_closed_with_it():
     assert servers.story == own.story == ["open", "close"]
 
 
-async def test_a_store_in_trouble_fails_the_call_and_only_that():
+async def test_a_failing_store_fails_only_the_call():
     class Trouble(MemoryStore):
         full = False
 

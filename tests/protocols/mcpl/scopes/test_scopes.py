@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from defserve import Context, Server, UsageError
 from defserve.protocols.mcpl.policies import POLICY_KEY
-from defserve.protocols.mcpl.scopes.scopes import MOST_APPROVALS, Scope, normal
+from defserve.protocols.mcpl.scopes.tool_scope import MOST_APPROVALS
+from defserve.protocols.mcpl.scopes.values import Scope, normal
 from tests.protocols.mcpl.hosts import SILENCE, Host, HostError, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, text_of, turns
 
@@ -116,7 +117,7 @@ async def test_a_label_that_cannot_be_shown_is_refused(path: str, mcpl: Any):
     async with hosting(editor(), mcpl=mcpl) as host:
         if mcpl:
             await listed(host)
-        assert "can be shown" in await edited(host, path)
+        assert "printable text" in await edited(host, path)
 
 
 async def test_a_wildcard_gives_several_sets_their_lists():
@@ -186,7 +187,7 @@ async def test_a_scope_may_have_a_payload_of_its_own():
         ({}, "the host did not approve"),
         ([], "the host did not approve"),
         (HostError(-32601, "Method not found"), "the host could not be asked (Method not found)"),
-        ({"approved": True, "payload": {"path": "/etc/shadow"}}, "what the host sent along does not fit it"),
+        ({"approved": True, "payload": {"path": "/etc/shadow"}}, "the payload of the host does not fit it"),
     ],
     ids=str,
 )
@@ -315,7 +316,7 @@ async def test_a_call_may_be_tagged_with_its_scope(version: str):
         assert "does not fit" in await edited(host, "/project/main.ts", scope=tag, **carried(host))
 
 
-async def test_a_tag_is_no_approval():
+async def test_a_scope_tag_is_not_an_approval():
     async with hosting(editor(), answers={"scope/elevate": {"approved": False}}) as host:
         await listed(host)
         assert await edited(host, "/etc/hosts", scope={"label": "/etc/hosts"}) == "the host did not approve"

@@ -1,6 +1,6 @@
-"""One call at a time on each tree: by a lock in this process, by a lease among processes whose store is made for many.
+"""One call at a time on each tree: a lock within this process, and a lease among processes if the store is shared.
 
-With other stores two processes may begin on the same checkpoint; then one of the two is refused at its end.
+With other stores, two processes may start from the same checkpoint; then one of them is refused when it commits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from defserve.stores.store import Store, StoreBusy
 
 
 class StateBusy(LimitExceeded):
-    """Another call holds the same state for too long."""
+    """Another call held the same state for too long."""
 
     error_type = "state_busy"
 
@@ -24,15 +24,15 @@ class StateBusy(LimitExceeded):
         super().__init__("Another call works on this state; try again later", data={"retry_after_ms": 1000})
 
 
-class Turn:
-    """What a call has while it works on a tree; to be ended."""
+class TreeLock:
+    """HeldCheckpoint by a call while it works on a tree. The call must release it."""
 
     __slots__ = ("_lock", "_lease")
 
     def __init__(self, lock: asyncio.Lock, lease: Lease | None) -> None:
         self._lock, self._lease = lock, lease
 
-    async def end(self) -> None:
+    async def release(self) -> None:
         try:
             if self._lease is not None:
                 await self._lease.release()
@@ -40,17 +40,17 @@ class Turn:
             self._lock.release()
 
 
-class Turns:
-    """The turns on the trees of one state."""
+class TreeLocks:
+    """The locks on the trees of one state."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        # By event loop, and forgotten when nobody waits.
+        # By event loop. Dropped when nobody uses them.
         self._locks: WeakValueDictionary[tuple[int, TreeKey], asyncio.Lock] = WeakValueDictionary()
-        # One for whom the locks take turns: a process that was forked has its own.
+        # One token per process and loop, within which the locks order the calls. A forked process gets its own.
         self._tokens: dict[tuple[int, int], bytes] = {}
 
-    async def take(self, key: TreeKey, seconds: float) -> Turn:
+    async def acquire(self, key: TreeKey, seconds: float) -> TreeLock:
         """Raises StateBusy, and what the store raises."""
         place = id(asyncio.get_running_loop()), key
         lock = self._locks.get(place)
@@ -62,7 +62,7 @@ class Turns:
         except TimeoutError:
             raise StateBusy from None
         try:
-            return Turn(lock, await self._leased(key, seconds))
+            return TreeLock(lock, await self._leased(key, seconds))
         except BaseException:
             lock.release()
             raise

@@ -7,10 +7,9 @@ from typing import Any, TypedDict
 import pytest
 
 from defserve import Server, UsageError
-from defserve.protocols.mcpl.channels.channels import MOST_CHANNELS
-from defserve.protocols.mcpl.channels.values import Channel, Message
+from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Channel, Message
 from defserve.protocols.mcpl.errors import UnknownFeatureSet
-from tests.protocols.mcpl.connectors import (
+from tests.protocols.mcpl.channels.connectors import (
     DESCRIPTOR,
     GENERAL,
     GENERAL_WIRE,
@@ -238,7 +237,7 @@ async def test_channels_are_closed_when_their_set_is_taken_back_and_the_type_is_
 
 
 async def test_a_session_has_only_so_many_channels_open(discord: Discord, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.protocols.mcpl.channels.channels.MOST_CHANNELS", 2)
+    monkeypatch.setattr("defserve.protocols.mcpl.channels.section.MOST_CHANNELS", 2)
     assert MOST_CHANNELS == 1_000
     async with hosting(discord.server) as host:
         await opened(host, "#1")
@@ -286,7 +285,7 @@ async def test_shared_channels_work_without_a_session(discord: Discord):
 
 def test_declarations_that_cannot_work_are_refused(discord: Discord):
     chat, other = discord.chat, Server("other", "1")
-    with pytest.raises(UsageError, match="of another server"):
+    with pytest.raises(UsageError, match="belongs to another server"):
         other.channels("x", feature_set=discord.posting)
     with pytest.raises(UsageError, match="already registered"):
         discord.server.channels("discord", feature_set=discord.posting)
@@ -304,7 +303,7 @@ def test_declarations_that_cannot_work_are_refused(discord: Discord):
 
     def observes(channel: Channel, colour: str) -> None: ...
 
-    with pytest.raises(UsageError, match="nobody gives 'colour'"):
+    with pytest.raises(UsageError, match="observe has no value for the parameter 'colour'"):
         chat.observe(observes)
 
     def yields(channel: Channel) -> Any:

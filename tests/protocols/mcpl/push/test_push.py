@@ -19,7 +19,8 @@ from defserve import Context, Image, Limits, Link, Server, UsageError
 from defserve.errors import NoBackChannel, PeerError, PeerGone, PeerTimeout
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.peers import everyone
-from defserve.protocols.mcpl.push.push import REMEMBERED, UNDER_WAY, Event
+from defserve.protocols.mcpl.push.section import REMEMBERED, UNDER_WAY
+from defserve.protocols.mcpl.push.values import Event
 from tests.protocols.mcpl.hosts import MCPL, SILENCE, Host, HostError, Json, hosting, session_of
 from tests.raw import STATELESS, text_of, turns, until
 
@@ -82,8 +83,8 @@ def server() -> Server:
 @pytest.fixture
 def reminders(server: Server) -> Any:
     made = server.feature_set(SET, "Surface reminders")
-    server.mcpl.pushing.delays = (0.0, 0.0)
-    server.mcpl.pushing.sources.restarts = (0.0,)
+    server.mcpl.sections.need_push().delays = (0.0, 0.0)
+    server.mcpl.sections.need_push().sources.restarts = (0.0,)
     return made
 
 
@@ -166,7 +167,7 @@ async def test_an_event_without_a_name_gets_one_of_its_own(server: Server, remin
 @pytest.mark.parametrize(
     "wrong", [{"id": ""}, {"id": 7}, {"origin": "me"}, {"timestamp": "yesterday"}], ids=lambda wrong: str(wrong)
 )
-async def test_what_is_no_event_is_refused_before_anything_leaves(server: Server, reminders: Any, wrong: Any):
+async def test_a_broken_event_is_refused_before_anything_is_sent(server: Server, reminders: Any, wrong: Any):
     async with hosting(server) as host:
         with pytest.raises(UsageError):
             await reminders.push("Now", **wrong)
@@ -222,9 +223,9 @@ async def test_a_passing_failure_is_tried_again_under_the_same_id(server: Server
 
 @pytest.mark.req("MCPL-9.4")
 async def test_silence_is_tried_again_under_the_same_id(reminders: Any):
-    server = Server("memory", "1", limits=Limits(callback=0.02))
+    server = Server("memory", "1", limits=Limits(callback=0.2))
     made = server.feature_set(SET, "Surface reminders")
-    server.mcpl.pushing.delays = (0.0,)
+    server.mcpl.sections.need_push().delays = (0.0,)
     async with hosting(server, answers={"push/event": in_turn(SILENCE, {"accepted": True})}) as host:
         assert (await made.push("Call Alice", id="evt_1")).accepted
         assert [event["eventId"] for event in events(host)] == ["evt_1", "evt_1"]
@@ -235,7 +236,7 @@ async def test_silence_is_tried_again_under_the_same_id(reminders: Any):
         assert len(host.asked) == 2
 
 
-async def test_a_failure_that_does_not_pass_is_the_authors(server: Server, reminders: Any):
+async def test_a_lasting_failure_reaches_the_author(server: Server, reminders: Any):
     async with hosting(server, answers={"push/event": HostError(-32603, "out of memory")}) as host:
         with pytest.raises(PeerError, match="out of memory"):
             await reminders.push("Call Alice")
@@ -442,7 +443,7 @@ async def test_an_event_that_cannot_be_delivered_does_not_end_its_source(server:
         assert texts(host) == ["bad", "good"]
 
 
-async def test_one_source_for_all_is_told_to_everyone(server: Server, reminders: Any):
+async def test_events_of_a_source_per_server_go_to_everyone(server: Server, reminders: Any):
     ticks: asyncio.Queue[str] = asyncio.Queue()
     ended = asyncio.Event()
 
@@ -484,8 +485,8 @@ async def test_an_event_of_a_source_for_all_may_be_for_one(server: Server):
 
 
 async def test_a_host_that_is_silent_holds_nobody_up(server: Server, reminders: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.protocols.mcpl.push.push.PATIENCE", 0.01)
-    monkeypatch.setattr("defserve.protocols.mcpl.push.push.BACKLOG", 20)
+    monkeypatch.setattr("defserve.protocols.mcpl.push.section.PATIENCE", 0.01)
+    monkeypatch.setattr("defserve.protocols.mcpl.push.section.BACKLOG", 20)
     go = asyncio.Event()
 
     @reminders.events(per="server")
@@ -531,7 +532,7 @@ async def test_a_source_may_be_declared_while_serving(server: Server, reminders:
             reminders.events(per="server")(due)
 
 
-def test_what_is_no_source_is_refused(reminders: Any):
+def test_a_function_that_is_not_a_source_is_refused(reminders: Any):
     async def plain() -> None: ...
 
     async def needy(a: int, b: int) -> AsyncIterator[str]:
@@ -550,7 +551,7 @@ def test_what_is_no_source_is_refused(reminders: Any):
 
 @pytest.mark.req("MCPL-6.7u")
 async def test_a_retry_stops_when_the_set_is_disabled_meanwhile(server: Server, reminders: Any):
-    server.mcpl.pushing.delays = (0.05,) * 3
+    server.mcpl.sections.need_push().delays = (0.3,) * 3
     async with hosting(server, answers={"push/event": HostError(-32603)}) as host:
         pushing = asyncio.create_task(reminders.push("Call Alice"))
         await host.until_asked("push/event")
@@ -644,7 +645,7 @@ def ids(kept: Json) -> list[str]:
     return [event["eventId"] for event in kept["events"]]
 
 
-async def test_without_a_road_back_events_wait_in_an_inbox(server: Server, posted: Any):
+async def test_events_for_a_host_that_cannot_be_called_wait_in_an_inbox(server: Server, posted: Any):
     @server.tool
     async def remind(ctx: Context, id: str) -> str:
         assert ctx.can("push")
@@ -768,5 +769,6 @@ async def test_events_until_the_last_session_is_closed(server: Server, reminders
 
     async with hosting(server) as host:
         await host.until_asked("push/event")
+        assert not ended.is_set()
         session_of(server).close()
         await until(ended.is_set)

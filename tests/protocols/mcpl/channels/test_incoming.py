@@ -18,7 +18,7 @@ from defserve.protocols.mcpl.errors import (
 )
 from defserve.protocols.mcpl.peers import everyone
 from tests.at_address import at_address
-from tests.protocols.mcpl.connectors import (
+from tests.protocols.mcpl.channels.connectors import (
     MESSAGE,
     ROADS,
     SHARED,
@@ -136,7 +136,7 @@ async def test_many_messages_travel_in_batches_in_order(discord: Discord):
         assert [id for batch in batches for id in batch] == [receipt.message_id for receipt in receipts]
 
 
-async def test_an_error_of_the_host_is_the_author_s_to_handle(discord: Discord):
+async def test_an_error_of_the_host_reaches_the_author(discord: Discord):
     async with hosting(discord.server, answers={"channels/incoming": HostError(-32603, "asleep")}) as host:
         await opened(host)
         with pytest.raises(PeerError, match="asleep"):
@@ -189,10 +189,10 @@ async def test_over_http_a_handler_s_messages_travel_on_the_stream_of_its_reques
         await link.aclose()
 
 
-async def test_what_is_no_message_or_no_channel_is_the_author_s_mistake(discord: Discord):
+async def test_a_wrong_message_or_channel_is_a_usage_error(discord: Discord):
     odd: Any = "hello"
     async with hosting(discord.server):
-        with pytest.raises(UsageError, match="is no message"):
+        with pytest.raises(UsageError, match="is not a message"):
             await discord.chat.incoming([odd])
         with pytest.raises(UnknownChannel):
             await discord.chat.incoming(Message("discord:#nowhere", "hi", "u1"), to=session_of(discord.server))
@@ -238,7 +238,7 @@ async def test_two_principals_never_see_each_other_s_channels(road: str):
         assert (alice.heard, bob.heard) == ([], [])
 
 
-async def test_a_channel_reaches_who_has_that_very_one_though_ids_are_alike():
+async def test_a_message_to_a_channel_object_reaches_only_the_host_that_has_it():
     server = Server("direct", "1")
     chat = server.channels("dm", feature_set=server.feature_set("dm", "Direct"))
     kept: list[Channel] = []
@@ -283,7 +283,7 @@ async def test_where_several_hosts_have_a_channel_the_author_says_whom(discord: 
 
 
 @pytest.mark.parametrize("inbox", [False, True])
-async def test_without_a_road_back_messages_wait_in_the_inbox_or_not_at_all(inbox: bool):
+async def test_messages_for_a_host_that_cannot_be_called_wait_in_the_inbox_if_there_is_one(inbox: bool):
     discord = Discord(inbox=inbox)
     discord.chat.add(SHARED)
 

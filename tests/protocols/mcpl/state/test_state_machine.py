@@ -21,7 +21,7 @@ from defserve.stores.memory import MemoryStore
 from defserve.stores.open import open_store
 from defserve.stores.store import Store
 from tests.protocols.mcpl.hosts import Host, Json, hosting
-from tests.protocols.mcpl.state_hosts import Notes, notes_of, refusal, roll_back
+from tests.protocols.mcpl.state.state_hosts import Notes, notes_of, refusal, roll_back
 from tests.stores.redis_server import RedisServer
 
 KEEP = 8

@@ -7,7 +7,7 @@ from pydantic import BaseModel, field_validator
 
 from defserve import Server, State
 from defserve.host import Mcpl
-from defserve.protocols.mcpl.state.values import Values
+from defserve.protocols.mcpl.state.values import StateValues
 from defserve.stores.checkpoints.contents import CheckpointContent
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +24,7 @@ class Book(BaseModel):
 
 
 def test_what_is_left_for_the_next_is_given_once():
-    values, content = Values(Book, "books"), CheckpointContent.of({"lines": {"a": 1}, "title": ""})
+    values, content = StateValues(Book, "books"), CheckpointContent.of({"lines": {"a": 1}, "title": ""})
     left = values.read(content)
     values.give(content, left)
     first, _ = values.take(content)
@@ -35,15 +35,15 @@ def test_what_is_left_for_the_next_is_given_once():
 
 
 def test_a_value_comes_with_the_text_it_would_be_written_as():
-    values = Values(Book, "books")
+    values = StateValues(Book, "books")
     for content in (None, CheckpointContent.of({"title": " x "}), CheckpointContent.of({"lines": {}})):
         for _ in range(2):
             value, text = values.take(content)
             assert text == values.dump(value)
 
 
-def test_nothing_is_known_of_a_content_that_nobody_has():
-    values = Values(Book, "books")
+def test_a_content_that_nobody_holds_is_forgotten():
+    values = StateValues(Book, "books")
     content = CheckpointContent.of({"title": "x"})
     values.take(content)
     assert len(values._known) == 1

@@ -8,7 +8,7 @@ from defserve import CannotUndo, Checkpoint, Context, Server, State, UsageError
 from defserve.stores.memory import MemoryStore
 from defserve.stores.store import StoreChange
 from tests.protocols.mcpl.hosts import hosting
-from tests.protocols.mcpl.state_hosts import SET, Notebook, Notes, notes_of, roll_back
+from tests.protocols.mcpl.state.state_hosts import SET, Notebook, Notes, notes_of, roll_back
 from tests.raw import ERAS, turns
 
 pytestmark = pytest.mark.anyio
@@ -93,7 +93,7 @@ async def test_a_rollback_may_lead_forward_again():
             assert notes_of(await host.call("list_notes")) == list("abc"[: place + 1])
 
 
-async def test_what_was_undone_is_gone_back_on_although_the_host_no_longer_waits():
+async def test_a_rollback_is_finished_although_the_host_no_longer_waits():
     class Slow(MemoryStore):
         begun, gate, slow = asyncio.Event(), asyncio.Event(), False
 
@@ -119,7 +119,7 @@ async def test_what_was_undone_is_gone_back_on_although_the_host_no_longer_waits
         back.cancel()
 
 
-def test_an_undo_is_complained_about_when_it_is_declared():
+def test_a_wrong_undo_is_refused_when_it_is_declared():
     server = Server("s", "1")
     bare = server.feature_set("a.b", "No state")
 
@@ -130,10 +130,10 @@ def test_an_undo_is_complained_about_when_it_is_declared():
     with pytest.raises(UsageError, match="no state to roll back"):
         bare.on_rollback(undo)
     notes = Notes(server)
-    with pytest.raises(UsageError, match="nothing to give 'why'"):
+    with pytest.raises(UsageError, match="no value for the parameter 'why'"):
         notes.set.on_rollback(asks)
     with pytest.raises(UsageError, match="parameter 'book'.*\n.*at()"):
         notes.set.on_rollback(holds)
     assert notes.set.on_rollback(undo) is undo
-    with pytest.raises(UsageError, match=f"'{SET}' has an undo already"):
+    with pytest.raises(UsageError, match=f"'{SET}' has an on_rollback already"):
         notes.set.on_rollback(undo)

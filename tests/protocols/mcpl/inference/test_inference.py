@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 
 from defserve import Assistant, Context, Image, Server, UsageError, User
 from defserve.errors import NoBackChannel, PeerError, PeerTimeout
+from defserve.protocols.mcpl.current import in_hook
 from defserve.protocols.mcpl.errors import FeatureDisabled
-from defserve.protocols.mcpl.extension import in_hook
 from defserve.protocols.mcpl.peers import everyone
 from tests.protocols.mcpl.hosts import MCPL, SILENCE, Host, HostError, Json, hosting, session_of
 from tests.raw import STATELESS, text_of, turns
@@ -152,7 +152,7 @@ async def test_messages_of_every_kind_and_hints(server: Server, consolidation: A
         assert "conversationId" not in params
 
 
-async def test_errors_and_silence_are_the_authors(server: Server, consolidation: Any):
+async def test_errors_and_timeouts_reach_the_author(server: Server, consolidation: Any):
     async with hosting(server, answers={"inference/request": HostError(-32000, "no budget")}):
         with pytest.raises(PeerError, match="no budget"):
             await consolidation.infer("Summarise")
@@ -187,13 +187,13 @@ async def test_everyone_has_no_single_answer(server: Server, consolidation: Any)
 
 
 async def test_a_call_infers_with_its_own_host_and_its_time_stands_still(server: Server, consolidation: Any):
-    @server.tool(timeout=0.3)
+    @server.tool(timeout=0.5)
     async def summarise(ctx: Context) -> str:
         assert ctx.can("infer")
         return str(await consolidation.infer("Summarise"))
 
     async def slowly(message: Json) -> Json:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.7)  # longer than the tool's own time
         return {"content": "slow"}
 
     async with hosting(server, answers={"inference/request": slowly}) as host, hosting(server):
@@ -397,7 +397,7 @@ async def test_a_host_may_never_say_which_model_it_is(server: Server, model_tool
 
 
 @pytest.mark.parametrize("mcpl", [None, {**MCPL, "modelInfo": False}], ids=["plain", "refused"])
-async def test_a_host_that_cannot_be_asked_is_not(server: Server, model_tool: None, mcpl: Any):
+async def test_a_host_that_cannot_be_asked_is_not_asked(server: Server, model_tool: None, mcpl: Any):
     async with hosting(server, mcpl=mcpl) as host:
         assert text_of(await host.call("model")) == "NoBackChannel False"
         assert host.asked == []

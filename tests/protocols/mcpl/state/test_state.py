@@ -13,7 +13,7 @@ from defserve.protocols.mcpl.state.wire import STATE_KEY
 from defserve.stores.memory import MemoryStore
 from defserve.stores.store import StoreChange
 from tests.protocols.mcpl.hosts import Host, Json, hosting
-from tests.protocols.mcpl.state_hosts import SET, Notebook, Notes, host_as, notes_of, refusal, roll_back
+from tests.protocols.mcpl.state.state_hosts import SET, Notebook, Notes, host_as, notes_of, refusal, roll_back
 from tests.raw import ERAS, HANDSHAKE, STATELESS, turns
 
 pytestmark = pytest.mark.anyio
@@ -263,7 +263,7 @@ async def test_a_dangerous_tool_takes_no_state_that_nothing_proves():
 
 @pytest.mark.req("MCPL-8.0")
 @eras
-async def test_a_plain_client_has_state_without_a_word_about_it(version: str):
+async def test_a_plain_client_has_state_and_sees_nothing_of_it(version: str):
     async with hosting(Notes().server, version, mcpl=None) as host:
         for text in ("a", "b"):
             # Fields that it may send for reasons of its own are let pass.
@@ -287,7 +287,7 @@ async def test_unknown_fields_of_a_request_are_let_pass():
 
 
 @eras
-async def test_what_a_failed_call_did_is_as_if_it_had_never_been(version: str):
+async def test_a_failed_call_changes_nothing(version: str):
     async with hosting(Notes().server, version) as host:
         await added(host, "a")
         result = await host.call("fail")
@@ -295,7 +295,7 @@ async def test_what_a_failed_call_did_is_as_if_it_had_never_been(version: str):
         assert notes_of(await host.call("list_notes")) == ["a"]
 
 
-async def test_what_a_cancelled_call_did_is_as_if_it_had_never_been():
+async def test_a_cancelled_call_changes_nothing():
     notes = Notes()
     async with hosting(notes.server) as host:
         await added(host, "a")
@@ -354,7 +354,7 @@ async def test_calls_may_each_have_a_branch_instead():
         assert ends == {(await slow)["state"]["checkpoint"], quick["checkpoint"]}
 
 
-async def test_who_waits_too_long_is_told_to_come_back():
+async def test_a_call_that_waits_too_long_is_told_to_come_back():
     notes = Notes(Server("notes", "1", limits=Limits(tool=0.05)))
 
     @notes.set.tool(timeout=5)
@@ -385,7 +385,7 @@ async def test_a_state_that_another_process_changed_is_not_overwritten():
         assert notes_of(await here.call("list_notes")) == ["a", "b"]
 
 
-async def test_a_commit_that_has_begun_is_ended_whoever_stops_the_call():
+async def test_a_commit_that_has_begun_is_finished_although_the_call_is_stopped():
     class Slow(MemoryStore):
         begun, gate = asyncio.Event(), asyncio.Event()
 

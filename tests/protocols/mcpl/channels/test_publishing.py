@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import pytest
 
 from defserve import Context, Depends, Image, Server, Text, ToolError, UsageError
-from defserve.protocols.mcpl.channels.handlers import MOST_WAITING
+from defserve.protocols.mcpl.channels.queues import MOST_WAITING
 from defserve.protocols.mcpl.channels.values import Channel, Message
 from defserve.protocols.mcpl.errors import (
     ChannelNotPermitted,
     FeatureDisabled,
 )
-from tests.protocols.mcpl.connectors import (
+from tests.protocols.mcpl.channels.connectors import (
     GENERAL,
     HELLO,
     OPEN_GENERAL,
@@ -114,7 +114,7 @@ async def test_a_publication_that_fails_is_an_error_or_a_line_in_the_log(
     chat = server.channels("x", feature_set=server.feature_set("x", "X"))
     chat.add(Channel("x:1"))
 
-    @chat.publish(timeout=0.01)
+    @chat.publish(timeout=0.2)
     async def send(text: str) -> None:
         if text == "slow":
             await asyncio.sleep(10)
@@ -155,7 +155,7 @@ async def test_a_host_cannot_pile_up_notifications_without_end(discord: Discord,
                 {"jsonrpc": "2.0", "method": "channels/publish", "params": {"channelId": "x:1", "content": str(number)}}
             )
         await host.ask("ping")
-        await until(lambda: caplog.text.count("too much waits") == 5)
+        await until(lambda: caplog.text.count("too many wait") == 5)
         gate.set()
         await until(lambda: len(count) == MOST_WAITING)
     assert count == [str(number) for number in range(MOST_WAITING)]
@@ -192,7 +192,7 @@ async def test_one_type_may_watch_all_channels():
     assert [seen[0] for seen in watcher.seen] == ["ui", "discord:#general"]
 
 
-async def test_broken_and_unwatched_news_are_left_alone():
+async def test_broken_and_unobserved_notifications_are_ignored():
     watcher = Watcher("discord")
     async with hosting(watcher.server) as host:
         await host.tell("channels/outgoing/chunk", {"channelId": "discord:#general", "index": "0", "delta": "x"})
@@ -207,7 +207,7 @@ async def test_broken_and_unwatched_news_are_left_alone():
 @pytest.mark.req("MCPL-14.5")
 async def test_the_thinking_channel_can_be_watched_and_nothing_else():
     watcher = Watcher("thinking", "channels.thinking")
-    thoughts = watcher.server.mcpl.channels.book.types.get("thinking")
+    thoughts = watcher.server.mcpl.sections.need_channels().directory.types.get("thinking")
     assert thoughts is not None
     with pytest.raises(UsageError, match="can only be observed"):
         thoughts.publish(join_x)

@@ -1,0 +1,174 @@
+"""MCPL §14.2–14.3: which channels each host has, and telling it (`channels/register`, `channels/changed`).
+
+A channel that the author adds is shared by all hosts. One that a host opens belongs to its session alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from defserve.core.call import Call
+from defserve.core.registry import Registry
+from defserve.core.session import Session
+from defserve.errors import PeerError, UsageError
+from defserve.protocols.mcpl.channels.kind import ChannelKind
+from defserve.protocols.mcpl.channels.values import Channel
+from defserve.protocols.mcpl.policies import FeaturePolicy, LiveTerms, agreed, is_stateless
+from defserve.wire.jsonvalue import is_object
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcpl.feature import Feature
+    from defserve.protocols.mcpl.section import LiveServer
+
+
+class HeldChannel(NamedTuple):
+    """A channel, and the type it was declared with."""
+
+    kind: ChannelKind
+    channel: Channel
+
+    def wire(self) -> Params:
+        return self.channel.wire(self.kind.type)
+
+
+class SessionChannels:
+    """The channels of one host: those it opened, the shared ones it closed, and what it was told."""
+
+    __slots__ = ("opened", "closed", "told", "registered")
+
+    def __init__(self) -> None:
+        self.opened: dict[str, HeldChannel] = {}
+        self.closed: set[str] = set()
+        self.told: dict[str, Params] = {}
+        self.registered = False
+
+    def note(self, held: HeldChannel) -> Params:
+        """The descriptor of a channel that this host asked for. It counts as told."""
+        wire = self.told[held.channel.id] = held.wire()
+        return wire
+
+
+def channels_of(call: Call) -> SessionChannels | None:
+    """The channels of the host of a call; None without a session that could keep them."""
+    return None if is_stateless(call) else call.session.local(SessionChannels)
+
+
+class ChannelDirectory:
+    """The channels of a server by id: the shared ones here, those of a session in its SessionChannels."""
+
+    def __init__(self, server: LiveServer) -> None:
+        self.server = server
+        self.types: Registry[ChannelKind] = Registry("type of channels")
+        self.shared: Registry[HeldChannel] = Registry("channel")
+
+    # -- for authors, from any thread --------------------------------------------------------------------
+
+    def add(self, kind: ChannelKind, channel: Channel) -> None:
+        self.shared.add(channel.id, HeldChannel(kind, channel))
+        self.follow_all()
+
+    def remove(self, kind: ChannelKind, id: str) -> None:
+        self._refuse_foreign(kind, id)
+        self.shared.remove(id)
+        self.follow_all()
+
+    def update(self, kind: ChannelKind, channel: Channel) -> None:
+        def same(view: SessionChannels) -> bool:
+            # Two hosts may have opened different channels with one id: the address tells them apart.
+            held = view.opened.get(channel.id)
+            return held is not None and held.kind is kind and held.channel.address == channel.address
+
+        opened = [
+            view for one in self.server.sessions if (view := one.peek(SessionChannels)) is not None and same(view)
+        ]
+        for view in opened:
+            view.opened[channel.id] = HeldChannel(kind, channel)
+        if not opened:
+            self._refuse_foreign(kind, channel.id)
+            self.shared.add(channel.id, HeldChannel(kind, channel), replace=True)
+        self.follow_all()
+
+    def forget(self, feature_set: Feature) -> list[ChannelKind]:
+        """Drop the types of a set and their shared channels. The caller closes what hosts have opened."""
+        gone = [kind for kind in self.types if kind.feature_set is feature_set]
+        for id, held in self.shared.items():
+            if held.kind in gone:
+                self.shared.remove(id)
+        for kind in gone:
+            self.types.remove(kind.type)
+        return gone
+
+    def _refuse_foreign(self, kind: ChannelKind, id: str) -> None:
+        held = self.shared.get(id)
+        if held is None:
+            raise UsageError(f"there is no channel {id!r} among {kind.name}", fix="add it first")
+        if held.kind is not kind:
+            raise UsageError(f"channel {id!r} is one of {held.kind.name}, not of {kind.name}")
+
+    # -- looking up --------------------------------------------------------------------------------------
+
+    def held(self, view: SessionChannels | None, id: str, *, even_closed: bool = False) -> HeldChannel | None:
+        """A channel of a host, enabled or not. `even_closed`: also one that the host closed for itself."""
+        if view is not None and id in view.opened:
+            return view.opened[id]
+        return self.shared.get(id) if view is None or even_closed or id not in view.closed else None
+
+    def shared_at(self, kind: ChannelKind, address: object) -> HeldChannel | None:
+        """The shared channel with an address, in the form of the wire."""
+        if address is None:
+            return None
+        return next((held for held in self.shared if held.kind is kind and held.wire().get("address") == address), None)
+
+    def listed(self, view: SessionChannels | None, found: FeaturePolicy) -> dict[str, Params]:
+        """The descriptors of the channels that a host has and has enabled, by id."""
+        closed, opened = (view.closed, view.opened) if view is not None else (set[str](), dict[str, HeldChannel]())
+        shared = {id: held for id, held in self.shared.items() if id not in closed}
+        return {id: held.wire() for id, held in (shared | opened).items() if found.enabled(held.kind.feature_set.name)}
+
+    # -- telling -----------------------------------------------------------------------------------------
+
+    def follow_all(self) -> None:
+        """`follow` for every host. From any thread."""
+        self.server.for_each_session(self.follow)
+
+    def follow(self, session: Session) -> None:
+        """Tell a host what has changed for it: everything when it is ready, later the differences."""
+        live = agreed(session.terms)
+        if live is None or not session.ready or session.closed or not _registers(live):
+            return
+        view = session.local(SessionChannels)
+        view.closed.intersection_update(id for id, _ in self.shared.items())
+        before, now = view.told, self.listed(view, live.policy)
+        if view.registered:
+            view.told = now
+            _tell_change(session, before, now)
+        elif any(live.policy.enabled(kind.feature_set.name) for kind in self.types):
+            # A host that starts with nothing enabled is told after its first update.
+            view.registered, view.told = True, now
+            if now:
+                session.engine.spawn(_register(session, list(now.values())))
+
+
+def _tell_change(session: Session, before: dict[str, Params], now: dict[str, Params]) -> None:
+    added = [wire for id, wire in now.items() if id not in before]
+    removed = [id for id in before if id not in now]
+    updated = [wire for id, wire in now.items() if id in before and before[id] != wire]
+    if added or removed or updated:
+        session.notify("channels/changed", {"added": added, "removed": removed, "updated": updated})
+
+
+async def _register(session: Session, channels: list[Params]) -> None:
+    try:
+        await session.request("channels/register", {"channels": channels}, timeout=session.composition.limits.callback)
+    except PeerError as error:
+        import logging
+
+        # The host can still ask with channels/list.
+        logging.getLogger("defserve").warning("channels/register: %s", error)
+
+
+def _registers(live: LiveTerms) -> bool:
+    """Whether a host wants to be told. Some offer `channels: true`, others the details."""
+    found = live.offered.get("channels")
+    return live.offers("channels") and (not is_object(found) or found.get("register") is not False)

@@ -1,0 +1,306 @@
+"""MCPL §14.3: what hosts do with channels: list, open, close and publish, and let them be observed.
+
+What a host opens belongs to its session. Without a session, only shared channels can be opened, published to and
+listed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from defserve.core.call import Call
+from defserve.core.profile import mask
+from defserve.core.session import Session
+from defserve.errors import InvalidParams, PeerError, Refused, ToolError, UsageError
+from defserve.protocols.mcp.params import text
+from defserve.protocols.mcpl import content, peers
+from defserve.protocols.mcpl.channels.directory import ChannelDirectory, HeldChannel, SessionChannels, channels_of
+from defserve.protocols.mcpl.channels.kind import OBSERVING_VERBS, THINKING, ChannelKind
+from defserve.protocols.mcpl.channels.queues import ChannelQueues
+from defserve.protocols.mcpl.channels.type import ChannelType
+from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Channel
+from defserve.protocols.mcpl.current import call_of_notification
+from defserve.protocols.mcpl.errors import ChannelNotPermitted, ChannelOpenFailed, LiveRefusal, UnknownChannel
+from defserve.protocols.mcpl.policies import is_stateless, policy
+from defserve.protocols.mcpl.section import LiveServer, Section
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcpl.feature import Feature
+
+
+class ChannelSection(Section):
+    """The channels of a server."""
+
+    def __init__(self, server: LiveServer) -> None:
+        super().__init__(server)
+        self.directory = ChannelDirectory(server)
+
+    # -- declaring ---------------------------------------------------------------------------------------
+
+    def declare(self, type: str, feature_set: Feature) -> ChannelType:
+        """Declare channels of a type. Raises UsageError if the type exists already, or the set is another server's."""
+        if not type:
+            raise UsageError("channels have no type", fix='server.channels("discord", feature_set=…)')
+        if feature_set.owner is not self.server.owner:
+            raise UsageError(
+                f"channels {type!r}: feature set {feature_set.name!r} belongs to another server",
+                fix="declare both on one server",
+            )
+        made = ChannelType(self.directory, type, feature_set)
+        self.directory.types.add(type, made)
+        # Every type may deliver incoming messages.
+        feature_set.use("channels.observe")
+        return made
+
+    def capability(self) -> Params:
+        """What is advertised (§14.1)."""
+        declared = {verb for kind in self.directory.types for verb in kind.functions}
+        return {
+            "register": True,
+            "publish": "publish" in declared,
+            "observe": not declared.isdisjoint(OBSERVING_VERBS),
+            "lifecycle": "open" in declared,
+            "streaming": "observe_chunks" in declared,
+        }
+
+    # -- sessions and sets -------------------------------------------------------------------------------
+
+    def session_changed(self, session: Session) -> None:
+        self.directory.follow(session)
+
+    def removed(self, feature_set: Feature) -> None:
+        gone = self.directory.forget(feature_set)
+        self.server.for_each_session(lambda session: self._close_gone(session, gone))
+
+    def _close_gone(self, session: Session, gone: list[ChannelKind]) -> None:
+        view = session.peek(SessionChannels)
+        if view is not None:
+            self._close_soon(session, [held for held in view.opened.values() if held.kind in gone])
+            self.directory.follow(session)
+
+    def session_closed(self, session: Session) -> None:
+        view = session.peek(SessionChannels)
+        if view is not None and session.engine.ready:
+            self._close_soon(session, list(view.opened.values()))
+
+    def _close_soon(self, session: Session, opened: list[HeldChannel]) -> None:
+        if opened:
+            for held in opened:
+                session.local(SessionChannels).opened.pop(held.channel.id)
+            session.engine.spawn(self._close_all(session, opened))
+
+    async def _close_all(self, session: Session, opened: list[HeldChannel]) -> None:
+        for held in opened:
+            call = call_of_notification(session, "channels/close", {"channelId": held.channel.id})
+            if call is not None:
+                try:
+                    await self._run_close(call, held)
+                except Exception as error:
+                    _log_failure(call, error)
+
+    # -- rights ------------------------------------------------------------------------------------------
+
+    def _usable(self, call: Call, id: str, *, even_closed: bool = False) -> HeldChannel:
+        """A channel that the host may use. Raises the reason if it may not."""
+        if _is_thinking(id):
+            raise ChannelNotPermitted(id)  # §14.5: it can only be observed
+        held = self.directory.held(channels_of(call), id, even_closed=even_closed)
+        if held is None:
+            raise UnknownChannel(id)
+        held.kind.feature_set.require(call)
+        if not held.kind.permits(policy(call), id):
+            raise ChannelNotPermitted(id)
+        return held
+
+    def can(self, peer: peers.Peer) -> bool:
+        """Whether messages of some type can reach this peer, directly or through an inbox."""
+        sets = [kind.feature_set for kind in self.directory.types]
+        return any(peers.can_reach(peer, one, peers.obstacle(peer, one, "incoming", "channels")) for one in sets)
+
+    # -- listing and opening -----------------------------------------------------------------------------
+
+    async def list_channels(self, call: Call, params: Params) -> Params:
+        """`channels/list`: what this host has."""
+        return {"channels": list(self.directory.listed(channels_of(call), policy(call)).values())}
+
+    async def open(self, call: Call, params: Params) -> Params:
+        """`channels/open`: by type and address, or an existing channel by its id."""
+        if "type" not in params and "channelId" in params:
+            return self._reopen(call, text(params, "channelId"))
+        kind = self.directory.types.get(text(params, "type"))
+        if kind is None:
+            raise ChannelOpenFailed(f"there are no channels of type {params['type']!r:.80}")
+        kind.feature_set.require(call)
+        shared = self.directory.shared_at(kind, params.get("address"))
+        if shared is not None:
+            return self._reopen(call, shared.channel.id)
+        if is_stateless(call):
+            raise ChannelOpenFailed("without a session only the channels in channels/list can be used")
+        view = call.session.local(SessionChannels)
+        if len(view.opened) >= MOST_CHANNELS:
+            raise ChannelOpenFailed(f"a session has at most {MOST_CHANNELS} channels open")
+        held = HeldChannel(kind, await self._opened(call, kind, params))
+        await self._check_opened(call, held)
+        view.opened[held.channel.id] = held
+        return {"channel": view.note(held)}
+
+    def _reopen(self, call: Call, id: str) -> Params:
+        """An existing channel, perhaps one that this host has closed for itself."""
+        view, held = channels_of(call), self._usable(call, id, even_closed=True)
+        if view is None:
+            return {"channel": held.wire()}
+        view.closed.discard(id)
+        return {"channel": view.note(held)}
+
+    async def _opened(self, call: Call, kind: ChannelKind, params: Params) -> Channel:
+        """What the author's function opened. Raises ChannelOpenFailed with a reason for the host."""
+        function = kind.functions.get("open")
+        if function is None:
+            raise ChannelOpenFailed(f"{kind.name} cannot be opened")
+        try:
+            values = function.validated(params)
+            if function.scope is not None:
+                label = function.scope(values.get("address"))
+                if not kind.permits(policy(call), label):
+                    raise ChannelNotPermitted(label)
+            channel = await function.run(call, kind, values)
+            if not isinstance(channel, Channel):
+                raise TypeError(f"{function.function.signature.name} gave {channel!r:.80}, not a Channel")
+        except LiveRefusal:
+            raise
+        except (ToolError, Refused, PeerError) as error:
+            raise ChannelOpenFailed(error.message) from error
+        except Exception as error:
+            raise ChannelOpenFailed(mask(call, error)) from error
+        return channel
+
+    async def _check_opened(self, call: Call, held: HeldChannel) -> None:
+        """Close the channel again if the host may not have it. Only an opened channel has an id to check."""
+        id, kind = held.channel.id, held.kind
+        permitted = kind.permits(policy(call), id) and not _is_thinking(id)
+        if permitted and kind.feature_set.is_enabled(call):
+            return
+        await self._run_close(call, held)
+        kind.feature_set.require(call)
+        raise ChannelNotPermitted(id)
+
+    # -- closing -----------------------------------------------------------------------------------------
+
+    async def close(self, call: Call, params: Params) -> Params:
+        """`channels/close`. A shared channel is closed for this host only."""
+        id, view = text(params, "channelId"), channels_of(call)
+        held = self.directory.held(view, id)
+        if held is None:
+            raise UnknownChannel(id)
+        held.kind.feature_set.require(call)
+        if view is None:
+            return {"closed": False}
+        if id in view.opened and await self._run_close(call, held) is False:
+            return {"closed": False}
+        view.opened.pop(id, None)
+        view.told.pop(id, None)
+        if id in self.directory.shared:
+            view.closed.add(id)
+        return {"closed": True}
+
+    async def _run_close(self, call: Call, held: HeldChannel) -> Any:
+        function = held.kind.functions.get("close")
+        return await function.run(call, held.kind, {"channel": held.channel}) if function is not None else None
+
+    # -- publishing --------------------------------------------------------------------------------------
+
+    async def publish(self, call: Call, params: Params) -> Params:
+        """`channels/publish` as a request. The answer comes after the author's function has delivered the message."""
+        id = text(params, "channelId")
+        async with call.session.local(ChannelQueues).turn(("publish", id)):
+            return await self._publish(call, id, params)
+
+    async def published(self, session: Session, params: Params) -> None:
+        """`channels/publish` as a notification. Failures are in the log."""
+        await _run_unanswered(session, "channels/publish", params, self.publish)
+
+    async def _publish(self, call: Call, id: str, params: Params) -> Params:
+        held = self._usable(call, id)
+        function = held.kind.functions.get("publish")
+        if function is None or held.channel.direction == "inbound":
+            raise ChannelNotPermitted(id)
+        values = _content(held.channel, params) | {"stream": params.get("stream") is True}
+        outcome = await function.run(call, held.kind, values)
+        if outcome is False:
+            return {"delivered": False}
+        return {"delivered": True} | ({"messageId": outcome} if isinstance(outcome, str) else {})
+
+    # -- observing ---------------------------------------------------------------------------------------
+
+    async def outgoing(self, session: Session, params: Params) -> None:
+        """`channels/outgoing/complete`."""
+        await _run_unanswered(session, "channels/outgoing/complete", params, partial(self._observed, "observe"))
+
+    async def outgoing_chunk(self, session: Session, params: Params) -> None:
+        """`channels/outgoing/chunk`."""
+        await _run_unanswered(session, "channels/outgoing/chunk", params, partial(self._observed, "observe_chunks"))
+
+    async def _observed(self, verb: str, call: Call, params: Params) -> None:
+        id, read = text(params, "channelId"), _content if verb == "observe" else _chunk
+        async with call.session.local(ChannelQueues).turn(("observe", id)):
+            for kind, channel in self._observers(call, verb, id):
+                await kind.functions[verb].run(call, kind, read(channel, params))
+
+    def _observers(self, call: Call, verb: str, id: str) -> Iterator[tuple[ChannelKind, Channel]]:
+        """The types that observe a channel, ours or the host's own, and the channel as they see it."""
+        held = self.directory.held(channels_of(call), id)
+        channel = held.channel if held is not None else Channel(id, direction="outbound")
+        for kind in self.directory.types:
+            concerned = kind.covers(id) or (held is not None and held.kind is kind)
+            enabled = concerned and verb in kind.functions and kind.feature_set.is_enabled(call)
+            if enabled and kind.permits(policy(call), id):
+                yield kind, channel
+
+
+def _is_thinking(id: str) -> bool:
+    return id == THINKING or id.startswith(f"{THINKING}:")
+
+
+def _content(channel: Channel, params: Params) -> dict[str, Any]:
+    parts = content.read(params.get("content"))
+    said = "".join(part.text for part in parts if isinstance(part, content.Text))
+    return {"channel": channel, "content": parts, "text": said, **_about(params)}
+
+
+def _chunk(channel: Channel, params: Params) -> dict[str, Any]:
+    index = params.get("index")
+    if not isinstance(index, int):
+        raise InvalidParams("Invalid params: index must be an integer")
+    return {"channel": channel, "delta": text(params, "delta"), "index": index, **_about(params)}
+
+
+def _about(params: Params) -> dict[str, Any]:
+    members = {"conversation_id": "conversationId", "inference_id": "inferenceId"}
+    return {name: params[member] if isinstance(params.get(member), str) else None for name, member in members.items()}
+
+
+async def _run_unanswered(
+    session: Session, method: str, params: Params, work: Callable[[Call, Params], Awaitable[object]]
+) -> None:
+    """Serve a notification. It is dropped if too many of this host wait already."""
+    call = call_of_notification(session, method, params)
+    if call is None:
+        return
+    if session.local(ChannelQueues).full:
+        logging.getLogger("defserve").warning("%s: dropped, because too many wait already", method)
+        return
+    try:
+        await work(call, params)
+    except Exception as error:
+        _log_failure(call, error)
+
+
+def _log_failure(call: Call, error: Exception) -> None:
+    if not isinstance(error, InvalidParams | LiveRefusal | ToolError):
+        mask(call, error)
+    else:
+        logging.getLogger("defserve").warning("%s: %s", call.title, error)

@@ -1,0 +1,153 @@
+"""A feature set as the sections see it: its name, what it uses, and whether a host lets it act."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from defserve.errors import UsageError
+from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
+from defserve.protocols.mcpl.policies import agreed, is_pushed_to, is_stateless, policy
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.protocols.mcpl.push.inbox import EventInbox
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+USES = (
+    "pushEvents",
+    "contextHooks.beforeInference",
+    "contextHooks.afterInference",
+    "inferenceRequest",
+    "tools",
+    "channels.publish",
+    "channels.observe",
+)
+# A set that declares nothing may do these.
+UNDECLARED = ("pushEvents", "inferenceRequest")
+
+
+class Feature:
+    """The part of a feature set that needs no section; `FeatureSet` adds the author's verbs.
+
+    `owner` is the server that declared it. `removed` is True once the server has taken it back.
+    """
+
+    inbox: EventInbox | None = None
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        owner: object,
+        *,
+        scoped: bool = False,
+        uses: Sequence[str] = (),
+        model_info: bool = False,
+        claude_channel: bool = False,
+    ) -> None:
+        if not NAME.fullmatch(name):
+            raise UsageError(f"feature set {name!r}", fix='use words with dots between them: "memory.retrieval"')
+        if not description:
+            raise UsageError(f"feature set {name!r} has no description", fix="say what it does, so people can decide")
+        for use in uses:
+            if use not in USES:
+                raise UsageError(f"feature set {name!r}: uses={use!r}", fix=f"use some of {', '.join(USES)}")
+        self.name, self.description, self.owner = name, description, owner
+        self.scoped, self.model_info, self.claude_channel = scoped, model_info, claude_channel
+        self.rollback = self.host_state = self.removed = False
+        self._uses = dict.fromkeys(uses)
+
+    def __repr__(self) -> str:
+        return f"<feature set {self.name}>"
+
+    @property
+    def uses(self) -> list[str]:
+        """What it was declared with; a set that declares nothing may push and infer."""
+        return [use for use in USES if use in self._uses] or list(UNDECLARED)
+
+    @property
+    def declares(self) -> bool:
+        """Whether a verb or `uses=` said what it is for."""
+        return bool(self._uses) or self.model_info or self.inbox is not None or self.claude_channel
+
+    def use(self, what: str) -> None:
+        """Note that something was declared on this set."""
+        self._uses[what] = None
+
+    def wire(self) -> Params:
+        """The declaration that hosts are shown."""
+        # hostState: from newer drafts. Without it some hosts drop the state they are sent.
+        flags = {"scoped": self.scoped, "rollback": self.rollback, "hostState": self.host_state}
+        return {"description": self.description, "uses": self.uses, **{name: on for name, on in flags.items() if on}}
+
+    def require(self, call: Call) -> None:
+        """Raises FeatureDisabled if the host of this call has not enabled the set."""
+        if self.removed:
+            raise UnknownFeatureSet(self.name)
+        if not policy(call).enabled(self.name):
+            raise FeatureDisabled(self.name)
+        live = agreed(call.terms)
+        if live is not None and not live.policy.revision and not is_stateless(call):
+            live.note_silence(call)
+
+    def is_enabled(self, call: Call) -> bool:
+        """Whether the host of this call lets the set act now."""
+        try:
+            self.require(call)
+        except (FeatureDisabled, UnknownFeatureSet):
+            return False
+        return True
+
+
+class ScopeCheck(Protocol):
+    """How a scoped tool is checked; see `scopes.tool_scope.ToolScope`."""
+
+    def read(self, tool: Any) -> None: ...
+
+    async def check(self, call: Call, arguments: Mapping[str, Any]) -> None: ...
+
+
+class FeatureBinding:
+    """Binds a tool or resource to its feature set. `scope` is None for what is not scoped."""
+
+    __slots__ = ("feature_set", "scope")
+
+    def __init__(self, feature_set: Feature, scope: ScopeCheck | None = None) -> None:
+        self.feature_set, self.scope = feature_set, scope
+
+    def shown(self, call: Call) -> bool:
+        """Whether the peer of a call may see the item."""
+        # `tools/call` checks the policy in its own stage, which says why it refuses.
+        return call.method == "tools/call" or policy(call).enabled(self.feature_set.name)
+
+
+class InboxBinding(FeatureBinding):
+    """Hides the inbox from a host that is pushed the events: it would get them twice."""
+
+    __slots__ = ()
+
+    def shown(self, call: Call) -> bool:
+        return not is_pushed_to(call) and super().shown(call)
+
+
+def binding_of(item: Any) -> FeatureBinding | None:
+    """What binds an item to a feature set, if anything does."""
+    return item.facets.get("mcpl")
+
+
+DeclareTool = Callable[[Any, FeatureBinding, Mapping[str, Any]], None]
+
+
+def decorator(function: F | None, register: Callable[[F], object]) -> Any:
+    """A decorator that registers a function and returns it unchanged, used bare or with options."""
+
+    def declare(function: F) -> F:
+        register(function)
+        return function
+
+    return declare(function) if function is not None else declare

@@ -1,0 +1,113 @@
+"""MCPL §10: one context hook of the author's, and how it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from defserve.core.call import Call
+from defserve.core.profile import mask
+from defserve.errors import TimedOut, UsageError
+from defserve.protocols.mcp.function import FindProvider, Function
+from defserve.protocols.mcpl.current import CURRENT, in_hook
+from defserve.protocols.mcpl.turns import FinishedTurn, Turn
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcpl.feature import Feature
+
+
+class HookTurn:
+    """The turn that a hook's own call is about."""
+
+    turn: Turn | None = None
+
+
+class Hook:
+    """A function of the author's that takes part in inference. Raises UsageError for one that could not be a hook."""
+
+    __slots__ = ("feature_set", "function", "owner", "blocking", "fail_open", "timeout")
+
+    def __init__(
+        self,
+        feature_set: Feature,
+        function: Callable[..., Any],
+        find_provider: FindProvider,
+        *,
+        before: bool,
+        blocking: bool,
+        fail_open: bool,
+        timeout: float | None,
+    ) -> None:
+        kinds = (Turn,) if before else (FinishedTurn, Turn)
+        self.function = Function(function, lambda kind: _turn_of if kind in kinds else find_provider(kind))
+        self.feature_set, self.owner = feature_set, feature_set.owner
+        self.blocking, self.fail_open, self.timeout = blocking, fail_open, timeout
+        signature = self.function.signature
+        if self.function.streams:
+            raise UsageError(f"{signature.name}: a hook yields nothing", where=signature.where, fix="return a list")
+        if signature.parameters:
+            raise UsageError(
+                f"{signature.name}: a hook has no value for the parameter {signature.parameters[0].name!r}",
+                where=signature.where,
+                fix=f"take (turn: {kinds[0].__name__}), Context and dependencies",
+            )
+
+    @property
+    def name(self) -> str:
+        return self.function.signature.name
+
+    def may_run(self, call: Call) -> bool:
+        return self.feature_set.is_enabled(call)
+
+    def call(self, call: Call, turn: Turn) -> Call:
+        """A call of its own, so that the hooks of one request do not affect each other."""
+        own = Call(call.session, call.id, call.method, call.params, call.raw, call.terms)
+        own.envelope, own.subject = call.envelope, self
+        own.local(HookTurn).turn = turn
+        return own
+
+    async def run(self, own: Call, default: float) -> Any:
+        """What the hook returns. Raises what it raised, and TimedOut, even if the hook ignores cancellation.
+
+        `default` is the limit in seconds for a hook that has none of its own.
+        """
+        seconds, outcome = self.timeout or default, own.engine.pending()
+
+        async def work() -> None:
+            CURRENT.set(own)
+            found: Any = None
+            error: BaseException | None = None
+            try:
+                with in_hook():
+                    # The time limit is kept here, not by the call: the host waits, whatever the hook waits for.
+                    found = await self.function.run(own, {}, seconds * 2)
+            except BaseException as raised:
+                error = raised if isinstance(raised, Exception) else RuntimeError(f"ended by {type(raised).__name__}")
+            if not outcome.done():
+                outcome.set_result((found, error))
+
+        own.task = task = own.engine.spawn(work())
+        try:
+            found, error = await own.engine.wait(outcome, seconds)
+        except TimeoutError:
+            raise TimedOut(f"timed out after {seconds:g} s") from None
+        finally:
+            own.cancelled = own.settled = True
+            task.cancel()
+        if error is not None:
+            raise error
+        return found
+
+
+def log_failure(own: Call, error: Exception) -> str:
+    """Log why a hook failed; returns what the host may know of it."""
+    if not isinstance(error, TimedOut):
+        return mask(own, error)
+    import logging
+
+    logging.getLogger("defserve").warning("%s %s", own.title, error.message)
+    return error.message
+
+
+def _turn_of(call: Call) -> Turn | None:
+    return call.local(HookTurn).turn

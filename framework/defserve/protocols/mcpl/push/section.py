@@ -1,0 +1,232 @@
+"""MCPL §9: push events. Each keeps one id, is sent until the host answers, and counts once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Final
+
+from defserve.core.session import Session
+from defserve.errors import NoBackChannel, PeerError, PeerTimeout, Refused, UsageError
+from defserve.protocols.mcpl import peers
+from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
+from defserve.protocols.mcpl.push import claude_channel
+from defserve.protocols.mcpl.push.sources import EventSource, EventSources
+from defserve.protocols.mcpl.push.values import METHOD, Event, Receipt, event_wire
+from defserve.protocols.mcpl.section import LiveServer, Section
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcpl.feature import Feature
+
+# For one session: events that wait for an answer at the same time, and accepted ids that are remembered.
+UNDER_WAY = 64
+REMEMBERED = 4_096
+
+# For events to everyone: how many may wait for one session, and how long a source waits for the sessions that keep up.
+BACKLOG = 256
+PATIENCE = 1.0
+
+# Seconds before an event is sent again. After the last one, the author gets the error.
+DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
+INTERNAL_ERROR: Final = -32603
+
+
+class SessionPushes:
+    """The events of one session: those under way, bounded, and those that the host has accepted."""
+
+    __slots__ = ("room", "under_way", "_accepted")
+
+    def __init__(self) -> None:
+        self.room = asyncio.Semaphore(UNDER_WAY)
+        self.under_way: dict[tuple[str, str], asyncio.Future[None]] = {}
+        self._accepted: OrderedDict[tuple[str, str], Receipt] = OrderedDict()
+
+    async def accepted(self, key: tuple[str, str]) -> Receipt | None:
+        """The receipt of an event that the host has accepted already. Waits for one that is under way."""
+        while (first := self.under_way.get(key)) is not None:
+            await asyncio.wait((first,))
+        return self._accepted.get(key)
+
+    def remember(self, key: tuple[str, str], receipt: Receipt) -> None:
+        self._accepted[key] = receipt
+        if len(self._accepted) > REMEMBERED:
+            self._accepted.popitem(last=False)
+
+
+class PushSection(Section):
+    """Sends events. Outcomes, by MCPL-9.3 and MCPL-6.6:
+
+    - `accepted: false` is a receipt: it concerns this event only.
+    - The codes -32001 and -32003 raise FeatureDisabled and UnknownFeatureSet: no event of the set gets through.
+    - Other errors raise PeerError. Timeouts and internal errors are tried again first.
+    - For `everyone` nothing is raised: each session has its receipt.
+    """
+
+    def __init__(self, server: LiveServer) -> None:
+        super().__init__(server)
+        self.delays = DELAYS
+        self.sources = EventSources(self._yielded, self._may_run)
+        self._sending: set[asyncio.Task[Receipt]] = set()
+
+    # -- the verb ----------------------------------------------------------------------------------------
+
+    async def push(self, feature_set: Feature, event: Event, to: peers.To = None) -> Receipt | list[Receipt]:
+        """Send an event. Events leave in the order of their pushes; a push waits while many are under way."""
+        peers.check_declared(feature_set, "push", "pushEvents")
+        wire = event_wire(feature_set.name, event)
+        try:
+            found = peers.addressed(self.server, "push", to, lambda peer: _obstacle(peer, feature_set))
+        except NoBackChannel:
+            reader = peers.inbox_reader(to)
+            if feature_set.inbox is None or reader is None:
+                raise
+            return _kept(feature_set, wire, reader)
+        if to is not peers.everyone:
+            return await self._delivered(found[0], feature_set, wire)
+        sent = [self._outcome(peer, feature_set, wire) for peer in found]
+        receipts = list(await asyncio.gather(*sent))
+        if feature_set.inbox is not None:
+            receipts.append(_kept(feature_set, wire, None))
+        return receipts
+
+    def can(self, peer: peers.Peer) -> bool:
+        """Whether some set can push to this peer, directly or through its inbox."""
+        return any(
+            "pushEvents" in one.uses and peers.can_reach(peer, one, _obstacle(peer, one)) for one in self.server.sets
+        )
+
+    # -- one session -------------------------------------------------------------------------------------
+
+    async def _outcome(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+        try:
+            return await self._delivered(peer, feature_set, wire)
+        except (PeerError, Refused) as error:
+            return Receipt(wire["eventId"], False, reason=str(error), session=peer.session)
+
+    async def _delivered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+        return await peers.on_its_loop(peer.session, self._deliver(peer, feature_set, wire))
+
+    async def _deliver(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+        events, key = peer.session.local(SessionPushes), (feature_set.name, wire["eventId"])
+        before = await events.accepted(key)
+        if before is not None:
+            return before
+        decided = events.under_way[key] = asyncio.get_running_loop().create_future()
+        try:
+            async with events.room:
+                receipt = await self._insist(peer, feature_set, wire)
+            if receipt.accepted:
+                events.remember(key, receipt)
+            return receipt
+        finally:
+            del events.under_way[key]
+            decided.set_result(None)
+
+    async def _insist(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+        """Send until there is an answer. The host's policy is checked each time, because it may have changed."""
+        for delay in (*self.delays, None):
+            problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
+            if problem is not None:
+                if not claude_channel.replaces(peer, feature_set, problem):
+                    raise problem
+                claude_channel.tell(peer, wire)
+                return Receipt(wire["eventId"], True, session=peer.session)
+            try:
+                answer = await peer.request(METHOD, wire, timeout=peer.session.composition.limits.callback)
+                return Receipt.read(wire["eventId"], answer, peer.session)
+            except PeerError as error:
+                if delay is None or not _may_pass(error):
+                    raise _typed(error, feature_set) from error
+            await asyncio.sleep(delay)
+        raise AssertionError("the last delay is None")
+
+    # -- sources -----------------------------------------------------------------------------------------
+
+    def events(self, feature_set: Feature, function: Callable[..., Any], per: str) -> None:
+        """Declare a source of events; see `FeatureSet.events`."""
+        if per == "server" and self.server.composition is not None:
+            raise UsageError(
+                "a source per server was declared after serving began", fix="declare it where the server is made"
+            )
+        self.sources.declared.append(EventSource(feature_set, function, per))
+        self._follow_all()
+
+    async def _yielded(self, feature_set: Feature, found: Any, session: Session | None) -> None:
+        event = found if isinstance(found, Event) else Event(found)
+        if session is not None:
+            await self.push(feature_set, event, session)
+        else:
+            await self._broadcast(feature_set, event_wire(feature_set.name, event), event.to)
+
+    async def _broadcast(self, feature_set: Feature, wire: Params, to: str | None) -> None:
+        """Send to every session of this loop. A slow session delays nobody; with a full backlog it misses the event."""
+        found = peers.addressed(self.server, "push", peers.everyone, lambda peer: _obstacle(peer, feature_set))
+        prompt: list[asyncio.Task[Receipt]] = []
+        for peer in found:
+            if not peer.session.engine.on_loop() or to not in (None, peer.session.principal):
+                continue
+            waiting = len(peer.session.local(SessionPushes).under_way)
+            if waiting >= BACKLOG:
+                logging.getLogger("defserve").warning(
+                    "%s: event %s is not sent to a session of %s, which has not answered %d others",
+                    feature_set.name,
+                    wire["eventId"],
+                    peer.session.principal,
+                    BACKLOG,
+                )
+                continue
+            sending = asyncio.create_task(self._outcome(peer, feature_set, wire))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
+            if not waiting:
+                prompt.append(sending)
+        if feature_set.inbox is not None:
+            feature_set.inbox.keep(wire, to)
+        if prompt:
+            await asyncio.wait(prompt, timeout=PATIENCE)
+
+    def _may_run(self, feature_set: Feature, session: Session) -> bool:
+        return _obstacle(peers.Peer(session), feature_set) is None
+
+    def session_changed(self, session: Session) -> None:
+        self.sources.follow(session)
+
+    def session_closed(self, session: Session) -> None:
+        self.sources.follow(session)
+
+    def removed(self, feature_set: Feature) -> None:
+        self._follow_all()
+
+    def _follow_all(self) -> None:
+        for session in self.server.sessions:
+            self.sources.follow(session)
+
+    def lifespan(self) -> AbstractAsyncContextManager[None] | None:
+        """Runs the sources; None if there are none."""
+        return self.sources.lifespan() if self.sources.declared else None
+
+
+def _obstacle(peer: peers.Peer, feature_set: Feature) -> Exception | None:
+    """Why an event cannot be sent to a host."""
+    problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
+    return None if claude_channel.replaces(peer, feature_set, problem) else problem
+
+
+def _may_pass(error: PeerError) -> bool:
+    """Whether the same event may succeed later."""
+    return isinstance(error, PeerTimeout) or (type(error) is PeerError and error.code == INTERNAL_ERROR)
+
+
+def _typed(error: PeerError, feature_set: Feature) -> Exception:
+    kind = {kind.code: kind for kind in (FeatureDisabled, UnknownFeatureSet)}.get(error.code)
+    return kind(feature_set.name) if kind is not None else error
+
+
+def _kept(feature_set: Feature, wire: Params, principal: str | None) -> Receipt:
+    assert feature_set.inbox is not None
+    feature_set.inbox.keep(wire, principal)
+    return Receipt(wire["eventId"], True, inbox=feature_set.inbox.uri)

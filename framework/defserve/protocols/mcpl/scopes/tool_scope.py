@@ -1,0 +1,160 @@
+"""MCPL §7: scopes. A scoped tool runs where the host's lists allow it, and asks the host where they say nothing.
+
+The lists are matched against the *resolved* label, the blacklist first. For a label on neither list the host is asked
+with `scope/elevate`; if it cannot be called back, the user is asked. A host without MCPL has no lists: its scoped tools
+run like all others.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import to_json, to_jsonable_python
+
+from defserve.core.call import Call
+from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.protocols.mcp.asking import client_requests
+from defserve.protocols.mcpl.errors import ScopeDenied
+from defserve.protocols.mcpl.policies import FeaturePolicy, agreed, is_stateless, policy
+from defserve.protocols.mcpl.scopes.values import LONGEST_LABEL, GrantedScope, Scope, listed, normal
+from defserve.wire.jsonvalue import is_object
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcpl.feature import Feature
+
+LONGEST_REASON = 500
+MOST_APPROVALS = 1_000
+
+
+class ToolScope:
+    """Checks the calls of one scoped tool. `function` returns the label of a call, from the arguments it `takes`."""
+
+    __slots__ = ("feature_set", "function", "takes")
+
+    def __init__(self, feature_set: Feature, function: Callable[..., Any]) -> None:
+        self.feature_set, self.function = feature_set, function
+        self.takes: Mapping[str, Any] = {}
+
+    def read(self, tool: Any) -> None:
+        """Note which arguments the function takes. Raises UsageError for one that the tool does not have."""
+        known = {parameter.name: parameter.default for parameter in tool.function.signature.parameters}
+        wanted = inspect.signature(self.function).parameters
+        for name in wanted:
+            if name not in known:
+                raise UsageError(
+                    f"the scope of {tool.name!r} takes {name!r}, which the tool does not",
+                    where=tool.where,
+                    fix=f"take some of {', '.join(known) or 'nothing'}",
+                )
+        self.takes = {name: known[name] for name in wanted}
+
+    async def check(self, call: Call, arguments: Mapping[str, Any]) -> None:
+        """Let a call pass, and set its `ctx.scope`. Raises ScopeDenied."""
+        scope = self._resolved(arguments)
+        tag = call.params.get("scope")
+        if agreed(call.terms) is not None:
+            if is_object(tag) and normal(str(tag.get("label"))) != scope.label:
+                raise self._denied(scope.label, "the call was made for another scope")
+            payload = tag.get("payload") if is_object(tag) else None
+            if is_object(payload):
+                scope = Scope(scope.label, self._fitting(arguments, scope, payload))
+            if not self._covered(policy(call), scope.label):
+                scope = await self._elevated(call, arguments, scope)
+        call.local(GrantedScope).scope = scope
+
+    def _covered(self, found: FeaturePolicy, label: str) -> bool:
+        """Whether the whitelist covers a label. Raises ScopeDenied if the blacklist does."""
+        allowed = listed(found.scoping(self.feature_set.name), label)
+        if allowed is False:
+            raise self._denied(label, "the host forbids it")
+        return allowed is True
+
+    async def _elevated(self, call: Call, arguments: Mapping[str, Any], scope: Scope) -> Scope:
+        """The scope as the host approves it, perhaps with more in its payload."""
+        name, found = self.feature_set.name, policy(call)
+        key, revision = (name, scope.label, _digest(scope)), found.revision
+        payload = found.approved.get(key)
+        if payload is not None:
+            return Scope(scope.label, payload | dict(scope.payload or {}))
+        answer = await (_confirmed(call, name, scope) if is_stateless(call) else _asked(call, name, scope))
+        if answer.get("approved") is not True:
+            reason = answer.get("reason")
+            raise self._denied(
+                scope.label, reason[:LONGEST_REASON] if isinstance(reason, str) else "the host did not approve"
+            )
+        payload = answer.get("payload")
+        approved = Scope(scope.label, self._fitting(arguments, scope, payload) if is_object(payload) else scope.payload)
+        # The host may have changed its policy before it answered.
+        self.feature_set.require(call)
+        if found.revision != revision:
+            self._covered(policy(call), scope.label)
+        elif len(found.approved) < MOST_APPROVALS:
+            sent = scope.payload or {}
+            more = {member: value for member, value in (approved.payload or {}).items() if member not in sent}
+            found.approved[key] = more
+        return approved
+
+    def _resolved(self, arguments: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Scope:
+        """The scope of a call with these arguments. Raises ScopeDenied for a label that cannot be judged."""
+        taken = {name: arguments.get(name, default) for name, default in self.takes.items()} | dict(more or {})
+        found = self.function(**taken)
+        if isinstance(found, str):
+            found = Scope(found, taken)
+        if not isinstance(found, Scope):
+            raise UsageError(f"a scope function gave {found!r:.80}", fix="return a str or Scope(label, payload)")
+        label = normal(found.label)
+        if not label or len(label) > LONGEST_LABEL or not label.isprintable():
+            raise self._denied(ascii(label[:80]), "a scope is one line of printable text, and not too long")
+        return Scope(label, to_jsonable_python(dict(found.payload), fallback=str) if found.payload else None)
+
+    def _fitting(self, arguments: Mapping[str, Any], scope: Scope, payload: Params) -> Params:
+        """A host's payload, checked against the label it is for: the host may add to it, not change it.
+
+        An added member with the name of a scope argument must lead to the same label.
+        """
+        sent = dict(scope.payload or {})
+        added = {name: value for name, value in payload.items() if name in self.takes and name not in sent}
+        changed = any(payload.get(member, value) != value for member, value in sent.items())
+        if changed or (added and not self._same_label(arguments, scope, added)):
+            raise self._denied(scope.label, "the payload of the host does not fit it")
+        return sent | payload
+
+    def _same_label(self, arguments: Mapping[str, Any], scope: Scope, added: Params) -> bool:
+        try:
+            return self._resolved(arguments, added).label == scope.label
+        except Exception:
+            return False  # the host's data does not even have the form of the argument
+
+    def _denied(self, label: str, reason: str) -> ScopeDenied:
+        return ScopeDenied(self.feature_set.name, label, reason)
+
+
+# -- asking --------------------------------------------------------------------------------------------
+
+
+async def _asked(call: Call, name: str, scope: Scope) -> Params:
+    try:
+        answer = await call.request("scope/elevate", {"featureSet": name, "scope": scope.wire()})
+    except PeerGone:
+        raise
+    except PeerError as error:
+        return {"approved": False, "reason": f"the host could not be asked ({error.message})"}
+    return answer if is_object(answer) else {}
+
+
+async def _confirmed(call: Call, name: str, scope: Scope) -> Params:
+    if not client_requests.can(call, "elicitation"):
+        return {"approved": False, "reason": "it is not among the host's scopes, and nobody can be asked"}
+    message = f"Allow {call.subject.name} ({name}) to act on {scope.label}?"
+    approved = await client_requests.confirm(call, message, key=f"scope {name} {scope.label}")
+    return {"approved": approved, "reason": "the user did not approve"}
+
+
+def _digest(scope: Scope) -> bytes:
+    """An approval holds for one payload, not for others under the same label."""
+    from hashlib import sha256
+
+    return sha256(to_json(dict(scope.payload or {}))).digest()
