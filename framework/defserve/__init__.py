@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpx.proposals import Proposal
     from defserve.protocols.mcpx.topic import Chat
     from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
-    from defserve.protocols.mgp.audit import AuditLogger
+    from defserve.protocols.mgp.audit.sinks import AuditLogger
     from defserve.protocols.mgp.events.channel import EventChannel
-    from defserve.protocols.mgp.security.security import Security, dangerous, moderate, safe
-    from defserve.protocols.mgp.security.validators import validator
+    from defserve.protocols.mgp.security.marks import dangerous, moderate, safe
+    from defserve.protocols.mgp.security.security import Security
+    from defserve.protocols.mgp.security.validator import validator
     from defserve.server.marks import completion, prompt, resource, tool
     from defserve.server.server import Server
     from defserve.stores.audit.log import AuditLog
@@ -56,7 +57,7 @@ _EXPORTS = {
     "Assistant": "protocols.mcp.asking.sampling",
     "Audio": "binding.content",
     "AuditLog": "stores.audit.log",
-    "AuditLogger": "protocols.mgp.audit",
+    "AuditLogger": "protocols.mgp.audit.sinks",
     "Auth": "auth",
     "CannotUndo": "protocols.mcpl.errors",
     "Channel": "protocols.mcpl.channels.values",
@@ -123,14 +124,14 @@ _EXPORTS = {
     "Verdict": "guard.verdict",
     "Within": "guard.arguments",
     "completion": "server.marks",
-    "dangerous": "protocols.mgp.security.security",
+    "dangerous": "protocols.mgp.security.marks",
     "everyone": "protocols.mcpl.peers",
-    "moderate": "protocols.mgp.security.security",
+    "moderate": "protocols.mgp.security.marks",
     "prompt": "server.marks",
     "resource": "server.marks",
-    "safe": "protocols.mgp.security.security",
+    "safe": "protocols.mgp.security.marks",
     "tool": "server.marks",
-    "validator": "protocols.mgp.security.validators",
+    "validator": "protocols.mgp.security.validator",
 }
 
 __all__ = [

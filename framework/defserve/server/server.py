@@ -197,7 +197,7 @@ class Server:
         _no_text(function, "health_check")
 
         def declare(function: F) -> F:
-            from defserve.protocols.mgp.lifecycle.health import HealthCheck
+            from defserve.protocols.mgp.lifecycle.checks import HealthCheck
 
             check = HealthCheck(function, name or name_of(function), timeout, critical)
             if check.name in self.mgp.checks:

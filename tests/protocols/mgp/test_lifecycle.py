@@ -19,7 +19,7 @@ from defserve.protocols.mgp.lifecycle.lifecycle import (
     STATES,
     TRANSITIONS,
     IllegalTransition,
-    State,
+    LifecycleState,
     StateMachine,
 )
 from tests.asgi import Peer, last, living, text
@@ -28,7 +28,7 @@ from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, text_of, turns, unt
 
 pytestmark = pytest.mark.anyio
 
-EVERY_STATE: tuple[State, ...] = get_args(State)
+EVERY_STATE: tuple[LifecycleState, ...] = get_args(LifecycleState)
 HANDSHAKEN = HANDSHAKE[-1]
 CHANGED = "notifications/mgp.lifecycle"
 
@@ -96,7 +96,7 @@ def test_the_legal_transitions_are_those_of_the_specification():
 
 @pytest.mark.req("MGP-11.2")
 @given(st.lists(st.sampled_from(EVERY_STATE), max_size=20))
-def test_the_machine_goes_where_it_may_and_nowhere_else(wishes: list[State]):
+def test_the_machine_goes_where_it_may_and_nowhere_else(wishes: list[LifecycleState]):
     machine, walked = StateMachine(), ["registered"]
     for wish in wishes:
         before = machine.state
@@ -117,7 +117,7 @@ def test_the_machine_goes_where_it_may_and_nowhere_else(wishes: list[State]):
 def test_whatever_runners_do_the_server_only_takes_legal_steps(steps: list[str]):
     server = Server("s", "1")
     service, runners = server.composition.service, list[Any]()
-    walked: list[tuple[State, State]] = []
+    walked: list[tuple[LifecycleState, LifecycleState]] = []
 
     def watch(composition: Composition, previous: Phase) -> None:
         walked.append((STATES[previous], STATES[composition.service.phase]))

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from defserve.errors import DefserveError, PeerTimeout
 from defserve.protocols.mgp import instants
-from defserve.protocols.mgp.audit import Sink
+from defserve.protocols.mgp.audit.sinks import AuditSink
 from defserve.redaction import redact
 
 Outcome: TypeAlias = Literal["success", "failure", "timeout", "refused", "cancelled"]
@@ -23,7 +23,7 @@ log = logging.getLogger("defserve.host")
 class LiveAudit:
     """The trail of one connection. A record that a sink does not take is logged as lost."""
 
-    def __init__(self, sinks: Sequence[Sink]) -> None:
+    def __init__(self, sinks: Sequence[AuditSink]) -> None:
         self._sinks = sinks
         self.server_id = ""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.errors import PeerError
 from defserve.host.mgp.auditing import AUDIT
-from defserve.protocols.mgp.audit import AuditLogger
+from defserve.protocols.mgp.audit.sinks import AuditLogger
 
 if TYPE_CHECKING:
     from defserve.host.client import Client

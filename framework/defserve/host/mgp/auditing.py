@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from defserve.errors import Refused, Rejected
 from defserve.protocols.mgp import instants
-from defserve.protocols.mgp.audit import Sink
+from defserve.protocols.mgp.audit.sinks import AuditSink
 from defserve.redaction import redact
 
 AUDIT: Final = "notifications/mgp.audit"
@@ -22,7 +22,7 @@ log = logging.getLogger("defserve.host")
 class Auditing:
     """The trail of one connection. An event that a sink does not take is logged as lost."""
 
-    def __init__(self, sinks: Sequence[Sink], actor: str) -> None:
+    def __init__(self, sinks: Sequence[AuditSink], actor: str) -> None:
         self._sinks, self._actor = sinks, actor
         self.server_id = ""
 

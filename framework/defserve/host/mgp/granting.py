@@ -17,7 +17,8 @@ from defserve.host.mgp.approval import Approval, Grant
 from defserve.host.mgp.auditing import Auditing
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.errors import PermissionDenied
-from defserve.protocols.mgp.permissions import FAMILIES, GRANT_KEYS, Decision
+from defserve.protocols.mgp.permissions.grants import GRANT_KEYS, PermissionDecision
+from defserve.protocols.mgp.security.vocabulary import FAMILIES
 
 Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
@@ -40,7 +41,7 @@ class Granting:
         self.send: Send | None = None
 
     @property
-    def grants(self) -> dict[str, Decision]:
+    def grants(self) -> dict[str, PermissionDecision]:
         """How it stands now with each permission that was decided; one whose time is over is `deferred`."""
         return {name: self._held(name).decision for name in self._grants}
 

@@ -11,7 +11,7 @@ from defserve.host.mgp.approval import Approval, Approve, Policy
 from defserve.host.mgp.confirming import Confirm
 from defserve.host.mgp.validating import Checks, Validating
 from defserve.protocols.mgp.agreed import EXTENSION_ID, VERSION
-from defserve.protocols.mgp.audit import AuditLogger, Sink, Sinks, sinks_of
+from defserve.protocols.mgp.audit.sinks import AuditLogger, AuditSink, AuditSinks, sinks_of
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
@@ -60,7 +60,7 @@ class Mgp:
         *,
         confirm_moderate: bool = False,
         validators: Mapping[str, Checks] | None = None,
-        audit: Sinks | None = None,
+        audit: AuditSinks | None = None,
         retry: bool = True,
         extensions: Sequence[str] | None = None,
     ) -> None:
@@ -71,7 +71,7 @@ class Mgp:
         self._audit = audit
 
     @cached_property
-    def sinks(self) -> tuple[Sink, ...]:
+    def sinks(self) -> tuple[AuditSink, ...]:
         """Where the audit trail goes; files are opened with the first connection."""
         return sinks_of(self._audit if self._audit is not None else AuditLogger())
 

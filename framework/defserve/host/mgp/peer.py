@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from defserve.host.eras import Opening
     from defserve.host.mgp.mgp import Mgp
     from defserve.host.mgp.streaming.streaming import Stream
-    from defserve.protocols.mgp.permissions import Decision
+    from defserve.protocols.mgp.permissions.grants import PermissionDecision
 
 CHUNK: Final = "notifications/mgp.stream.chunk"
 
@@ -75,7 +75,7 @@ class MgpPeer:
         self._confirming = Confirming(options.confirm, client.answers, moderate=options.confirm_moderate)
 
     @property
-    def grants(self) -> dict[str, Decision]:
+    def grants(self) -> dict[str, PermissionDecision]:
         """How it stands with the permissions that were decided."""
         return self._granting.grants
 

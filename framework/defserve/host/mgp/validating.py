@@ -15,7 +15,8 @@ from defserve.errors import UsageError
 from defserve.host.conversation import object_of
 from defserve.host.mgp.declared import Declared
 from defserve.protocols.mgp.security.forwarding import judge
-from defserve.protocols.mgp.security.validators import STANDARD, Validator, validator
+from defserve.protocols.mgp.security.standard import STANDARD
+from defserve.protocols.mgp.security.validator import Validator, validator
 from defserve.wire.jsonvalue import is_array
 
 Check: TypeAlias = str | Validator | Callable[..., Any]
@@ -54,7 +55,7 @@ class Validating:
             self._check_standard(tool, arguments, enforced)
         for check in configured:
             if isinstance(check, Validator):
-                await check.judge(_NO_SERVER, dict(arguments))
+                await check.judge(dict(arguments))
             elif check != "none":
                 judge(check, arguments)
 
@@ -86,9 +87,6 @@ def guesses(tool: Declared, arguments: Mapping[str, Any]) -> dict[str, dict[str,
         if meant:
             found[name] = meant
     return found
-
-
-_NO_SERVER: Final[Any] = None
 
 
 def _is_free(schema: Any) -> bool:

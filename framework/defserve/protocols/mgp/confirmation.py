@@ -1,11 +1,11 @@
-"""MGP §4.4: who confirms a dangerous call: the client if it speaks MGP, else a person, else its standing counts.
+"""MGP §4.4: who confirms a dangerous call: a client that speaks MGP, else a person who can be asked, else nobody.
 
 | peer | `auto` | `always` | `never` |
 |---|---|---|---|
-| speaks MGP security | it confirms by itself | asked | – |
-| can be asked | asked | asked | – |
-| local or authenticated, cannot be asked | trusted to its own approval, audited | refused | – |
-| anonymous on the network, cannot be asked | refused | refused | – |
+| speaks MGP security | passes: the client confirms | asked | passes |
+| can be asked | asked | asked | passes |
+| local or authenticated, cannot be asked | passes, audited: it is assumed to have asked its user | refused | passes |
+| anonymous on the network, cannot be asked | refused | refused | passes |
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 from defserve.core.call import Call
 from defserve.errors import Refused
 from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mgp.agreed import sections
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.tools.tools import Tool
-    from defserve.protocols.mgp.extension import MGP
+    from defserve.protocols.mgp.audit.trail import Reporter
+    from defserve.protocols.mgp.options import ConfirmPolicy
 
 LONGEST_VALUE = 200
 
@@ -35,12 +37,10 @@ class NotConfirmed(Refused):
     error_type = "confirmation_required"
 
 
-async def confirmed(mgp: MGP, call: Call, tool: Tool, arguments: dict[str, Any]) -> None:
+async def confirmed(policy: ConfirmPolicy, report: Reporter, call: Call, tool: Tool, arguments: dict[str, Any]) -> None:
     """Return when the call may go on. Raises NotConfirmed."""
     from defserve.protocols.mcp.asking import client_requests
-    from defserve.protocols.mgp.extension import sections
 
-    policy = mgp.options.confirm
     if policy == "never" or (policy == "auto" and "tool_security" in sections(call)):
         return
     if client_requests.can(call, "elicitation"):
@@ -52,7 +52,7 @@ async def confirmed(mgp: MGP, call: Call, tool: Tool, arguments: dict[str, Any])
         raise NotConfirmed(
             f"{tool.name} has to be confirmed, and this client cannot be asked: {fix}", data={"fix": fix}
         )
-    mgp.audit.report(call, "dev.defserve.unconfirmed", tool=tool.name, details={"reason": "the client cannot be asked"})
+    report(call, "dev.defserve.unconfirmed", tool=tool.name, details={"reason": "the client cannot be asked"})
 
 
 def question(tool: Tool, arguments: dict[str, Any]) -> str:

@@ -15,15 +15,14 @@ from defserve.errors import InvalidParams, MethodNotFound, UsageError
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mgp import instants
-from defserve.protocols.mgp.access.policy import AccessPolicy, Decision, Entry, EntryStore, MemoryEntries
+from defserve.protocols.mgp.access.policy import AccessDecision, AccessPolicy, Entry
 from defserve.protocols.mgp.errors import AccessDenied
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
+    from defserve.core.registry import Registry
     from defserve.protocols.mcp.tools.tools import Tool
-    from defserve.protocols.mgp.extension import MGP
-
-__all__ = ["Access", "AccessPolicy", "Decision", "Entry", "EntryStore", "MemoryEntries"]
+    from defserve.protocols.mgp.audit.trail import Reporter
 
 REFUSED = "dev.defserve.access_refused"
 NO_ENTRY = "there is no such entry"
@@ -31,16 +30,21 @@ NO_ENTRY = "there is no such entry"
 GIVEN = ("entry_type", "agent_id", "tool_name", "permission", "justification")
 
 
-class Access:
+class AccessSection:
     """`mgp/access/*`, and the gate before every tool of a server with an AccessPolicy. `clock` is the wall clock."""
 
-    def __init__(self, mgp: MGP, *, clock: Callable[[], datetime] = instants.now) -> None:
-        policy = mgp.options.access
-        if policy is None:
-            raise UsageError("this server has no access policy", fix="make it with Server(access=AccessPolicy(…))")
-        self._mgp, self.policy, self.clock = mgp, policy, clock
-        # What agents see of the tools follows from the entries, so a change here is a change of that list.
-        policy.watch(mgp.tools.touch)
+    def __init__(
+        self,
+        policy: AccessPolicy,
+        server_id: str,
+        tools: Registry[Tool],
+        report: Reporter,
+        *,
+        clock: Callable[[], datetime] = instants.now,
+    ) -> None:
+        self.policy, self._server_id, self._report, self.clock = policy, server_id, report, clock
+        # The entries decide which tools an agent sees, so a change of them is a change of its list.
+        policy.watch(tools.touch)
 
     # -- the gate ----------------------------------------------------------------------------------------
 
@@ -60,10 +64,10 @@ class Access:
         return self._decide(call, item.name).permission == "allow"
 
     def view(self, call: Call) -> object:
-        """The rules that hold for the caller now: a list is remembered for as long as, and for all to whom, they do."""
+        """The rules that hold for the caller now. Callers with the same rules share one remembered list."""
         return self.policy.rules(identity(call.session).id, self.clock())
 
-    def _decide(self, call: Call, tool_name: str) -> Decision:
+    def _decide(self, call: Call, tool_name: str) -> AccessDecision:
         return self.policy.decide(identity(call.session).id, tool_name, self.clock())
 
     # -- methods (§5.4) ----------------------------------------------------------------------------------
@@ -81,7 +85,7 @@ class Access:
         }
 
     async def grant(self, call: Call, params: Params) -> Params:
-        """Put an entry in place; whoever it says granted it: it is the caller who did. Answers with the entry."""
+        """Put an entry in place, and answer with it. `granted_by` is always the caller, whatever it says."""
         self._check(call, params)
         entry = self._entry(call, params)
         event = "ACCESS_GRANTED" if entry.permission == "allow" else "ACCESS_REVOKED"
@@ -106,10 +110,10 @@ class Access:
             raise MethodNotFound(f"Method not found: {call.method}")
         caller = identity(call.session)
         if not self.policy.is_admin(caller):
-            self._mgp.audit.report(call, REFUSED, result="BLOCKED", details={"method": call.method})
+            self._report(call, REFUSED, result="BLOCKED", details={"method": call.method})
             raise AccessDenied(f"{caller.id} is not an admin of this server", details={"agent_id": caller.id})
-        if text(params, "server_id") != self._mgp.server_id:
-            raise InvalidParams(f"Invalid params: server_id must be {self._mgp.server_id!r}, this server's own")
+        if text(params, "server_id") != self._server_id:
+            raise InvalidParams(f"Invalid params: server_id must be {self._server_id!r}, this server's own")
 
     def _entry(self, call: Call, params: Params) -> Entry:
         given: Any = {name: params.get(name) for name in GIVEN}
@@ -124,15 +128,15 @@ class Access:
             raise InvalidParams(f"Invalid params: {error.problem}") from None
 
     def _change(self, call: Call, event: str, entry: Entry, change: Callable[[], Entry | None]) -> Entry | None:
-        """What cannot be written down does not happen. In a thread: log and store may wait for the disk."""
-        self._mgp.audit.report(call, event, tool=entry.tool_name, details=self._wire(entry), durable=True)
+        """Record a change, then make it: one that cannot be recorded is not made. In a thread, because of the disk."""
+        self._report(call, event, tool=entry.tool_name, details=self._wire(entry), durable=True)
         return change()
 
     def _wire(self, entry: Entry) -> Params:
         return {
             "entry_type": entry.entry_type,
             "agent_id": entry.agent_id,
-            "server_id": self._mgp.server_id,
+            "server_id": self._server_id,
             "tool_name": entry.tool_name,
             "permission": entry.permission,
             "granted_by": entry.granted_by,

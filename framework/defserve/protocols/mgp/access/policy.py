@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 EntryType = Literal["server_grant", "tool_grant"]
 Permission = Literal["allow", "deny"]
-Default = Literal["opt-in", "opt-out"]
-Source = Literal["tool_grant", "server_grant", "default_policy"]
+AccessDefault = Literal["opt-in", "opt-out"]
+AccessSource = Literal["tool_grant", "server_grant", "default_policy"]
 
 LONGEST_TOOL_NAME, LONGEST_JUSTIFICATION = 128, 2_000
 
@@ -62,11 +62,11 @@ class Entry:
         return self.expires_at is None or now < self.expires_at
 
 
-class Decision(NamedTuple):
+class AccessDecision(NamedTuple):
     """Whether an agent may, and by what (§5.4)."""
 
     permission: Permission
-    source: Source
+    source: AccessSource
     granted_by: str | None = None
     granted_at: datetime | None = None
     expires_at: datetime | None = None
@@ -104,16 +104,16 @@ class AccessPolicy:
 
     def __init__(
         self,
-        default: Default = "opt-in",
+        default: AccessDefault = "opt-in",
         entries: Iterable[Entry] = (),
         admins: Iterable[str] = (),
         *,
         store: EntryStore | None = None,
     ) -> None:
-        _one_of("default", default, Default)
-        self.default: Default = default
+        _one_of("default", default, AccessDefault)
+        self.default: AccessDefault = default
         self.admins = _checked_admins(admins)
-        self._fallback = Decision("deny" if default == "opt-in" else "allow", "default_policy")
+        self._fallback = AccessDecision("deny" if default == "opt-in" else "allow", "default_policy")
         self._store, self._lock = store or MemoryEntries(), Lock()
         self._watchers: tuple[Callable[[], None], ...] = ()
         self._entries: _Entries = {}
@@ -126,13 +126,13 @@ class AccessPolicy:
         for entry in self._store.load():
             self._entries = _with(self._entries, entry)
 
-    def decide(self, agent_id: str, tool_name: str | None, now: datetime) -> Decision:
+    def decide(self, agent_id: str, tool_name: str | None, now: datetime) -> AccessDecision:
         """Whether an agent may use a tool, or, without one, the server at large."""
         mine = self._entries.get(agent_id, {})
         for subject in (tool_name, None):
             entry = mine.get(subject)
             if entry is not None and entry.holds(now):
-                return Decision(
+                return AccessDecision(
                     entry.permission, entry.entry_type, entry.granted_by, entry.granted_at, entry.expires_at
                 )
         return self._fallback

@@ -14,7 +14,7 @@ from defserve.core.extension import Outgoing
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, PeerGone, TimedOut
 from defserve.protocols.mcp.params import text
-from defserve.protocols.mgp.callbacks.questions import Question, questions
+from defserve.protocols.mgp.callbacks.questions import CallbackQuestion, questions
 from defserve.stores.nonces import MemoryNonces
 from defserve.wire.codec import notification
 from defserve.wire.jsonvalue import is_object
@@ -22,13 +22,12 @@ from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.elicitation import Form
-    from defserve.protocols.mgp.extension import MGP
 
 REQUEST = "notifications/mgp.callback.request"
 REMEMBERED_ANSWERS = 4_096
 
 
-class Asked:
+class OpenCallbacks:
     """What one session was asked and has not answered, by caller and callback; and which answers it has given.
 
     Kept a session apart: none can use up the memory of another's answers.
@@ -41,7 +40,7 @@ class Asked:
         self.answered = MemoryNonces(REMEMBERED_ANSWERS)
 
 
-class NotPending(InvalidParams):
+class CallbackNotPending(InvalidParams):
     """An answer nobody waits for. Does not tell whether there ever was such a callback, here or in another session."""
 
     def __init__(self) -> None:
@@ -51,11 +50,8 @@ class NotPending(InvalidParams):
         )
 
 
-class Callbacks:
-    """The asking side of callbacks. A road for `talkback`: see `talkback.Asker`."""
-
-    def __init__(self, mgp: MGP) -> None:
-        self.mgp = mgp
+class CallbackSection:
+    """The asking side of callbacks: an `Asker` of `mcp.asking.client_requests`. Keeps nothing: sessions do."""
 
     # -- asking ------------------------------------------------------------------------------------------
 
@@ -71,11 +67,11 @@ class Callbacks:
         """Tell a person something that needs no answer. From any thread."""
         call.notify(REQUEST, _request(call, token_urlsafe(24), "notification", message, []))
 
-    async def _answer(self, call: Call, question: Question) -> Any:
+    async def _answer(self, call: Call, question: CallbackQuestion) -> Any:
         if call.settled or call.session.closed:
             raise PeerGone(f"nobody is there to answer any more: {question.message}")
         seconds = call.session.composition.limits.callback
-        id, waiting = token_urlsafe(24), call.session.local(Asked).waiting
+        id, waiting = token_urlsafe(24), call.session.local(OpenCallbacks).waiting
         place, answer = (call.principal, id), call.engine.pending()
         waiting[place] = answer
         params = _request(call, id, question.type, question.message, question.options)
@@ -101,17 +97,17 @@ class Callbacks:
         id = text(params, "callback_id")
         if "response" not in params or is_object(params["response"]):
             raise InvalidParams("Invalid params: response must be a text, a number, true, false, null, or a list")
-        asked = call.session.peek(Asked)
+        asked = call.session.peek(OpenCallbacks)
         answer = asked.waiting.get((call.principal, id)) if asked is not None else None
         seconds = call.session.composition.limits.callback
         if asked is None or answer is None or not asked.answered.spend_now(id, ttl=seconds) or answer.done():
-            raise NotPending
+            raise CallbackNotPending
         answer.set_result(params["response"])
         return {"accepted": True}
 
     def closed(self, session: Session) -> None:
         """Nobody will answer any more."""
-        asked = session.peek(Asked)
+        asked = session.peek(OpenCallbacks)
         for answer in list(asked.waiting.values()) if asked is not None else ():
             if not answer.done():
                 answer.set_exception(PeerGone("the peer has left"))

@@ -26,7 +26,7 @@ YES = frozenset({CONFIRM, "confirmed", "yes", "true", "approve", "approved", "ac
 """The words that confirm, in any case. Everything else does not: consent is never guessed."""
 
 
-class Question:
+class CallbackQuestion:
     """One field: `type`, `message` and `options` are as they travel."""
 
     type = "input"
@@ -58,7 +58,7 @@ class Question:
             raise Declined(f"the user declined: {self.message}")
 
 
-class Confirmation(Question):
+class CallbackConfirmation(CallbackQuestion):
     """Yes or no. `cancel` is the no that is offered, so it answers the question."""
 
     type = "confirmation"
@@ -72,7 +72,7 @@ class Confirmation(Question):
         return response is True or _word(response) in YES
 
 
-class Selection(Question):
+class CallbackSelection(CallbackQuestion):
     """One of several texts, or some of them. Shown by their labels, where these tell them apart."""
 
     type = "selection"
@@ -101,7 +101,7 @@ class Selection(Question):
         raise ToolError(f"the answer to {self.message!r} is none of {', '.join(self.options)}")
 
 
-def questions(message: str, form: Form) -> Iterator[tuple[str, Question]]:
+def questions(message: str, form: Form) -> Iterator[tuple[str, CallbackQuestion]]:
     """The fields of a form in their order, each with a text that says which it is."""
     alone = len(form.properties) == 1
     for name, field in form.properties.items():
@@ -113,10 +113,12 @@ def questions(message: str, form: Form) -> Iterator[tuple[str, Question]]:
         yield name, _kind(field)(text, field, required=required)
 
 
-def _kind(field: Params) -> type[Question]:
+def _kind(field: Params) -> type[CallbackQuestion]:
     if field.get("type") == "boolean":
-        return Confirmation
-    return Selection if field.get("type") == "array" or "enum" in field or "oneOf" in field else Question
+        return CallbackConfirmation
+    return (
+        CallbackSelection if field.get("type") == "array" or "enum" in field or "oneOf" in field else CallbackQuestion
+    )
 
 
 def _labels(field: Params) -> dict[str, str]:

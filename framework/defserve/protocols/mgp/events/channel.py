@@ -26,11 +26,11 @@ Audience: TypeAlias = "str | Principal | Session | None"
 """Whom an event is for: everybody who subscribed, the sessions of one principal, or one session."""
 
 
-class Publisher(Protocol):
-    def publish(self, event: Event) -> None: ...
+class EventPublisher(Protocol):
+    def publish(self, event: MgpEvent) -> None: ...
 
 
-class Event:
+class MgpEvent:
     """What happened, where, when, how grave, and for whom. `severity` is its rank among the levels of MCP's logging."""
 
     __slots__ = ("channel", "id", "at", "data", "severity", "size", "_to")
@@ -81,7 +81,7 @@ class EventChannel:
         self.name, self.standard = name, standard
         self.scopes = frozenset(checked_scopes(scopes))
         self.patterns = frozenset(_patterns(name))
-        self.audiences: list[Publisher] = []
+        self.audiences: list[EventPublisher] = []
         self._kind = kind
         self._plain: Callable[[Any], Any] | None = None
 
@@ -101,7 +101,7 @@ class EventChannel:
         if fields and value is not ...:
             raise ValueError(f"{self.name}: give a value or its fields, not both")
         data = self._data(fields if value is ... else value)
-        event = Event(self, instants.now(), data, LOG_LEVELS.index(severity), to)
+        event = MgpEvent(self, instants.now(), data, LOG_LEVELS.index(severity), to)
         for audience in self.audiences:
             audience.publish(event)
 

@@ -7,7 +7,7 @@ from threading import Lock
 
 from defserve.core.extension import Outgoing
 from defserve.core.session import Session
-from defserve.protocols.mgp.events.channel import Event, EventChannel
+from defserve.protocols.mgp.events.channel import EventChannel, MgpEvent
 from defserve.wire.codec import notification
 
 EVENT = "notifications/mgp.event"
@@ -18,28 +18,28 @@ WAITING = 256
 WAITING_BYTES = 1024 * 1024
 
 
-class Bounded:
+class EventBuffer:
     """The newest events that fit: so many, of so many bytes. One is always kept, however large."""
 
     __slots__ = ("events", "_size")
 
     def __init__(self) -> None:
-        self.events: deque[tuple[int, Event]] = deque()
+        self.events: deque[tuple[int, MgpEvent]] = deque()
         self._size = 0
 
-    def append(self, number: int, event: Event) -> None:
+    def append(self, number: int, event: MgpEvent) -> None:
         self.events.append((number, event))
         self._size += event.size
         while len(self.events) > WAITING or (self._size > WAITING_BYTES and len(self.events) > 1):
             self.popleft()
 
-    def popleft(self) -> tuple[int, Event]:
+    def popleft(self) -> tuple[int, MgpEvent]:
         number, event = self.events.popleft()
         self._size -= event.size
         return number, event
 
 
-class Subscription:
+class EventSubscription:
     """What one session wants to hear, from `least` severity on. All but `wants` is for the session's own loop."""
 
     __slots__ = ("id", "session", "patterns", "least", "_last", "_sent", "_waiting", "_under_way", "_ended")
@@ -47,12 +47,12 @@ class Subscription:
     def __init__(self, id: str, session: Session, patterns: frozenset[str], least: int) -> None:
         self.id, self.session, self.patterns, self.least = id, session, patterns, least
         self._last = self._sent = self._under_way = 0
-        self._waiting, self._ended = Bounded(), False
+        self._waiting, self._ended = EventBuffer(), False
 
     def wants(self, channel: EventChannel) -> bool:
         return not channel.patterns.isdisjoint(self.patterns)
 
-    def offer(self, event: Event) -> None:
+    def offer(self, event: MgpEvent) -> None:
         """Send an event as soon as the reader has taken those before it; the oldest that wait make room."""
         if self._ended or not event.concerns(self.session):
             return
@@ -61,7 +61,7 @@ class Subscription:
         self._send()
 
     def end(self) -> None:
-        self._ended, self._waiting = True, Bounded()
+        self._ended, self._waiting = True, EventBuffer()
 
     def _send(self) -> None:
         while self._waiting.events and self._under_way < UNDER_WAY:
@@ -80,19 +80,19 @@ class Subscription:
             self.session.engine.soon(self._send)
 
 
-class Recent:
+class RecentEvents:
     """The last events of a server, for those who cannot be sent any. From any thread."""
 
     __slots__ = ("_kept", "_lock")
 
     def __init__(self) -> None:
-        self._kept, self._lock = Bounded(), Lock()
+        self._kept, self._lock = EventBuffer(), Lock()
 
-    def keep(self, event: Event) -> None:
+    def keep(self, event: MgpEvent) -> None:
         with self._lock:
             self._kept.append(0, event)
 
-    def after(self, id: str | None) -> tuple[list[Event], bool]:
+    def after(self, id: str | None) -> tuple[list[MgpEvent], bool]:
         """The events behind the one with this id, and whether there may have been more of them."""
         with self._lock:
             events = [event for _, event in self._kept.events]

@@ -19,15 +19,13 @@ from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.lifecycle import LOG_LEVELS, dialect_of
 from defserve.protocols.mcp.params import optional_fields, text
 from defserve.protocols.mcp.trace import trace_id
-from defserve.protocols.mgp.events.channel import Audience, Event, EventChannel
-from defserve.protocols.mgp.events.delivery import Recent, Subscription
+from defserve.protocols.mgp.events.channel import Audience, EventChannel, MgpEvent
+from defserve.protocols.mgp.events.delivery import EventSubscription, RecentEvents
 from defserve.wire.jsonvalue import is_array
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from defserve.protocols.mgp.extension import MGP
 
 # §13.5: the channels every server has, and how grave what they tell is.
 TOOL_CHANNELS: Mapping[str, str] = {"tool.started": "info", "tool.completed": "info", "tool.failed": "error"}
@@ -54,29 +52,28 @@ class UnknownSubscription(InvalidParams):
         )
 
 
-class Subscribed:
+class SessionSubscriptions:
     """The subscriptions of one session, by id."""
 
     __slots__ = ("subscriptions",)
 
     def __init__(self) -> None:
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, EventSubscription] = {}
 
     @property
     def patterns(self) -> int:
         return sum(len(each.patterns) for each in self.subscriptions.values())
 
 
-class Events:
+class EventSection:
     """The channels of a server, who listens to them, and what they told last."""
 
-    def __init__(self, mgp: MGP) -> None:
-        self.mgp = mgp
+    def __init__(self) -> None:
         self.channels: dict[str, EventChannel] = {}
-        self.recent = Recent()
+        self.recent = RecentEvents()
         self._watchers = 0
-        self._subscriptions: set[Subscription] = set()
-        self._followers: list[Events] = []
+        self._subscriptions: set[EventSubscription] = set()
+        self._followers: list[EventSection] = []
         for name in (*TOOL_CHANNELS, *SECURITY_CHANNELS):
             self.channels[name] = EventChannel(name, None, standard=True)
             self.channels[name].audiences.append(self)
@@ -94,7 +91,7 @@ class Events:
         self._adopt(channel)
         return channel
 
-    def follow(self, child: Events) -> None:
+    def follow(self, child: EventSection) -> None:
         """Tell of what a server that is mounted on this one emits, on channels it has now or later."""
         child._followers.append(self)
         for channel in child.channels.values():
@@ -120,19 +117,19 @@ class Events:
             )
         patterns, least = _wanted(params), _least(params)
         names, unsupported = self._fitting(call.session, patterns)
-        mine, limit = call.session.local(Subscribed), call.session.composition.limits.subscriptions
+        mine, limit = call.session.local(SessionSubscriptions), call.session.composition.limits.subscriptions
         if len(mine.subscriptions) >= limit or mine.patterns + len(patterns) > limit:
             raise LimitExceeded("too many event subscriptions in this session", data={"limit": "subscriptions"})
         id = token_urlsafe(24)
         wanted = frozenset(patterns) - frozenset(unsupported)
-        mine.subscriptions[id] = subscription = Subscription(id, call.session, wanted, least)
+        mine.subscriptions[id] = subscription = EventSubscription(id, call.session, wanted, least)
         self._subscriptions.add(subscription)
         self._watchers += self._watches(subscription)
         return {"subscribed": names, "unsupported": unsupported, "subscription_id": id}
 
     def unsubscribe(self, call: Call, params: Params) -> Params:
         """`mgp/events/unsubscribe`. Raises InvalidParams for an id this session does not have."""
-        id, mine = text(params, "subscription_id"), call.session.peek(Subscribed)
+        id, mine = text(params, "subscription_id"), call.session.peek(SessionSubscriptions)
         subscription = mine.subscriptions.pop(id, None) if mine is not None else None
         if subscription is None:
             raise UnknownSubscription
@@ -158,11 +155,11 @@ class Events:
 
     def closed(self, session: Session) -> None:
         """The session has ended, and its subscriptions with it."""
-        mine = session.peek(Subscribed)
+        mine = session.peek(SessionSubscriptions)
         for subscription in list(mine.subscriptions.values()) if mine is not None else ():
             self._end(subscription)
 
-    def _end(self, subscription: Subscription) -> None:
+    def _end(self, subscription: EventSubscription) -> None:
         subscription.end()
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
@@ -178,7 +175,7 @@ class Events:
         """Whether anybody wants to hear of tools and security; if not, calls are not looked at for it."""
         return self._watchers > 0
 
-    def _watches(self, subscription: Subscription) -> bool:
+    def _watches(self, subscription: EventSubscription) -> bool:
         return any(subscription.wants(channel) for channel in self.channels.values() if channel.standard)
 
     def _fitting(
@@ -192,7 +189,7 @@ class Events:
 
     # -- news --------------------------------------------------------------------------------------------
 
-    def publish(self, event: Event) -> None:
+    def publish(self, event: MgpEvent) -> None:
         """Hand an event to whom it concerns. From any thread."""
         if event.is_kept:
             self.recent.keep(event)

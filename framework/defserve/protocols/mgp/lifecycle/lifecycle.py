@@ -17,15 +17,18 @@ from defserve.protocols.mgp.errors import AccessDenied
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
-    from defserve.protocols.mgp.extension import MGP
+    from defserve.protocols.mgp.access.policy import AccessPolicy
+    from defserve.protocols.mgp.audit.trail import Reporter
 
 CHANGED = "notifications/mgp.lifecycle"
 REFUSED = "dev.defserve.shutdown_refused"
 
-State: TypeAlias = Literal["registered", "connecting", "connected", "draining", "disconnected", "error", "restarting"]
+LifecycleState: TypeAlias = Literal[
+    "registered", "connecting", "connected", "draining", "disconnected", "error", "restarting"
+]
 
 # §11.2: the edges of the diagram; `error` is also where a running or restarting server goes when it fails (§11.5).
-TRANSITIONS: Mapping[State, frozenset[State]] = {
+TRANSITIONS: Mapping[LifecycleState, frozenset[LifecycleState]] = {
     "registered": frozenset({"connecting"}),
     "connecting": frozenset({"connected", "error"}),
     "connected": frozenset({"draining", "error"}),
@@ -36,7 +39,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 }
 
 # How far a server is, in the words of §11.2. Restarting is what its kernel does.
-STATES: Mapping[Phase, State] = {
+STATES: Mapping[Phase, LifecycleState] = {
     "idle": "registered",
     "starting": "connecting",
     "serving": "connected",
@@ -53,7 +56,7 @@ UNSAID = REASONS[0]
 class IllegalTransition(DefserveError):
     """There is no way from the one state to the other."""
 
-    def __init__(self, previous: State, new: State) -> None:
+    def __init__(self, previous: LifecycleState, new: LifecycleState) -> None:
         super().__init__(f"a server that is {previous} cannot become {new}")
         self.previous, self.new = previous, new
 
@@ -63,28 +66,35 @@ class StateMachine:
 
     __slots__ = ("state",)
 
-    def __init__(self, state: State = "registered") -> None:
-        self.state: State = state
+    def __init__(self, state: LifecycleState = "registered") -> None:
+        self.state: LifecycleState = state
 
-    def move(self, new: State) -> None:
+    def move(self, new: LifecycleState) -> None:
         """Raises IllegalTransition, which changes nothing."""
         if new not in TRANSITIONS[self.state]:
             raise IllegalTransition(self.state, new)
         self.state = new
 
 
-class Lifecycle:
+class LifecycleSection:
     """`mgp/lifecycle/shutdown` and `notifications/mgp.lifecycle`. `clock` is the wall clock."""
 
-    def __init__(self, mgp: MGP, *, clock: Callable[[], datetime] = instants.now) -> None:
-        self._mgp, self.clock = mgp, clock
+    def __init__(
+        self,
+        server_id: str,
+        access: AccessPolicy | None,
+        report: Reporter,
+        *,
+        clock: Callable[[], datetime] = instants.now,
+    ) -> None:
+        self._server_id, self._access, self._report, self.clock = server_id, access, report, clock
 
     def phase_changed(self, service: Service, previous: Phase, listeners: Iterable[Session]) -> None:
         """Tell those who negotiated it that the server is in another state."""
         machine = StateMachine(STATES[previous])
         machine.move(STATES[service.phase])
         params: Params = {
-            "server_id": self._mgp.server_id,
+            "server_id": self._server_id,
             "previous_state": STATES[previous],
             "new_state": machine.state,
             "reason": service.reason or UNSAID,
@@ -103,7 +113,7 @@ class Lifecycle:
         reason, seconds = _reason(params), _seconds(params, composition)
         pending = [one for one in composition.calls() if one is not call and not one.endless]
         if composition.service.phase == "serving":
-            self._mgp.audit.report(call, "SERVER_DISCONNECTED", details={"reason": reason})
+            self._report(call, "SERVER_DISCONNECTED", details={"reason": reason})
             composition.service.stop(seconds, reason)
         # What is not done in time is ended: no call, however long it might take, makes the drain longer.
         longest = max((_longest(one, composition) for one in pending), default=0.0)
@@ -114,10 +124,10 @@ class Lifecycle:
         }
 
     def _check(self, call: Call) -> None:
-        caller, policy = identity(call.session), self._mgp.options.access
+        caller, policy = identity(call.session), self._access
         if caller.kind == "local" or (policy is not None and policy.is_admin(caller)):
             return
-        self._mgp.audit.report(call, REFUSED, result="BLOCKED", details={"method": call.method})
+        self._report(call, REFUSED, result="BLOCKED", details={"method": call.method})
         raise AccessDenied(f"{caller.id} may not shut this server down", details={"agent_id": caller.id})
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from defserve.guard.arguments import Code, checked
 from defserve.guard.shell import judgement
 from defserve.guard.verdict import Verdict
-from defserve.protocols.mgp.security.validators import STANDARD
+from defserve.protocols.mgp.security.standard import STANDARD
 from defserve.wire.jsonvalue import is_array, is_object
 
 Level = Literal["standard", "strict", "readonly", "unrestricted"]

@@ -27,7 +27,7 @@ AROUND_BYTES = 128
 KEPT_BYTES = 64 * 1024
 
 
-class Chunks:
+class StreamChunks:
     """A `mcp.function.Sink`. All but `give` and `full` belongs to the loop."""
 
     __slots__ = (

@@ -1,0 +1,57 @@
+"""MGP §4.5: validators of the author's own. A function that looks at the arguments of a call and may object."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, overload
+
+from defserve.errors import Rejected, UsageError
+from defserve.guard.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Validator:
+    """A function of the author's that judges the arguments of a call; see `@validator`."""
+
+    function: Callable[..., Any]
+    name: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    async def judge(self, arguments: dict[str, Any]) -> None:
+        """Raises Rejected where the function objects."""
+        wanted = inspect.signature(self.function).parameters
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in wanted.values())
+        given = arguments if takes_all else {name: arguments[name] for name in wanted if name in arguments}
+        found = self.function(**given)
+        if inspect.isawaitable(found):
+            found = await found
+        if isinstance(found, Verdict):
+            if not found.allowed:
+                raise Rejected(f"{self.name} refused the call", found.violations, found.hints, guard=self.name)
+        elif isinstance(found, str):
+            raise Rejected(f"{self.name} refused the call", [found], guard=self.name)
+        elif found is False:
+            raise Rejected(f"{self.name} refused the call", ["not allowed"], guard=self.name)
+
+
+@overload
+def validator(function: Callable[..., Any], /) -> Validator: ...
+@overload
+def validator(*, name: str) -> Callable[[Callable[..., Any]], Validator]: ...
+def validator(function: Any = None, /, *, name: str | None = None) -> Any:
+    """Make a function a validator for `@dangerous(…, validator=[…])`.
+
+    It takes those arguments of the tool that it names (or all, with `**arguments`), and objects by returning a text,
+    False or a `Verdict` that does not allow; None, True and an allowing verdict let the call pass. Async works too.
+    """
+
+    def make(function: Callable[..., Any]) -> Validator:
+        if not callable(function):
+            raise UsageError(f"@validator marks functions, not {function!r}", fix='give the name: @validator(name="…")')
+        return Validator(function, name or function.__name__)
+
+    return make(function) if function is not None else make
