@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from defserve.errors import Rejected
-from defserve.guard.arguments import Code, PublicUrl, Shell, ShellCommand, Url, Within, checked
-from defserve.guard.verdict import Verdict, Violation, refused
+from defserve.guard.arguments import Code, PublicUrl, Shell, ShellCommand, Url, Within
+from defserve.guard.verdict import Verdict, Violation, checked, refused
 
 
 class Task(BaseModel):

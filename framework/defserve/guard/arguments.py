@@ -10,19 +10,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_core import CoreSchema, core_schema
 
-from defserve.errors import Rejected
-from defserve.guard.verdict import Verdict
+from defserve.guard.verdict import checked
 
-
-def checked(verdict: Verdict, reason: str, guard: str) -> Verdict:
-    """The verdict, if it allows. Raises Rejected."""
-    if not verdict.allowed:
-        raise Rejected(reason, verdict.violations, verdict.hints, guard=guard)
-    return verdict
+if TYPE_CHECKING:
+    from defserve.guard.code.levels import CodeLevel
+    from defserve.guard.shell.program import ShellMode
 
 
 class ShellCommand:
@@ -67,7 +63,7 @@ class Shell:
     """How a `ShellCommand` is judged: `Annotated[ShellCommand, Shell(allowed={"git": ["status", "log"]})]`."""
 
     allowed: Mapping[str, Sequence[str] | None] | Collection[str] | None = None
-    mode: Literal["sandbox", "readonly"] = "sandbox"
+    mode: ShellMode = "sandbox"
 
     @property
     def validator(self) -> str:
@@ -75,11 +71,8 @@ class Shell:
         return self.mode
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        def judged(text: str) -> ShellCommand:
-            return self.command(text)
-
         return core_schema.no_info_after_validator_function(
-            judged,
+            self.command,
             core_schema.str_schema(),
             serialization=core_schema.plain_serializer_function_ser_schema(lambda command: command.text),
         )
@@ -161,7 +154,7 @@ class Within:
 class Code:
     """Source code that is judged: `Annotated[str, Code(level="strict", allow=["math"])]`."""
 
-    level: Literal["standard", "strict", "readonly", "unrestricted"] = "standard"
+    level: CodeLevel = "standard"
     allow: Collection[str] | None = None
     block: Collection[str] | None = None
     max_bytes: int | None = None

@@ -17,9 +17,9 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-from defserve.errors import Rejected, UsageError
+from defserve.errors import UsageError
 from defserve.guard.text import hidden
-from defserve.guard.verdict import Verdict, Violation, refused
+from defserve.guard.verdict import Verdict, Violation, checked, refused
 
 MAX_BYTES = 4096
 MAX_NAME_BYTES = 255
@@ -103,11 +103,11 @@ def resolve(path: str, root: str | Path) -> Path:
 
     Raises Rejected if the text is refused, or if a link leads out of the root.
     """
-    _insist(judge(path, root))
+    checked(judge(path, root), "Path refused", "path")
     top = os.path.realpath(root)
     real = os.path.realpath(os.path.join(top, path))
     if real != top and not real.startswith(top.rstrip(os.sep) + os.sep):
-        _insist(refused([Violation("link", "Blocked path: a link in it leads out of the root")], {"form": _FORM}))
+        _refuse("link", "Blocked path: a link in it leads out of the root")
     return Path(real)
 
 
@@ -120,7 +120,7 @@ def open_within(path: str, root: str | Path, flags: int = os.O_RDONLY, mode: int
     """
     if os.open not in os.supports_dir_fd:
         raise UsageError("this system cannot open files without following links", fix="use resolve() instead")
-    _insist(judge(path, root))
+    checked(judge(path, root), "Path refused", "path")
     names = [name for name in path.split("/") if name not in ("", ".")]
     here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -140,9 +140,9 @@ def _open_at(name: str, directory: int, flags: int, mode: int) -> int:
     except OSError as problem:
         # With O_DIRECTORY a link is "not a directory" on some systems; a pipe without a reader is ENXIO.
         if problem.errno == errno.ELOOP or (problem.errno == errno.ENOTDIR and _is_link(name, directory)):
-            _insist(refused([Violation("link", f"Blocked link in a path: '{name}'")], {"form": _FORM}))
+            _refuse("link", f"Blocked link in a path: '{name}'")
         if problem.errno == errno.ENXIO:
-            _insist(_not_plain())
+            _refuse("device", "Blocked path: a pipe, socket or device")
         raise
 
 
@@ -157,15 +157,10 @@ def _plain(descriptor: int) -> int:
     kind = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
         os.close(descriptor)
-        _insist(_not_plain())
+        _refuse("device", "Blocked path: a pipe, socket or device")
     os.set_blocking(descriptor, True)
     return descriptor
 
 
-def _not_plain() -> Verdict:
-    return refused([Violation("device", "Blocked path: a pipe, socket or device")], {"form": _FORM})
-
-
-def _insist(verdict: Verdict) -> None:
-    if not verdict:
-        raise Rejected("Path refused", verdict.violations, verdict.hints, guard="path")
+def _refuse(rule: str, message: str) -> None:
+    checked(refused([Violation(rule, message)], {"form": _FORM}), "Path refused", "path")

@@ -11,10 +11,10 @@ from threading import Event, Lock
 from typing import Any, get_args
 
 from defserve.errors import UsageError
-from defserve.guard.code import Level
+from defserve.guard.code.levels import CodeLevel
 from defserve.sandbox.outcome import SandboxLimits
 
-LEVELS: tuple[Level, ...] = get_args(Level)
+LEVELS: tuple[CodeLevel, ...] = get_args(CodeLevel)
 Names = Collection[str]
 
 
@@ -23,7 +23,7 @@ class Job:
     """What is to be run. Made before the judge sees it, so that nothing can be swapped in between."""
 
     source: bytes
-    level: Level
+    level: CodeLevel
     inputs: str = "{}"
     """The program's first variables, as JSON text: a copy from the start."""
     limits: SandboxLimits = field(default_factory=SandboxLimits)
@@ -36,7 +36,7 @@ class Job:
         return sha256(self.source).hexdigest()
 
 
-def make(source: str | bytes, level: Level, inputs: Mapping[str, Any] | None, limits: SandboxLimits | None) -> Job:
+def make(source: str | bytes, level: CodeLevel, inputs: Mapping[str, Any] | None, limits: SandboxLimits | None) -> Job:
     """A job from a caller's arguments. Raises UsageError for inputs that are no JSON or cannot be variables."""
     if level not in LEVELS:
         raise UsageError(f"unknown level {level!r}", fix=f"use one of {', '.join(LEVELS)}")

@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from defserve.errors import Refused
-from defserve.guard.code import Level, judge
+from defserve.guard.code import judge
+from defserve.guard.code.levels import CodeLevel
 from defserve.sandbox import jail, layers, monty
 from defserve.sandbox.job import Job, Names, Stop, make
 from defserve.sandbox.layers import Layers
@@ -27,7 +28,7 @@ RESTRICTED = ("strict", "readonly")
 def run(
     source: str | bytes,
     *,
-    level: Level = "standard",
+    level: CodeLevel = "standard",
     inputs: Mapping[str, Any] | None = None,
     limits: SandboxLimits | None = None,
     allow: Names | None = None,
@@ -50,7 +51,7 @@ def run(
 async def run_async(
     source: str | bytes,
     *,
-    level: Level = "standard",
+    level: CodeLevel = "standard",
     inputs: Mapping[str, Any] | None = None,
     limits: SandboxLimits | None = None,
     allow: Names | None = None,

@@ -5,20 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from defserve.guard.code.mutators import MUTATORS
+from defserve.guard.code.names import MUTATORS
 from defserve.guard.code.ownership import ARGUMENT_MUTATORS, Ownership
-from defserve.guard.code.rules import Rules
-from defserve.guard.code.scopes import Scope, Visit
+from defserve.guard.code.references import References
+from defserve.guard.code.scopes import NameScope
+from defserve.guard.code.walk import Visit
 from defserve.guard.verdict import Violation
 
 
-class Writes:
+class ReadonlyRules:
     """The violations of R4 in one walked tree."""
 
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self.walk = rules.walk
-        self._own = Ownership(rules).own
+    def __init__(self, references: References) -> None:
+        self.references, self.walk = references, references.walk
+        self._own = Ownership(references).own
 
     def __iter__(self) -> Iterator[Violation]:
         for visit in self.walk.visits:
@@ -39,7 +39,7 @@ class Writes:
                     pass
 
     def _argument(self, visit: Visit, node: ast.Name | ast.Attribute) -> Iterator[Violation]:
-        reference = self.rules.refer(node, visit.scope)
+        reference = self.references.refer(node, visit.scope)
         if reference is None or reference.dotted not in ARGUMENT_MUTATORS:
             return
         call = visit.parent.node if visit.parent else None
@@ -49,9 +49,9 @@ class Writes:
                 return
         yield _write(node, f"{reference.dotted}(")
 
-    def _exported(self, node: ast.Attribute, scope: Scope) -> bool:
+    def _exported(self, node: ast.Attribute, scope: NameScope) -> bool:
         """A module's function of that name (`heapq.merge`, `operator.add`) changes no object by itself."""
-        base = self.rules.refer(node.value, scope)
+        base = self.references.refer(node.value, scope)
         return base is not None and base.is_module
 
 

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from defserve.guard.shell.allowed import Allowed, AllowList, allow_list
-from defserve.guard.shell.program import Mode, Program, flag_violations, operands, word_violations
+from defserve.guard.shell.program import Program, ShellMode, flag_violations, operands, word_violations
 from defserve.guard.shell.rules import KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, UNKNOWN
 from defserve.guard.shell.words import words
 from defserve.guard.verdict import Verdict, Violation, refused
@@ -37,7 +37,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _FORM = "one program and its arguments; no pipes, redirects, variables, globs or line breaks; text in single quotes"
 
 
-def judge(command: str, *, mode: Mode = "sandbox", allowed: Allowed | None = None) -> Verdict:
+def judge(command: str, *, mode: ShellMode = "sandbox", allowed: Allowed | None = None) -> Verdict:
     """Whether `command` may run, and as which argv. Never raises."""
     if not isinstance(command, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         return refused([Violation("text", "Blocked command: it is not text")], {"form": _FORM})
@@ -52,7 +52,7 @@ def judge(command: str, *, mode: Mode = "sandbox", allowed: Allowed | None = Non
     return Verdict(True, argv=tuple(argv))
 
 
-def _by_rules(argv: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _by_rules(argv: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """The author listed nothing: known programs only."""
     if name_problem := _name_problem(argv[0]):
         yield name_problem
@@ -62,7 +62,7 @@ def _by_rules(argv: Sequence[str], mode: Mode) -> Iterator[Violation]:
         yield _not_run(argv[0])
 
 
-def _arguments(argv: Sequence[str], program: Program, mode: Mode) -> Iterator[Violation]:
+def _arguments(argv: Sequence[str], program: Program, mode: ShellMode) -> Iterator[Violation]:
     yield from flag_violations(argv[1:], program, mode, argv[0])
     yield from word_violations(argv[1:], program, mode, argv[0])
 
@@ -88,7 +88,7 @@ def _not_run(name: str) -> Violation:
     return Violation(kind, f"Blocked program: '{name}'")
 
 
-def _by_list(argv: Sequence[str], mode: Mode, listed: AllowList) -> Iterator[Violation]:
+def _by_list(argv: Sequence[str], mode: ShellMode, listed: AllowList) -> Iterator[Violation]:
     """The author listed what may run."""
     name, rest = argv[0], argv[1:]
     if not listed.names(name):
@@ -115,7 +115,9 @@ def _first(rest: Sequence[str], program: Program | None) -> str:
     return next((word for word in rest if word not in prelude), "")
 
 
-def _listed_first(argv: Sequence[str], program: Program | None, mode: Mode, listed: set[str]) -> Iterator[Violation]:
+def _listed_first(
+    argv: Sequence[str], program: Program | None, mode: ShellMode, listed: set[str]
+) -> Iterator[Violation]:
     """The first word is listed: judged by its rules, or where there are none, by the flags that are listed with it."""
     found = list(_arguments(argv, program or Program(), mode))
     if program is None or any(violation.rule == "subcommand" for violation in found):
@@ -133,7 +135,7 @@ def _unlisted_flags(argv: Sequence[str], listed: set[str]) -> Iterator[Violation
             yield Violation("flag", f"Blocked flag of {argv[0]}: '{flag}' is not on the list")
 
 
-def _hints(name: str, mode: Mode, listed: AllowList | None) -> Mapping[str, Any]:
+def _hints(name: str, mode: ShellMode, listed: AllowList | None) -> Mapping[str, Any]:
     if listed is not None:
         return {"form": _FORM, "allowed": listed.readable()}
     hints: dict[str, Any] = {"form": _FORM}

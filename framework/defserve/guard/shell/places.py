@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Sequence
 
-from defserve.guard.shell.program import Mode, is_flag, spelt
+from defserve.guard.shell.program import ShellMode, is_flag, spelt
 from defserve.guard.verdict import Violation
 
 _SYSTEM = frozenset(
@@ -59,7 +59,7 @@ def _values(word: str) -> Iterator[str]:
         yield word[2:]
 
 
-def written(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def written(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """Every word is a place that is written, moved or removed."""
     for word in words:
         for path in _values(word):
@@ -67,7 +67,7 @@ def written(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
                 yield Violation("place", f"Blocked write: '{path}' {problem}")
 
 
-def copied(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def copied(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """The last operand is written, the others are read; with a target directory any of them may be it."""
     sources = [index for index, word in enumerate(words) if not is_flag(word)][:-1]
     named = any(flag == "-t" or "--target-directory".startswith(flag) for word in words for flag in spelt(word, "St"))
@@ -78,7 +78,7 @@ def copied(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
             yield Violation("place", f"Blocked copy: '{words[index]}' is a device")
 
 
-def output(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def output(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """Nothing is written without `-o`; with it, any word may be the place."""
     if any(flag == "-o" or (len(flag) > 2 and "--output".startswith(flag)) for word in words for flag in spelt(word)):
         yield from written(words, mode)

@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 
 from defserve.guard.verdict import Violation
 
-Mode: TypeAlias = Literal["sandbox", "readonly"]
-Check: TypeAlias = Callable[[Sequence[str], Mode], Iterator[Violation]]
+ShellMode: TypeAlias = Literal["sandbox", "readonly"]
+ProgramCheck: TypeAlias = Callable[[Sequence[str], ShellMode], Iterator[Violation]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Program:
     """Every operand is a task of its own, so where first words are listed, all operands must be."""
     prelude: frozenset[str] = frozenset()
     """Flags that may stand before the first word and leave its meaning alone."""
-    checks: tuple[Check, ...] = ()
+    checks: tuple[ProgramCheck, ...] = ()
 
 
 def is_flag(word: str) -> bool:
@@ -68,7 +68,7 @@ def names(flag: str, danger: str) -> bool:
     return flag == danger or (flag.startswith("--") and danger.startswith(flag))
 
 
-def flag_violations(words: Sequence[str], program: Program, mode: Mode, title: str) -> Iterator[Violation]:
+def flag_violations(words: Sequence[str], program: Program, mode: ShellMode, title: str) -> Iterator[Violation]:
     """What the flags of `words` break.
 
     `--` changes nothing: it may be the value of the flag before it, and then what follows are flags after all.
@@ -86,7 +86,7 @@ def flag_violations(words: Sequence[str], program: Program, mode: Mode, title: s
 
 
 def word_violations(
-    words: Sequence[str], program: Program, mode: Mode, title: str, rule: str = "subcommand"
+    words: Sequence[str], program: Program, mode: ShellMode, title: str, rule: str = "subcommand"
 ) -> Iterator[Violation]:
     """What the first word and the program's own checks break. `rule` names the break of an unknown first word."""
     if program.reads is not None:

@@ -12,15 +12,15 @@ from dataclasses import replace
 from defserve.guard.shell import archives, scripts
 from defserve.guard.shell.git import GLOBAL, git
 from defserve.guard.shell.places import copied, output, secret, written
-from defserve.guard.shell.program import Check, Mode, Program, is_flag, names, operands, spelt
+from defserve.guard.shell.program import Program, ProgramCheck, ShellMode, is_flag, names, operands, spelt
 from defserve.guard.verdict import Violation
 
 
-def _secrets(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _secrets(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     yield from secret(words)
 
 
-def _secrets_after_pattern(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _secrets_after_pattern(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """A search's first operand is what is looked for, not where, unless a flag says what or where that is."""
     flags = [word for word in words if is_flag(word)]
     told = any(flag in ("-e", "-f") or names(flag, "--regexp") or names(flag, "--file") for flag in _spelt(flags))
@@ -32,11 +32,13 @@ def _spelt(flags: Sequence[str]) -> Iterator[str]:
         yield from spelt(word)
 
 
-def _reader(*danger: str, writing: tuple[str, ...] = (), valued: str = "", checks: tuple[Check, ...] = ()) -> Program:
+def _reader(
+    *danger: str, writing: tuple[str, ...] = (), valued: str = "", checks: tuple[ProgramCheck, ...] = ()
+) -> Program:
     return Program(danger=danger, writing=writing, valued=valued, checks=(_secrets, *checks))
 
 
-def _writer(*danger: str, valued: str = "", only: str = "", checks: tuple[Check, ...] = (written,)) -> Program:
+def _writer(*danger: str, valued: str = "", only: str = "", checks: tuple[ProgramCheck, ...] = (written,)) -> Program:
     flags = frozenset(only.split()) if only else None
     return Program(danger=danger, valued=valued, only=flags, writes=True, checks=(_secrets, *checks))
 
@@ -172,27 +174,27 @@ PROGRAMS: Mapping[str, Program] = {
 }
 
 
-def _script_first(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _script_first(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """An interpreter is given a file of its own; what is typed at it (`-c`, `-e`, `-m`, standard input) is refused."""
     first = words[0] if words else "-"
     if first.startswith("-") and list(words) not in (["--version"], ["-V"], ["-v"], ["--help"], ["-h"]):
         yield Violation("interpreter", f"Blocked code for an interpreter: '{first}'")
 
 
-def _not_everything(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _not_everything(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     for word in operands(words):
         if set(word) <= {".", "/", "*"}:
             yield Violation("delete", f"Blocked delete: '{word}' is everything here")
 
 
-def _web_only(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _web_only(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     for word in operands(words):
         scheme, separator, _ = word.partition("://")
         if word.startswith("@") or (separator and scheme.lower() not in ("http", "https")):
             yield Violation("remote", f"Blocked operand: '{word}'")
 
 
-def _no_settings(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _no_settings(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """`make SHELL=x` chooses what runs the recipes."""
     for word in operands(words):
         if "=" in word:

@@ -19,7 +19,7 @@ from defserve.protocols.mgp.agreed import sections
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.tools.tools import Tool
-    from defserve.protocols.mgp.audit.trail import Reporter
+    from defserve.protocols.mgp.audit.trail import AuditTrail
     from defserve.protocols.mgp.options import ConfirmPolicy
 
 LONGEST_VALUE = 200
@@ -37,7 +37,9 @@ class NotConfirmed(Refused):
     error_type = "confirmation_required"
 
 
-async def confirmed(policy: ConfirmPolicy, report: Reporter, call: Call, tool: Tool, arguments: dict[str, Any]) -> None:
+async def confirmed(
+    policy: ConfirmPolicy, audit: AuditTrail, call: Call, tool: Tool, arguments: dict[str, Any]
+) -> None:
     """Return when the call may go on. Raises NotConfirmed."""
     from defserve.protocols.mcp.asking import client_requests
 
@@ -52,7 +54,7 @@ async def confirmed(policy: ConfirmPolicy, report: Reporter, call: Call, tool: T
         raise NotConfirmed(
             f"{tool.name} has to be confirmed, and this client cannot be asked: {fix}", data={"fix": fix}
         )
-    report(call, "dev.defserve.unconfirmed", tool=tool.name, details={"reason": "the client cannot be asked"})
+    audit.report(call, "dev.defserve.unconfirmed", tool=tool.name, details={"reason": "the client cannot be asked"})
 
 
 def question(tool: Tool, arguments: dict[str, Any]) -> str:

@@ -86,7 +86,7 @@ class MGP(Extension):
         if options.access is not None:
             from defserve.protocols.mgp.access.access import AccessSection
 
-            self.access = AccessSection(options.access, self.server_id, tools, self._report)
+            self.access = AccessSection(options.access, self.server_id, tools, lambda: self.audit)
         if options.permissions is not None or options.granted:
             _ = self.permissions  # which complains about a policy or permission that does not exist
 
@@ -120,16 +120,13 @@ class MGP(Extension):
     def permissions(self) -> PermissionSection:
         from defserve.protocols.mgp.permissions.permissions import PermissionSection
 
-        return PermissionSection(self.options, self._report)
+        return PermissionSection(self.options, lambda: self.audit)
 
     @cached_property
     def audit(self) -> AuditTrail:
         from defserve.protocols.mgp.audit.trail import AuditTrail
 
         return AuditTrail(self.options.audit, self.server_id, self._call_listeners)
-
-    def _report(self, call: Call, event_type: str, **told: Any) -> None:
-        self.audit.report(call, event_type, **told)
 
     def _call_listeners(self) -> EventSection | None:
         return self._events if self._events is not None and self._events.watches_calls else None
@@ -164,7 +161,7 @@ class MGP(Extension):
     def lifecycle(self) -> LifecycleSection:
         from defserve.protocols.mgp.lifecycle.lifecycle import LifecycleSection
 
-        return LifecycleSection(self.server_id, self.options.access, self._report)
+        return LifecycleSection(self.server_id, self.options.access, lambda: self.audit)
 
     @cached_property
     def health(self) -> HealthSection:
@@ -262,7 +259,7 @@ class MGP(Extension):
         if found.security.confirmation_required:
             from defserve.protocols.mgp.confirmation import confirmed
 
-            await confirmed(self.options.confirm, self._report, call, tool, arguments)
+            await confirmed(self.options.confirm, self.audit, call, tool, arguments)
 
     def visible(self, call: Call, item: Any) -> bool:
         return self.access is None or self.access.visible(call, item)

@@ -22,7 +22,7 @@ from defserve.wire.messages import Params
 if TYPE_CHECKING:
     from defserve.core.registry import Registry
     from defserve.protocols.mcp.tools.tools import Tool
-    from defserve.protocols.mgp.audit.trail import Reporter
+    from defserve.protocols.mgp.audit.trail import AuditTrail
 
 REFUSED = "dev.defserve.access_refused"
 NO_ENTRY = "there is no such entry"
@@ -38,11 +38,11 @@ class AccessSection:
         policy: AccessPolicy,
         server_id: str,
         tools: Registry[Tool],
-        report: Reporter,
+        audit: Callable[[], AuditTrail],
         *,
         clock: Callable[[], datetime] = instants.now,
     ) -> None:
-        self.policy, self._server_id, self._report, self.clock = policy, server_id, report, clock
+        self.policy, self._server_id, self._audit, self.clock = policy, server_id, audit, clock
         # The entries decide which tools an agent sees, so a change of them is a change of its list.
         policy.watch(tools.touch)
 
@@ -110,7 +110,7 @@ class AccessSection:
             raise MethodNotFound(f"Method not found: {call.method}")
         caller = identity(call.session)
         if not self.policy.is_admin(caller):
-            self._report(call, REFUSED, result="BLOCKED", details={"method": call.method})
+            self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
             raise AccessDenied(f"{caller.id} is not an admin of this server", details={"agent_id": caller.id})
         if text(params, "server_id") != self._server_id:
             raise InvalidParams(f"Invalid params: server_id must be {self._server_id!r}, this server's own")
@@ -129,7 +129,7 @@ class AccessSection:
 
     def _change(self, call: Call, event: str, entry: Entry, change: Callable[[], Entry | None]) -> Entry | None:
         """Record a change, then make it: one that cannot be recorded is not made. In a thread, because of the disk."""
-        self._report(call, event, tool=entry.tool_name, details=self._wire(entry), durable=True)
+        self._audit().report(call, event, tool=entry.tool_name, details=self._wire(entry), durable=True)
         return change()
 
     def _wire(self, entry: Entry) -> Params:

@@ -53,21 +53,6 @@ class CallListeners(Protocol):
     def audited(self, call: Call, event_type: str, tool: str | None, details: Mapping[str, Any]) -> None: ...
 
 
-class Reporter(Protocol):
-    """`AuditTrail.report`, as sections are given it."""
-
-    def __call__(
-        self,
-        call: Call,
-        event_type: str,
-        *,
-        tool: str | None = None,
-        result: str = "SUCCESS",
-        details: Mapping[str, Any] | None = None,
-        durable: bool = False,
-    ) -> None: ...
-
-
 class AuditTrail:
     """Makes events and hands them out. `listeners` gives who else listens to calls now, if anybody does."""
 

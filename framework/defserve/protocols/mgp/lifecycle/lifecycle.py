@@ -18,7 +18,7 @@ from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.protocols.mgp.access.policy import AccessPolicy
-    from defserve.protocols.mgp.audit.trail import Reporter
+    from defserve.protocols.mgp.audit.trail import AuditTrail
 
 CHANGED = "notifications/mgp.lifecycle"
 REFUSED = "dev.defserve.shutdown_refused"
@@ -83,11 +83,11 @@ class LifecycleSection:
         self,
         server_id: str,
         access: AccessPolicy | None,
-        report: Reporter,
+        audit: Callable[[], AuditTrail],
         *,
         clock: Callable[[], datetime] = instants.now,
     ) -> None:
-        self._server_id, self._access, self._report, self.clock = server_id, access, report, clock
+        self._server_id, self._access, self._audit, self.clock = server_id, access, audit, clock
 
     def phase_changed(self, service: Service, previous: Phase, listeners: Iterable[Session]) -> None:
         """Tell those who negotiated it that the server is in another state."""
@@ -113,7 +113,7 @@ class LifecycleSection:
         reason, seconds = _reason(params), _seconds(params, composition)
         pending = [one for one in composition.calls() if one is not call and not one.endless]
         if composition.service.phase == "serving":
-            self._report(call, "SERVER_DISCONNECTED", details={"reason": reason})
+            self._audit().report(call, "SERVER_DISCONNECTED", details={"reason": reason})
             composition.service.stop(seconds, reason)
         # What is not done in time is ended: no call, however long it might take, makes the drain longer.
         longest = max((_longest(one, composition) for one in pending), default=0.0)
@@ -127,7 +127,7 @@ class LifecycleSection:
         caller, policy = identity(call.session), self._access
         if caller.kind == "local" or (policy is not None and policy.is_admin(caller)):
             return
-        self._report(call, REFUSED, result="BLOCKED", details={"method": call.method})
+        self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
         raise AccessDenied(f"{caller.id} may not shut this server down", details={"agent_id": caller.id})
 
 

@@ -42,7 +42,7 @@ from defserve.wire.messages import Params
 if TYPE_CHECKING:
     from defserve.auth.principals import Principal
     from defserve.protocols.mcp.tools.tools import Tool
-    from defserve.protocols.mgp.audit.trail import Reporter
+    from defserve.protocols.mgp.audit.trail import AuditTrail
 
 
 class SessionGrants:
@@ -58,9 +58,9 @@ class PermissionSection:
     """`mgp/permission/*`, and the gate before every tool that declares permissions. `clock` is the wall clock."""
 
     def __init__(
-        self, options: SecurityOptions, report: Reporter, *, clock: Callable[[], datetime] = instants.now
+        self, options: SecurityOptions, audit: Callable[[], AuditTrail], *, clock: Callable[[], datetime] = instants.now
     ) -> None:
-        self._policy, self._report, self.clock = options.permissions, report, clock
+        self._policy, self._audit, self.clock = options.permissions, audit, clock
         policies, granted = get_args(PermissionPolicy), options.granted
         if self._policy is not None and self._policy not in policies:
             raise UsageError(f"permissions={self._policy!r} is not a policy", fix=f"use one of {', '.join(policies)}")
@@ -84,7 +84,7 @@ class PermissionSection:
             raise self._missing(call, tool, missing)
         sent = [name for name, status in statuses.items() if status.by != OPERATOR] if _is_stateless(call) else []
         if sent:
-            self._report(call, "PERMISSION_GRANTED", tool=tool.name, details={"permissions": sent})
+            self._audit().report(call, "PERMISSION_GRANTED", tool=tool.name, details={"permissions": sent})
 
     def statuses(self, call: Call, names: Iterable[str]) -> dict[str, PermissionStatus]:
         """The status of each of these permissions now."""
@@ -195,7 +195,7 @@ class PermissionSection:
             if expiries:
                 details["expires_at"] = expiries
             result = "DENIED" if event == "PERMISSION_DENIED" else "SUCCESS"
-            self._report(call, event, result=result, details=details)
+            self._audit().report(call, event, result=result, details=details)
 
 
 def _is_stateless(call: Call) -> bool:

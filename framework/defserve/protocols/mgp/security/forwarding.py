@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from defserve.guard.arguments import Code, checked
+from defserve.guard.arguments import Code
+from defserve.guard.code.levels import CodeLevel
 from defserve.guard.shell import judgement
-from defserve.guard.verdict import Verdict
+from defserve.guard.shell.program import ShellMode
+from defserve.guard.verdict import Verdict, checked
 from defserve.protocols.mgp.security.standard import STANDARD
 from defserve.wire.jsonvalue import is_array, is_object
-
-Level = Literal["standard", "strict", "readonly", "unrestricted"]
-Mode = Literal["sandbox", "readonly"]
 
 # Which programs a tool runs is its author's list, and the list does not travel.
 _UNLISTED = frozenset({"unknown-program", "subcommand"})
@@ -57,7 +56,7 @@ def _judge_text(name: str, text: str, block: Mapping[str, Any] | None) -> None:
         STANDARD[name][0](text)
 
 
-def _in_form(command: str, mode: Mode) -> Verdict:
+def _in_form(command: str, mode: ShellMode) -> Verdict:
     verdict = judgement.judge(command, mode=mode)
     rules = {violation.rule for violation in verdict.violations}
     if verdict.allowed or not rules <= _UNLISTED:
@@ -73,7 +72,7 @@ def _code(block: Any) -> Code:
     level: Any = said.get("level")
     size = said.get("max_code_size_bytes")
     return Code(
-        level=level if level in get_args(Level) else "standard",
+        level=level if level in get_args(CodeLevel) else "standard",
         allow=_names(said.get("allowed_imports")),
         block=_names(said.get("blocked_imports")),
         max_bytes=size if isinstance(size, int) and size > 0 else None,

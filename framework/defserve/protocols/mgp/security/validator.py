@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from defserve.errors import Rejected, UsageError
-from defserve.guard.verdict import Verdict
+from defserve.guard.verdict import Verdict, checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,11 @@ class Validator:
         found = self.function(**given)
         if inspect.isawaitable(found):
             found = await found
+        reason = f"{self.name} refused the call"
         if isinstance(found, Verdict):
-            if not found.allowed:
-                raise Rejected(f"{self.name} refused the call", found.violations, found.hints, guard=self.name)
-        elif isinstance(found, str):
-            raise Rejected(f"{self.name} refused the call", [found], guard=self.name)
-        elif found is False:
-            raise Rejected(f"{self.name} refused the call", ["not allowed"], guard=self.name)
+            checked(found, reason, self.name)
+        elif isinstance(found, str) or found is False:
+            raise Rejected(reason, ["not allowed" if found is False else found], guard=self.name)
 
 
 @overload
