@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
     from defserve.protocols.mgp.audit.sinks import AuditLogger
     from defserve.protocols.mgp.events.channel import EventChannel
-    from defserve.protocols.mgp.security.marks import dangerous, moderate, safe
-    from defserve.protocols.mgp.security.security import Security
-    from defserve.protocols.mgp.security.validator import validator
+    from defserve.protocols.mgp.security.security import Security, dangerous, moderate, safe
+    from defserve.protocols.mgp.security.validators import validator
     from defserve.server.marks import completion, prompt, resource, tool
     from defserve.server.server import Server
     from defserve.stores.audit.log import AuditLog
@@ -124,14 +123,14 @@ _EXPORTS = {
     "Verdict": "guard.verdict",
     "Within": "guard.arguments",
     "completion": "server.marks",
-    "dangerous": "protocols.mgp.security.marks",
+    "dangerous": "protocols.mgp.security.security",
     "everyone": "protocols.mcpl.peers",
-    "moderate": "protocols.mgp.security.marks",
+    "moderate": "protocols.mgp.security.security",
     "prompt": "server.marks",
     "resource": "server.marks",
-    "safe": "protocols.mgp.security.marks",
+    "safe": "protocols.mgp.security.security",
     "tool": "server.marks",
-    "validator": "protocols.mgp.security.validator",
+    "validator": "protocols.mgp.security.validators",
 }
 
 __all__ = [

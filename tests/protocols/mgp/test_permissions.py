@@ -17,7 +17,7 @@ from defserve.core.extension import Offer
 from defserve.errors import InvalidParams
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.errors import PermissionDenied
-from defserve.protocols.mgp.security.marks import moderate, safe
+from defserve.protocols.mgp.security.security import moderate, safe
 from defserve.protocols.mgp.security.vocabulary import PERMISSIONS
 from tests.core.stepping import Talk
 from tests.protocols.mgp.callers import ALICE, LOOPBACK, NOON, STRANGER, Clock, Trail, code_of, offer, speaking

@@ -37,7 +37,7 @@ READONLY = "assign only to names and to items of containers made in this code; n
 
 def pronounce(source: str | bytes, policy: CodePolicy) -> Verdict:
     """The verdict on a source under a policy."""
-    violations = list(_distinct(_violations(source, policy)))
+    violations = list(islice(dict.fromkeys(_violations(source, policy)), MAX_VIOLATIONS))
     if not violations:
         return Verdict(True)
     return refused(violations, _hints(policy, violations))
@@ -84,10 +84,6 @@ def _compile(text: str) -> list[Violation]:
     from defserve.guard.code.restricted import complaints
 
     return [Violation("restricted", message, line) for line, message in quietly(lambda: complaints(ast.parse(text)))]
-
-
-def _distinct(violations: Iterable[Violation]) -> Iterator[Violation]:
-    return islice(dict.fromkeys(violations), MAX_VIOLATIONS)
 
 
 def _hints(policy: CodePolicy, violations: list[Violation]) -> dict[str, Any]:

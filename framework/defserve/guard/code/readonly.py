@@ -12,6 +12,8 @@ from defserve.guard.code.scopes import NameScope
 from defserve.guard.code.walk import Visit
 from defserve.guard.verdict import Violation
 
+_SYMBOLS = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "BitOr": "|", "BitAnd": "&", "BitXor": "^"}
+
 
 class ReadonlyRules:
     """The violations of R4 in one walked tree."""
@@ -32,7 +34,7 @@ class ReadonlyRules:
                 case ast.Subscript(ctx=ast.Store() | ast.Del()) if not self._own(node.value, visit.scope):
                     yield _write(node, "[…] =")
                 case ast.AugAssign(target=ast.Name() as target) if not self._own(target, visit.scope):
-                    yield _write(node, f"{target.id} {_operator(node)}=")
+                    yield _write(node, f"{target.id} {_SYMBOLS.get(type(node.op).__name__, '')}=")
                 case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
                     yield from self._argument(visit, node)
                 case _:
@@ -53,11 +55,6 @@ class ReadonlyRules:
         """A module's function of that name (`heapq.merge`, `operator.add`) changes no object by itself."""
         base = self.references.refer(node.value, scope)
         return base is not None and base.is_module
-
-
-def _operator(node: ast.AugAssign) -> str:
-    symbols = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "BitOr": "|", "BitAnd": "&", "BitXor": "^"}
-    return symbols.get(type(node.op).__name__, "")
 
 
 def _write(node: ast.expr | ast.AugAssign, pattern: str) -> Violation:

@@ -15,8 +15,7 @@ from defserve.errors import UsageError
 from defserve.host.conversation import object_of
 from defserve.host.mgp.declared import Declared
 from defserve.protocols.mgp.security.forwarding import judge
-from defserve.protocols.mgp.security.standard import STANDARD
-from defserve.protocols.mgp.security.validator import Validator, validator
+from defserve.protocols.mgp.security.validators import STANDARD, Validator, validator
 from defserve.wire.jsonvalue import is_array
 
 Check: TypeAlias = str | Validator | Callable[..., Any]

@@ -171,10 +171,8 @@ class MGP(Extension):
 
     def all_checks(self) -> dict[str, HealthCheck]:
         """The author's health checks by name, with those of mounted servers under their prefixes."""
-        found: dict[str, HealthCheck] = {}
-        for prefix, mounted in self.mounted:
-            found |= {prefix + name: check for name, check in mounted.all_checks().items()}
-        return found | self.checks
+        theirs = ((prefix + name, check) for prefix, one in self.mounted for name, check in one.all_checks().items())
+        return dict(theirs) | self.checks
 
     @property
     def http(self) -> GuardedClient:

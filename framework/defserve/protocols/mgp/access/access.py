@@ -6,16 +6,15 @@ An agent is whoever the transport authenticated: an `agent_id` in params only ev
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from defserve.core.call import Call
 from defserve.errors import InvalidParams, MethodNotFound, UsageError
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mgp import instants
-from defserve.protocols.mgp.access.policy import AccessDecision, AccessPolicy, Entry
+from defserve.protocols.mgp.access.policy import AccessDecision, AccessPolicy, Entry, EntryType
 from defserve.protocols.mgp.errors import AccessDenied
 from defserve.wire.messages import Params
 
@@ -39,10 +38,8 @@ class AccessSection:
         server_id: str,
         tools: Registry[Tool],
         audit: Callable[[], AuditTrail],
-        *,
-        clock: Callable[[], datetime] = instants.now,
     ) -> None:
-        self.policy, self._server_id, self._audit, self.clock = policy, server_id, audit, clock
+        self.policy, self._server_id, self._audit, self.clock = policy, server_id, audit, instants.now
         # The entries decide which tools an agent sees, so a change of them is a change of its list.
         policy.watch(tools.touch)
 
@@ -95,8 +92,10 @@ class AccessSection:
     async def revoke(self, call: Call, params: Params) -> Params:
         """Take an entry away. `revoked` says whether there was one."""
         self._check(call, params)
-        agent_id, tool_name = text(params, "agent_id"), _tool_name(params)
-        if _needs_tool(params) != (tool_name is not None):
+        agent_id, tool_name, entry_type = text(params, "agent_id"), _tool_name(params), text(params, "entry_type")
+        if entry_type not in get_args(EntryType):
+            raise InvalidParams(f"Invalid params: entry_type must be one of {', '.join(get_args(EntryType))}")
+        if (entry_type == "tool_grant") != (tool_name is not None):
             raise InvalidParams("Invalid params: a tool_grant has a tool_name, a server_grant has none")
         entry = self.policy.entry(agent_id, tool_name)
         if entry is None:
@@ -148,10 +147,3 @@ class AccessSection:
 
 def _tool_name(params: Params) -> str | None:
     return None if params.get("tool_name") is None else text(params, "tool_name")
-
-
-def _needs_tool(params: Params) -> bool:
-    found = text(params, "entry_type")
-    if found not in ("server_grant", "tool_grant"):
-        raise InvalidParams("Invalid params: entry_type must be one of server_grant, tool_grant")
-    return found == "tool_grant"

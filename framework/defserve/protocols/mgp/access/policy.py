@@ -80,16 +80,6 @@ class EntryStore(Protocol):
     def remove(self, entry: Entry) -> None: ...
 
 
-class MemoryEntries:
-    """An EntryStore that forgets: the policy holds the entries itself."""
-
-    def load(self) -> Iterable[Entry]:
-        return ()
-
-    def put(self, entry: Entry) -> None: ...
-    def remove(self, entry: Entry) -> None: ...
-
-
 # An agent has one entry a tool, and one for the server, under None.
 _Entries: TypeAlias = Mapping[str, Mapping[str | None, Entry]]
 
@@ -114,16 +104,15 @@ class AccessPolicy:
         self.default: AccessDefault = default
         self.admins = _checked_admins(admins)
         self._fallback = AccessDecision("deny" if default == "opt-in" else "allow", "default_policy")
-        self._store, self._lock = store or MemoryEntries(), Lock()
+        self._store, self._lock = store, Lock()
         self._watchers: tuple[Callable[[], None], ...] = ()
         self._entries: _Entries = {}
         for entry in entries:
             if self.entry(entry.agent_id, entry.tool_name) is not None:
-                raise UsageError(
-                    f"two entries for {entry.agent_id!r} and {_subject(entry)}", fix="keep the one that is meant"
-                )
+                subject = "the server" if entry.tool_name is None else f"tool {entry.tool_name!r}"
+                raise UsageError(f"two entries for {entry.agent_id!r} and {subject}", fix="keep the one that is meant")
             self._entries = _with(self._entries, entry)
-        for entry in self._store.load():
+        for entry in store.load() if store is not None else ():
             self._entries = _with(self._entries, entry)
 
     def decide(self, agent_id: str, tool_name: str | None, now: datetime) -> AccessDecision:
@@ -153,7 +142,8 @@ class AccessPolicy:
     def grant(self, entry: Entry) -> None:
         """Put an entry in the place of whatever the agent had there."""
         with self._lock:
-            self._store.put(entry)
+            if self._store is not None:
+                self._store.put(entry)
             self._entries = _with(self._entries, entry)
         self._tell()
 
@@ -163,7 +153,8 @@ class AccessPolicy:
             entry = self.entry(agent_id, tool_name)
             if entry is None:
                 return None
-            self._store.remove(entry)
+            if self._store is not None:
+                self._store.remove(entry)
             self._entries = _without(self._entries, entry)
         self._tell()
         return entry
@@ -186,10 +177,6 @@ def _without(entries: _Entries, entry: Entry) -> _Entries:
     mine = {subject: kept for subject, kept in entries[entry.agent_id].items() if subject != entry.tool_name}
     others = {agent: theirs for agent, theirs in entries.items() if agent != entry.agent_id}
     return {**others, entry.agent_id: mine} if mine else others
-
-
-def _subject(entry: Entry) -> str:
-    return f"tool {entry.tool_name!r}" if entry.tool_name is not None else "the server"
 
 
 def _checked_admins(admins: Iterable[str]) -> frozenset[str]:

@@ -40,16 +40,6 @@ class OpenCallbacks:
         self.answered = MemoryNonces(REMEMBERED_ANSWERS)
 
 
-class CallbackNotPending(InvalidParams):
-    """An answer nobody waits for. Does not tell whether there ever was such a callback, here or in another session."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Invalid params: no callback waits for this answer; it is unknown, answered, or over",
-            data={"error_type": "callback_not_pending"},
-        )
-
-
 class CallbackSection:
     """The asking side of callbacks: an `Asker` of `mcp.asking.client_requests`. Keeps nothing: sessions do."""
 
@@ -101,7 +91,11 @@ class CallbackSection:
         answer = asked.waiting.get((call.principal, id)) if asked is not None else None
         seconds = call.session.composition.limits.callback
         if asked is None or answer is None or not asked.answered.spend_now(id, ttl=seconds) or answer.done():
-            raise CallbackNotPending
+            # Does not tell whether there ever was such a callback, here or in another session.
+            raise InvalidParams(
+                "Invalid params: no callback waits for this answer; it is unknown, answered, or over",
+                data={"error_type": "callback_not_pending"},
+            )
         answer.set_result(params["response"])
         return {"accepted": True}
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from secrets import token_urlsafe
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pydantic_core import to_jsonable_python
 
@@ -18,6 +18,9 @@ from defserve.protocols.mcp.lifecycle import LOG_LEVELS
 from defserve.protocols.mgp import instants
 from defserve.wire.codec import encode
 from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 LONGEST_NAME = 128
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
@@ -83,7 +86,7 @@ class EventChannel:
         self.patterns = frozenset(_patterns(name))
         self.audiences: list[EventPublisher] = []
         self._kind = kind
-        self._plain: Callable[[Any], Any] | None = None
+        self._adapter: TypeAdapter[Any] | None = None
 
     async def emit(self, value: Any = ..., /, *, severity: str = "info", to: Audience = None, **fields: Any) -> None:
         """Tell subscribers something: a value of the channel's type, or its fields. See `emit_now`."""
@@ -112,16 +115,11 @@ class EventChannel:
     def _data(self, value: Any) -> Any:
         if self._kind is None:
             return to_jsonable_python(value)
-        if self._plain is None:
-            self._plain = _serialiser(self._kind)
-        return self._plain(value)
+        if self._adapter is None:
+            from pydantic import TypeAdapter
 
-
-def _serialiser(kind: Any) -> Callable[[Any], Any]:
-    from pydantic import TypeAdapter
-
-    adapter = TypeAdapter[Any](kind)
-    return lambda value: adapter.dump_python(adapter.validate_python(value), mode="json", by_alias=True)
+            self._adapter = TypeAdapter[Any](self._kind)
+        return self._adapter.dump_python(self._adapter.validate_python(value), mode="json", by_alias=True)
 
 
 def _patterns(name: str) -> Iterable[str]:

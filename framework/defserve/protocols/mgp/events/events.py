@@ -43,26 +43,8 @@ SECURITY_EVENTS: Mapping[str, str] = {
 }
 
 
-class UnknownSubscription(InvalidParams):
-    """Does not tell whether there ever was such a subscription, here or in another session."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Invalid params: this session has no such subscription", data={"error_type": "unknown_subscription"}
-        )
-
-
-class SessionSubscriptions:
+class SessionSubscriptions(dict[str, EventSubscription]):
     """The subscriptions of one session, by id."""
-
-    __slots__ = ("subscriptions",)
-
-    def __init__(self) -> None:
-        self.subscriptions: dict[str, EventSubscription] = {}
-
-    @property
-    def patterns(self) -> int:
-        return sum(len(each.patterns) for each in self.subscriptions.values())
 
 
 class EventSection:
@@ -118,11 +100,11 @@ class EventSection:
         patterns, least = _wanted(params), _least(params)
         names, unsupported = self._fitting(call.session, patterns)
         mine, limit = call.session.local(SessionSubscriptions), call.session.composition.limits.subscriptions
-        if len(mine.subscriptions) >= limit or mine.patterns + len(patterns) > limit:
+        if len(mine) >= limit or sum(len(each.patterns) for each in mine.values()) + len(patterns) > limit:
             raise LimitExceeded("too many event subscriptions in this session", data={"limit": "subscriptions"})
         id = token_urlsafe(24)
         wanted = frozenset(patterns) - frozenset(unsupported)
-        mine.subscriptions[id] = subscription = EventSubscription(id, call.session, wanted, least)
+        mine[id] = subscription = EventSubscription(id, call.session, wanted, least)
         self._subscriptions.add(subscription)
         self._watchers += self._watches(subscription)
         return {"subscribed": names, "unsupported": unsupported, "subscription_id": id}
@@ -130,9 +112,11 @@ class EventSection:
     def unsubscribe(self, call: Call, params: Params) -> Params:
         """`mgp/events/unsubscribe`. Raises InvalidParams for an id this session does not have."""
         id, mine = text(params, "subscription_id"), call.session.peek(SessionSubscriptions)
-        subscription = mine.subscriptions.pop(id, None) if mine is not None else None
+        subscription = mine.pop(id, None) if mine is not None else None
         if subscription is None:
-            raise UnknownSubscription
+            # Does not tell whether there ever was such a subscription, here or in another session.
+            problem = "Invalid params: this session has no such subscription"
+            raise InvalidParams(problem, data={"error_type": "unknown_subscription"})
         self._end(subscription)
         return {"unsubscribed": True, "subscription_id": id}
 
@@ -155,8 +139,7 @@ class EventSection:
 
     def closed(self, session: Session) -> None:
         """The session has ended, and its subscriptions with it."""
-        mine = session.peek(SessionSubscriptions)
-        for subscription in list(mine.subscriptions.values()) if mine is not None else ():
+        for subscription in list((session.peek(SessionSubscriptions) or SessionSubscriptions()).values()):
             self._end(subscription)
 
     def _end(self, subscription: EventSubscription) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from defserve.core.call import Call
@@ -56,24 +55,11 @@ UNSAID = REASONS[0]
 class IllegalTransition(DefserveError):
     """There is no way from the one state to the other."""
 
-    def __init__(self, previous: LifecycleState, new: LifecycleState) -> None:
-        super().__init__(f"a server that is {previous} cannot become {new}")
-        self.previous, self.new = previous, new
 
-
-class StateMachine:
-    """Where a server is, and where it can go from there."""
-
-    __slots__ = ("state",)
-
-    def __init__(self, state: LifecycleState = "registered") -> None:
-        self.state: LifecycleState = state
-
-    def move(self, new: LifecycleState) -> None:
-        """Raises IllegalTransition, which changes nothing."""
-        if new not in TRANSITIONS[self.state]:
-            raise IllegalTransition(self.state, new)
-        self.state = new
+def check_transition(previous: LifecycleState, new: LifecycleState) -> None:
+    """Raises IllegalTransition for a step that §11.2 does not have."""
+    if new not in TRANSITIONS[previous]:
+        raise IllegalTransition(f"a server that is {previous} cannot become {new}")
 
 
 class LifecycleSection:
@@ -84,19 +70,17 @@ class LifecycleSection:
         server_id: str,
         access: AccessPolicy | None,
         audit: Callable[[], AuditTrail],
-        *,
-        clock: Callable[[], datetime] = instants.now,
     ) -> None:
-        self._server_id, self._access, self._audit, self.clock = server_id, access, audit, clock
+        self._server_id, self._access, self._audit, self.clock = server_id, access, audit, instants.now
 
     def phase_changed(self, service: Service, previous: Phase, listeners: Iterable[Session]) -> None:
         """Tell those who negotiated it that the server is in another state."""
-        machine = StateMachine(STATES[previous])
-        machine.move(STATES[service.phase])
+        before, after = STATES[previous], STATES[service.phase]
+        check_transition(before, after)
         params: Params = {
             "server_id": self._server_id,
-            "previous_state": STATES[previous],
-            "new_state": machine.state,
+            "previous_state": before,
+            "new_state": after,
             "reason": service.reason or UNSAID,
             "timestamp": instants.wire(self.clock()),
         }
@@ -116,7 +100,7 @@ class LifecycleSection:
             self._audit().report(call, "SERVER_DISCONNECTED", details={"reason": reason})
             composition.service.stop(seconds, reason)
         # What is not done in time is ended: no call, however long it might take, makes the drain longer.
-        longest = max((_longest(one, composition) for one in pending), default=0.0)
+        longest = max((_timeout(one) or composition.limits.tool for one in pending), default=0.0)
         return {
             "accepted": True,
             "pending_requests": len(pending),
@@ -154,6 +138,5 @@ def _seconds(params: Params, composition: Composition) -> float:
     return min(given / 1000, limits.tool_max)
 
 
-def _longest(call: Call, composition: Composition) -> float:
-    """An upper bound: the time a call has in all."""
-    return getattr(getattr(call.subject, "options", None), "timeout", None) or composition.limits.tool
+def _timeout(call: Call) -> float | None:
+    return getattr(getattr(call.subject, "options", None), "timeout", None)

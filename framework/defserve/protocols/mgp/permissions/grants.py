@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, TypeGuard, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.failures import VENDOR
@@ -54,19 +54,15 @@ def check_size(names: Collection[str]) -> None:
 
 def decision_in(name: str, value: Any, expires_at: datetime | None) -> tuple[PermissionDecision, datetime | None]:
     """One decision in any of its forms: `"approved"`, `{"decision": "approved"}`, `{"granted": true}`."""
-    given = value
+    given: Any = value
     if is_object(value) and ("decision" in value) != ("granted" in value):
         granted = value.get("granted")
         given = ("approved" if granted else "denied") if isinstance(granted, bool) else value.get("decision")
         expires_at = instants.read(value.get("expires_at"), f"grants[{name!r}].expires_at") or expires_at
-    if not _is_decision(given):
+    if given not in get_args(PermissionDecision):
         choices = ", ".join(get_args(PermissionDecision))
         raise InvalidParams(f"Invalid params: grants[{name!r}] must be one of {choices}")
     return given, expires_at
-
-
-def _is_decision(value: object) -> TypeGuard[PermissionDecision]:
-    return isinstance(value, str) and value in get_args(PermissionDecision)
 
 
 def change_event(before: PermissionStatus, after: PermissionStatus) -> str | None:

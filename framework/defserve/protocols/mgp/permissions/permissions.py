@@ -45,22 +45,15 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.audit.trail import AuditTrail
 
 
-class SessionGrants:
+class SessionGrants(dict[str, PermissionStatus]):
     """What the client of a session has decided, by permission."""
-
-    __slots__ = ("statuses",)
-
-    def __init__(self) -> None:
-        self.statuses: dict[str, PermissionStatus] = {}
 
 
 class PermissionSection:
     """`mgp/permission/*`, and the gate before every tool that declares permissions. `clock` is the wall clock."""
 
-    def __init__(
-        self, options: SecurityOptions, audit: Callable[[], AuditTrail], *, clock: Callable[[], datetime] = instants.now
-    ) -> None:
-        self._policy, self._audit, self.clock = options.permissions, audit, clock
+    def __init__(self, options: SecurityOptions, audit: Callable[[], AuditTrail]) -> None:
+        self._policy, self._audit, self.clock = options.permissions, audit, instants.now
         policies, granted = get_args(PermissionPolicy), options.granted
         if self._policy is not None and self._policy not in policies:
             raise UsageError(f"permissions={self._policy!r} is not a policy", fix=f"use one of {', '.join(policies)}")
@@ -119,7 +112,7 @@ class PermissionSection:
             )
         repeated, sent = request_id(params), fields(params, "grants")
         decisions = self._read(call, sent, instants.read(params.get("expires_at"), "expires_at"))
-        kept = call.session.local(SessionGrants).statuses
+        kept = call.session.local(SessionGrants)
         if len(kept.keys() | decisions) > MOST_NAMES:
             raise LimitExceeded(f"more than {MOST_NAMES} permissions in one session", data={"limit": "permissions"})
         before = self.statuses(call, decisions)
@@ -139,8 +132,7 @@ class PermissionSection:
         if "permissions" not in sections(call):
             return {}
         if not _is_stateless(call):
-            found = call.session.peek(SessionGrants)
-            return found.statuses if found is not None else {}
+            return call.session.peek(SessionGrants) or {}
         sent = meta(call.params)
         grants = next((sent[key] for key in GRANT_KEYS if key in sent), None)
         if grants is None:

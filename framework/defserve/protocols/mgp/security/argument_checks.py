@@ -11,8 +11,7 @@ from defserve.guard.arguments import PublicUrl, ShellCommand, Url
 from defserve.guard.verdict import checked
 from defserve.protocols.mgp.security.guarded_types import Guard
 from defserve.protocols.mgp.security.security import Security
-from defserve.protocols.mgp.security.standard import STANDARD
-from defserve.protocols.mgp.security.validator import Validator
+from defserve.protocols.mgp.security.validators import STANDARD, Validator
 from defserve.wire.jsonvalue import is_array, is_mapping
 
 if TYPE_CHECKING:

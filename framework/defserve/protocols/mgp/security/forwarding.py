@@ -10,7 +10,7 @@ from defserve.guard.code.levels import CodeLevel
 from defserve.guard.shell import judgement
 from defserve.guard.shell.program import ShellMode
 from defserve.guard.verdict import Verdict, checked
-from defserve.protocols.mgp.security.standard import STANDARD
+from defserve.protocols.mgp.security.validators import STANDARD
 from defserve.wire.jsonvalue import is_array, is_object
 
 # Which programs a tool runs is its author's list, and the list does not travel.

@@ -1,13 +1,13 @@
-"""MGP §4: tool security metadata. What a tool may do, and the contradictions that are refused when it is declared."""
+"""MGP §4: tool security metadata. What a tool may do, declared by a mark; contradictions are refused at once."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
-from defserve.binding.functions import place
+from defserve.binding.functions import place, where
 from defserve.errors import UsageError
 from defserve.protocols.mgp.security.vocabulary import (
     EFFECTS,
@@ -20,7 +20,13 @@ from defserve.protocols.mgp.security.vocabulary import (
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
-    from defserve.protocols.mgp.security.validator import Validator
+    from defserve.protocols.mgp.security.validators import Validator
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MARK = "__defserve_security__"
+REGISTERED = "__defserve_registered__"
+DETAILS = ("effects", "validator", "reversible", "confirm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +124,60 @@ def _check(security: Security) -> None:
         if security.effects or writing:
             what = f"effects {', '.join(security.effects)}" if security.effects else f"permission {writing[0]!r}"
             raise wrong(f"a readonly tool with {what}", "drop validator='readonly', or what it contradicts")
+
+
+# -- marks -----------------------------------------------------------------------------------------------
+
+
+@overload
+def safe(function: F, /) -> F: ...
+@overload
+def safe(*permissions: str, **details: Any) -> Callable[[F], F]: ...
+def safe(*permissions: Any, **details: Any) -> Any:
+    """No side effects: runs without confirmation. Works bare and called."""
+    return _mark("safe", permissions, details)
+
+
+@overload
+def moderate(function: F, /) -> F: ...
+@overload
+def moderate(*permissions: str, **details: Any) -> Callable[[F], F]: ...
+def moderate(*permissions: Any, **details: Any) -> Any:
+    """Limited side effects: `@moderate("network.outbound", effects=["network"])`."""
+    return _mark("moderate", permissions, details)
+
+
+@overload
+def dangerous(function: F, /) -> F: ...
+@overload
+def dangerous(*permissions: str, **details: Any) -> Callable[[F], F]: ...
+def dangerous(*permissions: Any, **details: Any) -> Any:
+    """Effects on the system that cannot be taken back: confirmed before it runs, unless `confirm=False`."""
+    return _mark("dangerous", permissions, details)
+
+
+def _mark(risk: Risk, permissions: tuple[Any, ...], details: dict[str, Any]) -> Any:
+    if len(permissions) == 1 and callable(permissions[0]) and not details:
+        return _marked(permissions[0], risk, (), {})
+    return lambda function: _marked(function, risk, permissions, details)  # pyright: ignore
+
+
+def _marked(function: F, risk: Risk, permissions: tuple[Any, ...], details: dict[str, Any]) -> F:
+    here = where(function)
+    if REGISTERED in function.__dict__:
+        raise UsageError(
+            f"@{risk} comes after @server.tool has registered {function.__name__}",
+            where=here,
+            fix=f"swap the lines: @server.tool above, @{risk} right above the def",
+        )
+    if MARK in function.__dict__:
+        raise UsageError(
+            f"{function.__name__} is already marked {function.__dict__[MARK].risk_level}",
+            where=here,
+            fix="keep one of @safe, @moderate and @dangerous",
+        )
+    unknown = sorted(details.keys() - DETAILS)
+    if unknown:
+        raise UsageError(f"@{risk} has no option {unknown[0]!r}", where=here, fix=f"use some of {', '.join(DETAILS)}")
+    function.__dict__[MARK] = Security(risk, permissions, where=here, **details)
+    return function

@@ -11,8 +11,7 @@ from defserve.errors import UsageError
 from defserve.guard.arguments import Code
 from defserve.protocols.mgp.security.argument_checks import ArgumentCheck, argument_checks
 from defserve.protocols.mgp.security.guarded_types import Guard, guards_of, takes_text
-from defserve.protocols.mgp.security.marks import MARK, REGISTERED
-from defserve.protocols.mgp.security.security import Security
+from defserve.protocols.mgp.security.security import MARK, REGISTERED, Security
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:

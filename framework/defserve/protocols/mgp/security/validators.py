@@ -1,14 +1,28 @@
-"""MGP §4.5: validators of the author's own. A function that looks at the arguments of a call and may object."""
+"""MGP §4.5: validators: the standard ones, and functions of the author's own that look at the arguments of a call."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 from defserve.errors import Rejected, UsageError
+from defserve.guard.arguments import Code, Shell, Url
 from defserve.guard.verdict import Verdict, checked
+
+TextJudge: TypeAlias = Callable[[str], object]
+"""Raises Rejected for a text that is refused."""
+
+_COMMANDS = frozenset({"command", "cmd", "shell", "script", "commandline"})
+
+# Name → who judges a text, and the names of the parameters that are judged.
+STANDARD: Mapping[str, tuple[TextJudge, frozenset[str]]] = {
+    "sandbox": (Shell().command, _COMMANDS),
+    "readonly": (Shell(mode="readonly").command, _COMMANDS),
+    "network_restricted": (Url().url, frozenset({"url", "uri", "endpoint", "href", "link", "address"})),
+    "code_safety": (Code().source, frozenset({"code", "source", "script", "program", "snippet"})),
+}
 
 
 @dataclass(frozen=True, slots=True)
