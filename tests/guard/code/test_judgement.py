@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from defserve.guard.code import judge
 from defserve.guard.code.levels import CodeLevel
-from tests.effort import cpu_within
+from tests.effort import calls_of, cpu_within
 
 CORPORA = Path(__file__).parents[1] / "corpora"
 LEVELS: tuple[CodeLevel, ...] = ("standard", "strict", "readonly")
@@ -86,9 +86,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", HOSTILE)
-def test_ten_kilobytes_of_hostile_input_are_answered_within_100_ms(name: str, level: CodeLevel) -> None:
-    judge("x = 1", level=level)
-    assert cpu_within(0.1, lambda: judge(HOSTILE[name], level=level))
+def test_ten_kilobytes_of_hostile_input_are_little_work(name: str, level: CodeLevel) -> None:
+    # A million calls take about 100 ms. The time is for what is one call and may still be slow: regular expressions.
+    assert calls_of(lambda: judge(HOSTILE[name], level=level)) < 1_000_000
+    assert cpu_within(1, lambda: judge(HOSTILE[name], level=level))
 
 
 def test_violations_use_the_words_of_the_specification_and_carry_line_and_rule() -> None:
