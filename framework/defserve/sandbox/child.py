@@ -24,7 +24,7 @@ RESERVE = 1024 * 1024
 NATIVE = ("_hashlib", "zlib", "_bz2", "_lzma", "_uuid", "_decimal", "pyexpat")
 NATIVE_BY_WORD = {b"ssl": "_ssl", b"sqlite": "_sqlite3", b"dbm": "_dbm", b"asyncio": "_ssl"}
 
-Report = dict[str, Any]
+ChildReport = dict[str, Any]
 
 
 def main() -> None:
@@ -80,7 +80,7 @@ def prepare(job: Mapping[str, Any], source: bytes) -> tuple[Callable[[ast.Module
     return (lambda tree: compile(tree, SOURCE, "exec", dont_inherit=True)), program.__dict__
 
 
-def execute(source: bytes, compiler: Callable[[ast.Module], Any], namespace: dict[str, Any], most: int) -> Report:
+def execute(source: bytes, compiler: Callable[[ast.Module], Any], namespace: dict[str, Any], most: int) -> ChildReport:
     """Run the program; its result is what it left in `result`, else its last expression."""
     reserve: list[bytes] = []
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # pyright: ignore
@@ -117,7 +117,7 @@ def keep_last_expression(tree: ast.Module, text: str) -> str:
     return name
 
 
-def encode(value: Any, most: int) -> Report:
+def encode(value: Any, most: int) -> ChildReport:
     """The value, if it is JSON of at most that many bytes; what is no JSON goes as its `repr`."""
     try:
         # A lone surrogate is fine for json and for no one else.
@@ -152,7 +152,7 @@ def describe(error: BaseException) -> str:
     return "\n".join([*head, *frames[-FRAMES:], last])
 
 
-def send(result: int, report: Report) -> None:
+def send(result: int, report: ChildReport) -> None:
     """Write the report and leave at once: no exit handler and no thread of the program gets another turn."""
     try:
         sys.stdout.flush()

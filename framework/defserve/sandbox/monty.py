@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from defserve.sandbox.job import Job, Stop
+from defserve.sandbox.job import RunStop, SandboxJob
 from defserve.sandbox.outcome import EXPLANATION, FRAMES, MESSAGE, REPR, Outcome
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def installed() -> bool:
         return False
 
 
-def execute(job: Job, stop: Stop) -> Outcome:
+def execute(job: SandboxJob, stop: RunStop) -> Outcome:
     """Run a judged job and wait for its end. A sleep takes no time there: code is not sent here to wait."""
     started, limits = time.monotonic(), job.limits
     seconds = min(limits.seconds, limits.cpu_seconds or limits.seconds)
@@ -109,7 +109,7 @@ class _Printed:
             self.kill()
 
 
-def _feed(session: MontySession, job: Job, printed: _Printed) -> Outcome:
+def _feed(session: MontySession, job: SandboxJob, printed: _Printed) -> Outcome:
     from pydantic_monty import MontyCrashedError, MontyError, MontyRuntimeError, MontySyntaxError
 
     text = job.source.decode("utf-8").removeprefix("\ufeff")

@@ -10,14 +10,14 @@ from typing import Any, Literal
 from defserve.errors import UsageError
 from defserve.guard.verdict import Violation
 
-Status = Literal["ok", "rejected", "error", "timeout", "memory", "output", "killed"]
+RunStatus = Literal["ok", "rejected", "error", "timeout", "memory", "output", "killed"]
 
 MiB = 1024 * 1024
 
 # How much of a failure is told: frames of its traceback, characters of its message, characters of a `repr`.
 FRAMES, MESSAGE, REPR = 10, 2_000, 1_000
 
-EXPLANATION: dict[Status, str] = {
+EXPLANATION: dict[RunStatus, str] = {
     "timeout": "the program ran out of time",
     "memory": "the program ran out of memory",
     "output": "the program printed or returned more than it may",
@@ -59,7 +59,7 @@ class Outcome:
     | `killed` | a signal ended it: a crash, or the system |
     """
 
-    status: Status
+    status: RunStatus
     value: Any = None
     """What the program left in the variable `result`; without one, its last line if that is an expression."""
     is_repr: bool = False

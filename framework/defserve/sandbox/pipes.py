@@ -17,7 +17,7 @@ ENVELOPE = 32 * 1024
 
 
 @dataclass(slots=True)
-class Heard:
+class ChildOutput:
     """What came out of the process, and which limit ended the talk, if one did."""
 
     stdout: bytearray = field(default_factory=bytearray)
@@ -27,13 +27,13 @@ class Heard:
 
 def converse(
     process: subprocess.Popen[bytes], result: int, letter: bytes, limits: SandboxLimits, deadline: float
-) -> Heard:
+) -> ChildOutput:
     """Hand the process its letter, and listen until it has closed both its pipes or met a limit.
 
     A process that has closed both can say nothing more, so the caller may kill it at once.
     """
     assert process.stdin is not None and process.stdout is not None
-    heard, rest = Heard(), memoryview(letter)
+    heard, rest = ChildOutput(), memoryview(letter)
     sinks = {
         process.stdout.fileno(): (heard.stdout, limits.output_bytes),
         result: (heard.report, limits.output_bytes + ENVELOPE),

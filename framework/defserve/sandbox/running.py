@@ -18,7 +18,7 @@ from defserve.errors import Refused
 from defserve.guard.code import judge
 from defserve.guard.code.levels import CodeLevel
 from defserve.sandbox import jail, layers, monty
-from defserve.sandbox.job import Job, Names, Stop, make
+from defserve.sandbox.job import NameList, RunStop, SandboxJob, make
 from defserve.sandbox.layers import Layers
 from defserve.sandbox.outcome import Outcome, SandboxLimits
 
@@ -31,9 +31,9 @@ def run(
     level: CodeLevel = "standard",
     inputs: Mapping[str, Any] | None = None,
     limits: SandboxLimits | None = None,
-    allow: Names | None = None,
-    block: Names | None = None,
-    trust: Names = (),
+    allow: NameList | None = None,
+    block: NameList | None = None,
+    trust: NameList = (),
     unsafe_without_jail: bool = False,
 ) -> Outcome:
     """Judge a program and run it in a process of its own, waiting for its end. Safe in any thread.
@@ -45,7 +45,7 @@ def run(
     Raises Refused when this system cannot hold the program in, UsageError for inputs that are not JSON.
     """
     job = replace(make(source, level, inputs, limits), allow=allow, block=block, trust=trust)
-    return _run(job, Stop(), unsafe_without_jail)
+    return _run(job, RunStop(), unsafe_without_jail)
 
 
 async def run_async(
@@ -54,9 +54,9 @@ async def run_async(
     level: CodeLevel = "standard",
     inputs: Mapping[str, Any] | None = None,
     limits: SandboxLimits | None = None,
-    allow: Names | None = None,
-    block: Names | None = None,
-    trust: Names = (),
+    allow: NameList | None = None,
+    block: NameList | None = None,
+    trust: NameList = (),
     unsafe_without_jail: bool = False,
 ) -> Outcome:
     """`run`, leaving the event loop free. Cancelled, it returns when the program's process is gone."""
@@ -64,7 +64,7 @@ async def run_async(
     from anyio.to_thread import run_sync
 
     job = replace(make(source, level, inputs, limits), allow=allow, block=block, trust=trust)
-    stop = Stop()
+    stop = RunStop()
     try:
         return await run_sync(_run, job, stop, unsafe_without_jail, abandon_on_cancel=True)
     except anyio.get_cancelled_exc_class():
@@ -79,7 +79,7 @@ def engines() -> tuple[str, ...]:
     return tuple(name for name, there in (("monty", monty.installed()), ("jail", not layers.probe().missing)) if there)
 
 
-def _run(job: Job, stop: Stop, unsafe: bool) -> Outcome:
+def _run(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
     if not stop.begin():
         return Outcome("killed", error="the run was cancelled before it began")
     try:
@@ -91,7 +91,7 @@ def _run(job: Job, stop: Stop, unsafe: bool) -> Outcome:
         stop.done.set()
 
 
-def _engage(job: Job, stop: Stop, unsafe: bool) -> Outcome:
+def _engage(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
     held_by = layers.probe()
     # Monty has its own modules, so it cannot hand out those an author trusts by name.
     if job.level in RESTRICTED and not job.trust and monty.installed():
@@ -102,7 +102,7 @@ def _engage(job: Job, stop: Stop, unsafe: bool) -> Outcome:
     return jail.execute(job, held_by, stop)
 
 
-def _second_opinion(job: Job, held_by: Layers, stop: Stop, first: Outcome) -> Outcome:
+def _second_opinion(job: SandboxJob, held_by: Layers, stop: RunStop, first: Outcome) -> Outcome:
     """What CPython says of a program that failed in Monty, in what is left of its time.
 
     Nothing it did in there has left it, so it may run again.

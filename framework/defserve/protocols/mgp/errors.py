@@ -89,7 +89,7 @@ class Recovery(TypedDict, total=False):
 Details: TypeAlias = Mapping[str, Any] | None
 
 
-class Coded:
+class CodedError:
     """An error with a code of MGP. `data` and `details` both become the details of the error."""
 
     code: ClassVar[int]
@@ -107,47 +107,47 @@ class Coded:
         super().__init__(message, data=told)  # pyright: ignore[reportCallIssue]  (of Refused, or of ToolError)
 
 
-class PermissionDenied(Coded, Refused, code=1000):
+class PermissionDenied(CodedError, Refused, code=1000):
     """The caller lacks a permission the tool needs."""
 
 
-class AccessDenied(Coded, Refused, code=1001):
+class AccessDenied(CodedError, Refused, code=1001):
     """This caller has no access to the tool."""
 
 
-class AuthRequired(Coded, Refused, code=1002):
+class AuthRequired(CodedError, Refused, code=1002):
     """The caller has to authenticate."""
 
 
-class AuthExpired(Coded, Refused, code=1003):
+class AuthExpired(CodedError, Refused, code=1003):
     """The caller's credentials have expired."""
 
 
-class ServerNotReady(Coded, Refused, code=2000):
+class ServerNotReady(CodedError, Refused, code=2000):
     """The server cannot take calls yet."""
 
 
-class ServerRestarting(Coded, Refused, code=2002):
+class ServerRestarting(CodedError, Refused, code=2002):
     """The server will be back in a moment."""
 
 
-class RateLimited(Coded, Refused, code=3000):
+class RateLimited(CodedError, Refused, code=3000):
     """Too many calls in too short a time."""
 
 
-class ResourceExhausted(Coded, Refused, code=3001):
+class ResourceExhausted(CodedError, Refused, code=3001):
     """Memory, connections or another resource of the server has run out."""
 
 
-class QuotaExceeded(Coded, Refused, code=3002):
+class QuotaExceeded(CodedError, Refused, code=3002):
     """The caller has used up its quota (tokens, calls, money)."""
 
 
-class ToolDisabled(Coded, Refused, code=4002):
+class ToolDisabled(CodedError, Refused, code=4002):
     """The tool exists and is switched off."""
 
 
-class UpstreamError(Coded, ToolError, code=5000):
+class UpstreamError(CodedError, ToolError, code=5000):
     """A service behind the tool answered with an error."""
 
 
