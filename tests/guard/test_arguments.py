@@ -47,7 +47,7 @@ def test_a_command_is_no_text_and_cannot_be_changed():
     command = validated(ShellCommand, "ls")
     assert not isinstance(command, str)
     for name in ("text", "argv", "more"):
-        with pytest.raises(AttributeError, match="judged as it is"):
+        with pytest.raises(AttributeError, match="stays as it was judged"):
             setattr(command, name, ("rm",))
     with pytest.raises(AttributeError):
         del command.argv

@@ -1,7 +1,7 @@
-"""Argument types that are judged before the function sees them: a call with one that is refused never runs.
+"""Parameter types that are judged before the function sees the value. A call with a refused value never runs.
 
-The judgement is part of validation, so it also covers a command inside a list or a model. A refusal is no validation
-error (pydantic would try the next branch of a union): it ends the call.
+The judgement is part of validation, so it also covers a command inside a list or a model. A refusal is not a validation
+error, because pydantic would then try the next branch of a union. It ends the call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ShellCommand:
         object.__setattr__(self, "argv", tuple(argv))
 
     def __setattr__(self, name: str, value: object = None) -> None:
-        raise AttributeError(f"a ShellCommand was judged as it is: {name} cannot be changed")
+        raise AttributeError(f"{name} cannot be changed: a ShellCommand stays as it was judged")
 
     __delattr__ = __setattr__
 
@@ -88,8 +88,8 @@ class Shell:
 class PublicUrl(str):
     """An http(s) URL of the public internet. Before the call its host is resolved, and every address judged.
 
-    Between that and your own request the name may be pointed elsewhere: fetch it with `ctx.http`, which connects to
-    the address that was judged.
+    The name may point elsewhere by the time of your own request. Fetch it with `ctx.http`, which connects to the
+    address that was judged.
     """
 
     __slots__ = ()
@@ -109,7 +109,7 @@ class Url:
     ports: tuple[int, ...] | Collection[int] | None = None
     schemes: tuple[str, ...] = ("http", "https")
     private: tuple[str, ...] = ()
-    """Exactly `host:port`, for tests and development: everyone who can name a URL can then reach it."""
+    """Exactly `host:port`, for tests and development: anyone who can name a URL can then reach it."""
 
     validator: ClassVar[str] = "network_restricted"
 

@@ -1,10 +1,10 @@
 """Paths from outside stay below a root. `judge` looks at text only; `resolve` and `open_within` ask the file system.
 
-- `judge` refuses what could mean another place on any system: it is pure, and the same everywhere.
-- `resolve` also follows symbolic links and refuses those that lead out. Between its answer and the opening of the
-  file someone who can write below the root may swap a directory for a link.
-- `open_within` leaves no such moment: it walks down directory by directory and follows no link at all.
-  Hard links are files like others; whoever can make them below the root can already read what they link.
+- `judge` refuses what could mean another place on any system. It is pure, and the same everywhere.
+- `resolve` also follows symbolic links and refuses those that lead out. Before the file is opened, someone who can
+  write below the root may still swap a directory for a link.
+- `open_within` closes that gap: it walks down directory by directory and follows no link at all. Hard links are
+  ordinary files; whoever can make them below the root can already read what they link.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _violations(path: str) -> Iterator[Violation]:
         yield Violation("hidden-text", f"Blocked {what} at position {index}")
         return
     if _ENCODED.search(path):
-        yield Violation("encoded", "Blocked path: it hides separators in percent signs")
+        yield Violation("encoded", "Blocked path: it hides separators in percent escapes")
     yield from _elsewhere(path)
     # Lookalikes of dots and slashes become real ones where names are normalised.
     plain = unicodedata.normalize("NFKC", path)

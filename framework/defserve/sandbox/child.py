@@ -29,7 +29,7 @@ ChildReport = dict[str, Any]
 
 def main() -> None:
     package, result, digest = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    # Where the host keeps its packages is none of the program's business.
+    # The program must not learn where the host keeps its packages.
     sys.argv[:], sys.orig_argv[:] = [""], [""]
     header, _, source = sys.stdin.buffer.read().partition(b"\n")
     if hashlib.sha256(source).hexdigest() != digest:
@@ -54,7 +54,7 @@ def main() -> None:
     try:
         report = execute(source, compiler, namespace, job["limits"]["output_bytes"])
     except BaseException:
-        # Only a program that fights being described comes here: a metaclass that raises, no memory left at all.
+        # Only a program that cannot be described ends here: a metaclass that raises, or no memory left at all.
         report = {"status": "error", "error": "the program failed in a way that could not be described"}
     send(result, report)
 
@@ -81,7 +81,7 @@ def prepare(job: Mapping[str, Any], source: bytes) -> tuple[Callable[[ast.Module
 
 
 def execute(source: bytes, compiler: Callable[[ast.Module], Any], namespace: dict[str, Any], most: int) -> ChildReport:
-    """Run the program; its result is what it left in `result`, else its last expression."""
+    """Run the program. Its result is its variable `result` or, without one, its last expression."""
     reserve: list[bytes] = []
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # pyright: ignore
     try:
@@ -118,9 +118,9 @@ def keep_last_expression(tree: ast.Module, text: str) -> str:
 
 
 def encode(value: Any, most: int) -> ChildReport:
-    """The value, if it is JSON of at most that many bytes; what is no JSON goes as its `repr`."""
+    """The value as JSON of at most that many bytes. A value that is not JSON is sent as its `repr`."""
     try:
-        # A lone surrogate is fine for json and for no one else.
+        # `json` accepts a lone surrogate, nothing else does.
         if len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")) > most:
             return {"status": "output"}
     except MemoryError:
@@ -153,7 +153,7 @@ def describe(error: BaseException) -> str:
 
 
 def send(result: int, report: ChildReport) -> None:
-    """Write the report and leave at once: no exit handler and no thread of the program gets another turn."""
+    """Write the report and exit at once: no exit handler and no thread of the program runs again."""
     try:
         sys.stdout.flush()
     except BaseException:

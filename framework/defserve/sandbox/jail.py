@@ -1,4 +1,4 @@
-"""A Python process of its own, confined by the kernel, that runs one program and is gone. Nothing outlives a run."""
+"""A Python process of its own, confined by the kernel, that runs one program and ends. Nothing outlives a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REPORTED: dict[str, RunStatus] = {"ok": "ok", "error": "error", "memory": "memor
 
 
 def execute(job: SandboxJob, layers: Layers, stop: RunStop) -> Outcome:
-    """Run a judged job and wait for its end. Raises Refused when the process was not confined; then nothing ran."""
+    """Run a judged job and wait for its end. Raises Refused if the process could not be confined; nothing ran then."""
     started = time.monotonic()
     result, write = os.pipe()
     try:
@@ -95,7 +95,7 @@ def _letter(job: SandboxJob, layers: Layers) -> bytes:
 
 @cache
 def _import_path(level: str) -> list[str]:
-    """Where the child finds the compiler of restricted code. Out of its reach once confined."""
+    """Where the child finds the compiler of restricted code. It cannot reach it once confined."""
     if level not in ("strict", "readonly"):
         return []
     import RestrictedPython

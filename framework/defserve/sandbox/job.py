@@ -1,4 +1,4 @@
-"""One program on its way to an engine: the very bytes that were judged, and how to stop it half-way."""
+"""One program to run: the very bytes that were judged, and how to stop it half-way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NameList = Collection[str]
 
 @dataclass(frozen=True, slots=True)
 class SandboxJob:
-    """What is to be run. Made before the judge sees it, so that nothing can be swapped in between."""
+    """What to run. Made before the judge sees it, so that nothing can be swapped in between."""
 
     source: bytes
     level: CodeLevel
@@ -39,7 +39,7 @@ class SandboxJob:
 def make(
     source: str | bytes, level: CodeLevel, inputs: Mapping[str, Any] | None, limits: SandboxLimits | None
 ) -> SandboxJob:
-    """A job from a caller's arguments. Raises UsageError for inputs that are no JSON or cannot be variables."""
+    """A job from a caller's arguments. Raises UsageError for inputs that are not JSON or cannot be variables."""
     if level not in LEVELS:
         raise UsageError(f"unknown level {level!r}", fix=f"use one of {', '.join(LEVELS)}")
     # A lone surrogate becomes bytes that are not UTF-8, which the judge refuses.
@@ -75,7 +75,7 @@ class RunStop:
             return self._begun
 
     def arm(self, kill: Callable[[], object]) -> None:
-        """From now on `kill` is what stops the run; at once, if that was asked before."""
+        """From now on `kill` stops the run. It is called at once if the run was stopped before."""
         with self._lock:
             self._kill = kill
             if self.stopped:

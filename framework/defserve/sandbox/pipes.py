@@ -1,4 +1,4 @@
-"""Talk to a process that may say anything, too much or nothing: bounded in bytes and in time."""
+"""Exchanges data with a process that may send anything, too much or nothing: limited in bytes and in time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENVELOPE = 32 * 1024
 
 @dataclass(slots=True)
 class ChildOutput:
-    """What came out of the process, and which limit ended the talk, if one did."""
+    """What the process sent, and which limit it broke, if any."""
 
     stdout: bytearray = field(default_factory=bytearray)
     report: bytearray = field(default_factory=bytearray)
@@ -28,9 +28,9 @@ class ChildOutput:
 def converse(
     process: subprocess.Popen[bytes], result: int, letter: bytes, limits: SandboxLimits, deadline: float
 ) -> ChildOutput:
-    """Hand the process its letter, and listen until it has closed both its pipes or met a limit.
+    """Send the process its job, and read until it has closed both its pipes or reached a limit.
 
-    A process that has closed both can say nothing more, so the caller may kill it at once.
+    A process that has closed both can send nothing more, so the caller may kill it at once.
     """
     assert process.stdin is not None and process.stdout is not None
     heard, rest = ChildOutput(), memoryview(letter)

@@ -1,11 +1,11 @@
-"""Judge, then run apart, then tell. Code that was refused does not run, nor does code that cannot be held in.
+"""Judges a program, then runs it in a process of its own. Code that is refused or cannot be contained does not run.
 
 | level | compiled | engine |
 |---|---|---|
 | `standard`, `unrestricted` | as it is | jail |
 | `strict`, `readonly` | by RestrictedPython | Monty where installed, else (and for what fails in Monty) the jail |
 
-A jail needs every layer of `layers.Layers`; where one is missing the run is `Refused`, unless the caller risks it.
+A jail needs every layer of `layers.Layers`; if one is missing the run is `Refused`, unless the caller accepts the risk.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def run(
     """Judge a program and run it in a process of its own, waiting for its end. Safe in any thread.
 
     `inputs` become its first variables, as JSON copies; `allow`, `block` and `trust` are the judge's.
-    `unsafe_without_jail` runs it with those layers this system has, limits at least: for development, never for
+    `unsafe_without_jail` runs it with the layers this system has, at least its limits: for development, never for
     strangers' code.
 
-    Raises Refused when this system cannot hold the program in, UsageError for inputs that are not JSON.
+    Raises Refused if this system cannot contain the program, UsageError for inputs that are not JSON.
     """
     job = replace(make(source, level, inputs, limits), allow=allow, block=block, trust=trust)
     return _run(job, RunStop(), unsafe_without_jail)
@@ -59,7 +59,7 @@ async def run_async(
     trust: NameList = (),
     unsafe_without_jail: bool = False,
 ) -> Outcome:
-    """`run`, leaving the event loop free. Cancelled, it returns when the program's process is gone."""
+    """`run`, leaving the event loop free. If cancelled, it returns once the program's process is gone."""
     import anyio
     from anyio.to_thread import run_sync
 
@@ -103,9 +103,9 @@ def _engage(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
 
 
 def _second_opinion(job: SandboxJob, held_by: Layers, stop: RunStop, first: Outcome) -> Outcome:
-    """What CPython says of a program that failed in Monty, in what is left of its time.
+    """Run a program that failed in Monty in the jail, in what is left of its time.
 
-    Nothing it did in there has left it, so it may run again.
+    Nothing it did in Monty has left the worker, so it may run again.
     """
     spent = first.duration_ms / 1_000
     if stop.stopped or spent >= job.limits.seconds:

@@ -1,4 +1,4 @@
-"""A seccomp filter that lists what a computing Python process needs; every other system call is refused.
+"""A seccomp filter that lists what a Python process needs to compute. Every other system call is refused.
 
 A list of what is allowed holds against calls nobody thought of: io_uring, ptrace, mount, chmod, and those to come.
 """
@@ -103,7 +103,7 @@ def supported() -> bool:
 
 
 def install(pid: int) -> None:
-    """Filter this thread and all it starts, for good. Needs `no_new_privs`."""
+    """Filter this thread and all it starts. Cannot be undone. Needs `no_new_privs`."""
     instructions = program(machine(), pid)
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
     text = ctypes.create_string_buffer(code, len(code))

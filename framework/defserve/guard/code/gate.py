@@ -10,7 +10,7 @@ from defserve.guard.verdict import Violation
 
 @dataclass(frozen=True, slots=True)
 class SourceBounds:
-    """How much source a level parses. RestrictedPython costs more per token than `ast`, hence strict is smaller."""
+    """How much source a level parses. Strict takes less, because RestrictedPython costs more per token than `ast`."""
 
     max_bytes: int
     tokens: int
@@ -42,7 +42,7 @@ _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
 def decode(source: str | bytes, max_bytes: int) -> str | Violation:
-    """The text CPython would read from these bytes, or why it must not."""
+    """The text CPython would read from these bytes, or why it is refused."""
     try:
         data = source.encode() if isinstance(source, str) else bytes(source)
         if len(data) > max_bytes:

@@ -174,14 +174,14 @@ LOOSE_EXPORTS: Mapping[str, frozenset[str]] = {
     "zoneinfo": words("ZoneInfo ZoneInfoNotFoundError available_timezones"),
 }
 
-# Named in hints; every standard-library module without a table is refused beside them.
+# Named in hints. Every other standard-library module without a table is refused too.
 DANGEROUS = frozenset(
     words(
         "os sys subprocess shutil socket ctypes importlib builtins pickle marshal shelve inspect operator pathlib"
         " signal multiprocessing pty fcntl resource gc code codeop codecs runpy timeit tempfile glob http ftplib"
         " smtplib sqlite3 webbrowser pdb posix nt"
     )
-    # Gone from newer standard libraries, but not from older ones, or never part of it.
+    # Only in older standard libraries, or in none.
     | words(
         "imp pipes crypt distutils asyncore asynchat smtpd telnetlib nntplib cgi cgitb commands popen2 cffi psutil"
         " pexpect ptyprocess paramiko fabric invoke sh plumbum dill cloudpickle joblib jsonpickle docker win32api"
@@ -191,7 +191,7 @@ DANGEROUS = frozenset(
 
 _FROM_ONLY = words("operator pathlib sys")
 
-# A module without a table (third-party, at standard) may still be asked for these, and must not be.
+# What may not be taken from a module without a table (third-party, at standard).
 REACHES = frozenset(
     words(
         "os sys subprocess builtins importlib ctypes ctypeslib f2py socket shutil pickle inspect codecs posix"
@@ -200,7 +200,7 @@ REACHES = frozenset(
     )
 )
 
-# `from m import *` where the table holds everything the star would bring.
+# Modules whose table holds everything that `from m import *` brings.
 STARRED = words("math cmath")
 
 # Keywords that turn a harmless call into one that writes.
@@ -219,7 +219,7 @@ def exports(module: str, strict: bool) -> frozenset[str] | None:
 
 
 def dangerous(module: str, strict: bool = False) -> bool:
-    """Whether a module is refused even where an allow-list names it. `from` imports of tabled names excepted."""
+    """Whether a module is refused even if an allow-list names it. Names in its table may still be imported."""
     if module in _FROM_ONLY:
         return True
     if exports(module, strict) is not None:

@@ -1,4 +1,4 @@
-"""The layers of the judge in order: each may end the matter; none may raise."""
+"""The layers of the judge, in order. Each may refuse; none may raise."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _hints(policy: CodePolicy, violations: list[Violation]) -> dict[str, Any]:
 
 
 def quietly(work: Callable[[], T]) -> T:
-    """Do it, even where the process turns warnings (an odd escape in a string) into errors."""
+    """Do the work, even if the process turns warnings (an odd escape in a string) into errors."""
     try:
         return work()
     except SyntaxError:

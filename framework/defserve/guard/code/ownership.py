@@ -1,7 +1,7 @@
-"""Which objects a program surely made itself: new values, names that only hold such, and what is kept in those.
+"""Which objects a program certainly made itself: new values, names that hold nothing else, and what is kept in those.
 
-One level deep: of `grid = [[0] * 9 for _ in range(9)]` the rows are the program's own as long as nothing else is put
-into `grid`. Everything is told without regard to order, so one doubtful assignment anywhere spoils a name.
+One level deep: in `grid = [[0] * 9 for _ in range(9)]` the rows are the program's own as long as nothing else is put
+into `grid`. The order of statements does not count, so one doubtful assignment anywhere spoils a name.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _LITERALS = (
     ast.Lambda,
 )
 
-# Where the methods that add one thing take it; those that only take away or reorder put nothing in.
+# Which argument of a method is the thing it adds. Methods that only remove or reorder add nothing.
 _ADDED = {"append": 0, "appendleft": 0, "add": 0, "insert": 1, "setdefault": 1}
 _TAKING = words("pop popleft popitem remove discard clear sort reverse rotate move_to_end")
 _PUTTING = MUTATORS - _TAKING
@@ -100,7 +100,7 @@ NameKey = tuple[int, str]
 
 
 class Ownership:
-    """What one walked program owns."""
+    """What one program owns."""
 
     def __init__(self, references: References) -> None:
         self.references, self.walk = references, references.walk
@@ -125,7 +125,7 @@ class Ownership:
                 return isinstance(node, _LITERALS) or (isinstance(node, ast.Call) and self._fresh(node, scope))
 
     def _home(self, name: str, scope: NameScope) -> NameScope | None:
-        """Where the name is bound, if it surely holds one of those bindings wherever it is mentioned."""
+        """Where the name is bound, if it certainly holds one of those bindings wherever it is used."""
         home = scope.find(name)
         if home is None or home.kind == "class" or (home is self.walk.module and not self.walk.settled(name)):
             return None
@@ -155,7 +155,7 @@ class Ownership:
         return all(isinstance(value, (ast.List, ast.ListComp, ast.Constant)) for value in values)
 
     def _made(self, node: ast.expr, scope: NameScope) -> bool:
-        """Whether an expression gives a new object, or a name's that only ever held such."""
+        """Whether an expression gives a new object, or a name that has only ever held new objects."""
         if not isinstance(node, ast.Name):
             return self._fresh(node, scope)
         home = self._home(node.id, scope)
@@ -169,7 +169,7 @@ class Ownership:
     # What is inside
 
     def _keeps(self, node: ast.Name, scope: NameScope) -> bool:
-        """Whether all that is in a name's containers was made by this program as well."""
+        """Whether this program also made everything in a name's containers."""
         home = self._home(node.id, scope)
         if home is None or not self._made(node, scope):
             return False

@@ -1,4 +1,4 @@
-"""What one call of the judge allows: the author's lists laid over the tables of the level."""
+"""What one call of the judge allows: the author's lists, and the tables of the level."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class CodePolicy:
         return not self.strict
 
     def may_import_from(self, module: str, name: str) -> bool:
-        """Whether `from module import name` is allowed; of some dangerous modules, single names are."""
+        """Whether `from module import name` is allowed. Some dangerous modules give out single names."""
         if _covers(self.blocked_modules, module) or f"{module}.{name}" in self.blocked_modules:
             return False
         if self.blocks_dotted(f"{module}.{name}"):

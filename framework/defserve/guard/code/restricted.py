@@ -66,8 +66,8 @@ def namespace(
 ) -> dict[str, Any]:
     """The globals to run compiled code with: safe built-ins, facade modules, hooks, and the `inputs` by name.
 
-    Readonly code may change no container reachable from `inputs`, whatever road it takes. `trust` names modules
-    given out whole. One namespace serves one run.
+    Readonly code cannot change a container that is reachable from `inputs`. `trust` names modules that are given out
+    whole. One namespace serves one run.
     """
     scope: dict[str, Any] = dict(inputs or {})
     hooks = RuntimeHooks(scope, frozenset() if level == "strict" else _containers(scope), level)

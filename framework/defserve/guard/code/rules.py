@@ -185,7 +185,7 @@ class CodeRules:
                 return False
 
     def _is_self(self, base: ast.expr, scope: NameScope) -> bool:
-        """Whether an expression is the object (or class) of the method around it, or its peer."""
+        """Whether an expression is `self`, `cls` or `other` of the method around it."""
         while scope.kind == "comprehension" and scope.parent is not None:
             scope = scope.parent
         in_method = scope.kind == "function" and scope.parent is not None and scope.parent.kind == "class"

@@ -16,13 +16,13 @@ class Binding:
     """One place that gives a name a value."""
 
     value: ast.expr | None = None
-    """The expression, where the binding is a plain assignment of one, alone or in its place among others."""
+    """The expression, if the binding is a plain assignment, alone or as one of several."""
     each_of: ast.expr | None = None
-    """The iterable, where the binding is a loop over one."""
+    """The iterable, if the binding is a loop."""
     module: str | None = None
-    """The module, where the binding is an import of one."""
+    """The module, if the binding is an import."""
     member: str | None = None
-    """`module.name`, where the binding is a `from` import."""
+    """`module.name`, if the binding is a `from` import."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +35,7 @@ class NameScope:
     )
 
     imports: dict[str, Binding] = field(default_factory=dict[str, Binding])
-    """The names some import binds; whatever else binds them, they may be that import."""
+    """The names that an import binds. Whatever else binds them, they may be that import."""
 
     def bind(self, name: str, binding: Binding) -> None:
         home = self.home(name)
@@ -44,7 +44,7 @@ class NameScope:
             home.imports.setdefault(name, binding)
 
     def home(self, name: str) -> NameScope:
-        """The scope an assignment to the name in this one reaches."""
+        """The scope that an assignment to the name in this one changes."""
         where = self.elsewhere.get(name)
         if where is None:
             return self

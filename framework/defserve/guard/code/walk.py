@@ -36,7 +36,7 @@ class TreeTooDeep(ValueError):
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """A node with what its place says about it."""
+    """A node and its place in the tree."""
 
     node: ast.AST
     parent: Visit | None
@@ -45,7 +45,7 @@ class Visit:
     """The blocks around it, outermost first."""
     depth: int
     index: int = 0
-    """Its place in the parent's list of such."""
+    """Its index in the parent's list."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,10 +86,10 @@ class Walk:
         self._settled: dict[str, bool] = {}
 
     def settled(self, name: str) -> bool:
-        """Whether a module-level name surely holds the module's own value wherever it is mentioned.
+        """Whether a module-level name certainly holds the module's own value wherever it is used.
 
-        So it is when its first mention is a plain assignment or definition and every other one lies in the same
-        block or deeper.
+        It does if its first mention is a plain assignment or definition and every other one lies in the same block or
+        deeper.
         """
         if name not in self._settled:
             self._settled[name] = self._settles(name)
@@ -220,7 +220,7 @@ class Walk:
             case ast.For(iter=each_of):
                 pass
             case ast.AugAssign():
-                # `n += 1` gives a new object or the one it already was: no news about whose it is.
+                # `n += 1` gives a new object or the same one, so it says nothing about who made it.
                 value = ast.Constant(None)
             case ast.NamedExpr(value=value):
                 while scope.kind == "comprehension" and scope.parent is not None:
@@ -230,7 +230,7 @@ class Walk:
         scope.bind(name, Binding(value=value, each_of=each_of))
 
     def assigned(self, target: Visit) -> ast.expr | None:
-        """What a plain assignment gives this target: of `a, b = [], {}`, to each its own. None if it cannot be told."""
+        """What a plain assignment gives this target: in `a, b = [], {}`, each its own. None if it cannot be told."""
         places: list[tuple[int, int]] = []
         visit = target
         while visit.parent is not None and isinstance(visit.parent.node, (ast.Tuple, ast.List)):

@@ -1,4 +1,4 @@
-"""Archives, signals and the few others whose operands need more than a table."""
+"""Checks for programs whose operands need more than a table: archives, signals and a few others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def unzip(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
 
 
 def kill(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
-    """One signal, then processes one by one: no groups, no 'everything I may', no jobs."""
+    """One signal, then processes by number: no groups, no 'all I may signal', no jobs."""
     if words in (["-l"], ["-L"]):
         return
     rest = list(words)

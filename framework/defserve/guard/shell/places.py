@@ -1,7 +1,7 @@
 """Where a command may write: not into the system, not into what runs by itself later, not onto devices.
 
-This is a net for plain accidents and plain attacks. Which files an account may touch is for the operating
-system to say; a tool that takes paths guards them with `defserve.guard.paths`.
+This catches plain accidents and plain attacks. Which files an account may touch is up to the operating system. A tool
+that takes paths guards them with `defserve.guard.paths`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CREDENTIALS = frozenset(".ssh .gnupg .aws .azure .kube .netrc .pgpass .git-cred
 def place_problem(path: str) -> str | None:
     """Why nothing may be written to `path`, or None."""
     clean = _absolute(path) or posixpath.normpath(path)
-    # Lower case: some systems do not tell it apart.
+    # In lower case: some file systems ignore case.
     parts = [part for part in clean.lower().split("/") if part]
     if any(part in _TRUSTED or part.endswith(".pth") for part in parts):
         return "is trusted by other programs"

@@ -21,7 +21,7 @@ def _secrets(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
 
 
 def _secrets_after_pattern(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
-    """A search's first operand is what is looked for, not where, unless a flag says what or where that is."""
+    """The first operand of a search is the pattern, not a file, unless a flag gives the pattern."""
     flags = [word for word in words if is_flag(word)]
     told = any(flag in ("-e", "-f") or names(flag, "--regexp") or names(flag, "--file") for flag in _spelt(flags))
     yield from secret(flags + operands(words)[0 if told else 1 :])
@@ -99,7 +99,7 @@ _PROJECT_PACKAGES = Program(
 
 
 def _packages(rules: Program, reads: str, acts: str) -> Program:
-    """What a manager of packages calls its work. A word it does not know it may take for a script's name."""
+    """The commands of a package manager. It may take an unknown word for the name of a script."""
     return replace(rules, reads=frozenset(f"{reads} --version".split()), acts=frozenset(acts.split()))
 
 
@@ -175,7 +175,7 @@ PROGRAMS: Mapping[str, Program] = {
 
 
 def _script_first(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
-    """An interpreter is given a file of its own; what is typed at it (`-c`, `-e`, `-m`, standard input) is refused."""
+    """An interpreter must be given a file. Code on the command line or on standard input is refused."""
     first = words[0] if words else "-"
     if first.startswith("-") and list(words) not in (["--version"], ["-V"], ["-v"], ["--help"], ["-h"]):
         yield Violation("interpreter", f"Blocked code for an interpreter: '{first}'")
@@ -243,7 +243,7 @@ KINDS: Mapping[str, str] = {
     **dict.fromkeys(_DELETER_NAMES.split(), "delete"),
     **dict.fromkeys(_NETWORK_NAMES.split(), "network"),
 }
-"""Why a well-known program is not run: the rule a refusal names."""
+"""Why a well-known program is not run: the rule that a refusal names."""
 
 NEVER_OPEN = frozenset({"wrapper", "shell", "interactive"})
 """Kinds that run whatever they are told, so an author can only allow whole command lines of them."""
@@ -259,7 +259,7 @@ UNKNOWN = Program(
         """.split()
     )
 )
-"""For a program the author allows and nobody here knows: the flags that run or write in the programs we do know."""
+"""For an unknown program that the author allows: the flags that run or write in the programs we know."""
 
 ON_REQUEST: Mapping[str, Program] = {
     **{name: Program(checks=(_script_first,)) for name, kind in KINDS.items() if kind == "interpreter"},

@@ -16,7 +16,7 @@ NAME = "mgp"
 VERSION = "0.3.0"
 EXTENSION_ID = "dev.cloto/mgp"
 
-# Every extension name, old or new, and the sections of ours it switches on.
+# Every extension name, old or new, and the sections that it switches on.
 SECTIONS: Mapping[str, frozenset[str]] = {
     "security": frozenset({"permissions", "tool_security"}),
     "permissions": frozenset({"permissions"}),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LONGEST_VALUE = 200
 
-# Where a confirmation is always asked for, nothing stands in for the question.
+# With `always`, nothing can replace the question.
 FIX = {
     "auto": "use a client that offers elicitation or MGP security, or authenticate",
     "always": "use a client that offers elicitation or MGP callbacks",
@@ -32,7 +32,7 @@ FIX = {
 
 
 class NotConfirmed(Refused):
-    """A call that somebody has to confirm, and nobody did."""
+    """A call that has to be confirmed, and was not."""
 
     error_type = "confirmation_required"
 
@@ -63,7 +63,7 @@ def question(tool: Tool, arguments: dict[str, Any]) -> str:
 
     from defserve.redaction import redact
 
-    # A redacted object is the name of its class; what is confirmed has to be read, so objects become their texts first.
+    # Redaction turns an object into the name of its class. A person has to read the values, so they become texts first.
     plain = {name: to_jsonable_python(value, bytes_mode="base64", fallback=str) for name, value in arguments.items()}
     shown = [f"  {name}: {_brief(value)}" for name, value in redact(plain).items()]
     return "\n".join([f"Run {tool.options.title or tool.name}?", *shown])

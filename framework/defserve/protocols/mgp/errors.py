@@ -67,7 +67,7 @@ KINDS: Mapping[int, ErrorKind] = {
     )
 }
 
-# The codes by the symbol that errors carry in every protocol; the last four are named by `defserve.errors`.
+# Codes by the symbol that errors carry in every protocol. The last four symbols come from `defserve.errors`.
 CODES: Mapping[str, int] = {kind.error_type: code for code, kind in KINDS.items()} | {
     "draining": 2001,
     "limit_exceeded": 3001,
@@ -160,7 +160,7 @@ class UpstreamUnavailable(UpstreamError, code=5002):
 
 
 def code_of(error: BaseException) -> int | None:
-    """The MGP code of an error; None for one that MGP has no word for."""
+    """The MGP code of an error. None if MGP has none for it."""
     if isinstance(error, LimitExceeded) and error.data.get("limit") == "rate":
         return RateLimited.code
     return CODES.get(error.error_type) if isinstance(error, Refused | ToolError) else None

@@ -1,4 +1,4 @@
-"""MGP as an extension (§1, §2): what it adds to a conversation, each section imported when it is first needed."""
+"""MGP as an extension (§1, §2): puts its sections together, each imported when it is first needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.permissions.permissions import PermissionSection
     from defserve.protocols.mgp.streaming.streaming import StreamSection
 
-# Who declares security has imported one of these: without them, a tool need not be looked at.
+# To declare security, an author imports one of these. Until then, tools need not be read.
 _DECLARING = {"defserve.protocols.mgp.security.security", "defserve.guard.arguments"}
 _ALWAYS_SERVED = frozenset(
     {"permissions", "tool_security", "audit", "code_safety", "callbacks", "events", "streaming", "lifecycle"}
@@ -57,7 +57,7 @@ METHODS: Mapping[str, tuple[str, str, str]] = {
     "mgp/events/replay": ("events", "events", "replay"),
     "mgp/health/status": ("lifecycle", "health", "status"),
 }
-# The same for what is answered at once: those who wait for it may hold every place there is.
+# The same, for methods that are answered at once: the calls that wait for them may take up every slot.
 AT_ONCE: Mapping[str, tuple[str, str, str]] = {
     "mgp/callback/respond": ("callbacks", "callbacks", "respond"),
     "mgp/stream/cancel": ("streaming", "streaming", "cancel"),
@@ -297,7 +297,7 @@ class MGP(Extension):
 
 
 def _waiting(run: Handler) -> Handler:
-    """A handler that may wait: answered in its turn, not at once."""
+    """Make a handler one that may wait: it is answered in its turn, not at once."""
 
     async def later(call: Call, params: Params) -> Any:
         result = run(call, params)

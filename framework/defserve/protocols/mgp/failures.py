@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def failure(call: Call, error: BaseException) -> Params | None:
-    """The rest of the reply to a request that raised, for a peer that speaks MGP; None leaves it to MCP."""
+    """The result or error of a request that raised, for a peer that speaks MGP. None leaves it to MCP."""
     from defserve.protocols.mcp.tools.tools import is_unknown_tool
 
     error = lone(error)
@@ -27,7 +27,7 @@ def failure(call: Call, error: BaseException) -> Params | None:
     if not isinstance(error, Refused | ToolError) or (code := code_of(error)) is None:
         return None
     block = recovery_block(call, KINDS[code], error)
-    # What a model can put right stays a result, as it is for peers without MGP.
+    # An error that a model can correct stays a result, as it does for peers without MGP.
     if call.method == "tools/call" and isinstance(error, ToolError | Rejected):
         return {"result": call.terms.profile.result(call, _result(call, KINDS[code], error, block))}
     number = InvalidParams.code if isinstance(error, BadArguments) else code
@@ -39,7 +39,7 @@ def recovery_block(call: Call, kind: ErrorKind, error: Refused | ToolError) -> P
     """§14.4: the `_mgp` object of an error."""
     said: Params = {key: error.data[key] for key in Recovery.__annotations__ if key in error.data}
     if isinstance(error, LimitExceeded):
-        # A result that is too large stays too large: only a limit that says when it lifts is worth waiting for.
+        # A result that is too large stays too large. Only a limit that says when it lifts is worth waiting for.
         said.setdefault("retryable", "retry_after_ms" in said)
     elif kind.error_type == "timeout" and not _is_repeatable(call):
         said.setdefault("retryable", False)
@@ -64,7 +64,7 @@ def _block(kind: ErrorKind, said: Params, details: Params) -> Params:
 
 
 def _is_repeatable(call: Call) -> bool:
-    """Whether calling the tool again does no harm: one that timed out may have done half of its work."""
+    """Whether calling the tool again is harmless. A call that timed out may have done half of its work."""
     hints: Mapping[str, Any] = getattr(getattr(call.subject, "options", None), "annotations", None) or {}
     return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
 

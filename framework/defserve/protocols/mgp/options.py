@@ -29,7 +29,7 @@ class SecurityFields(TypedDict, total=False):
 
 
 class SecurityOptions:
-    """The same, with defaults filled in; made without importing what a server does not use.
+    """The same with its defaults. Making one imports nothing that the server does not use.
 
     `permissions` None: `operator` for local and authenticated peers, `config_only` for anonymous ones.
     """

@@ -214,5 +214,5 @@ async def test_without_a_sink_and_without_a_listener_nothing_is_made(monkeypatch
 @pytest.mark.parametrize("sink", [7, object(), [None]])
 def test_what_takes_no_events_is_no_sink(sink: Any):
     server = Server("x", "1", audit=sink)
-    with pytest.raises(UsageError, match="is no sink"):
+    with pytest.raises(UsageError, match="is not an audit sink"):
         _ = server.mgp.audit

@@ -1,6 +1,6 @@
 """MGP §5: access control. Which tools an agent sees and calls, and the methods by which an admin changes that.
 
-An agent is whoever the transport authenticated: an `agent_id` in params only ever says whom an admin talks about.
+An agent is whoever the transport authenticated: an `agent_id` in params only says whom an admin means.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 REFUSED = "dev.defserve.access_refused"
 NO_ENTRY = "there is no such entry"
-# The members of an entry that are the admin's to say.
+# The members of an entry that an admin sets.
 GIVEN = ("entry_type", "agent_id", "tool_name", "permission", "justification")
 
 
@@ -55,7 +55,7 @@ class AccessSection:
             )
 
     def visible(self, call: Call, item: Any) -> bool:
-        """Whether the caller sees an item. At the call itself every tool is seen: there `admit` says no, and why."""
+        """Whether lists show the caller an item. A call finds every tool, so that `admit` can say why it refuses."""
         if item.kind != "tool" or call.method == "tools/call":
             return True
         return self._decide(call, item.name).permission == "allow"
@@ -70,7 +70,7 @@ class AccessSection:
     # -- methods (§5.4) ----------------------------------------------------------------------------------
 
     def query(self, call: Call, params: Params) -> Params:
-        """Whether an agent may use a tool, or, without one, the server at large."""
+        """Whether an agent may use a tool or, if none is named, the server."""
         self._check(call, params)
         decision = self.policy.decide(text(params, "agent_id"), _tool_name(params), self.clock())
         return {
@@ -90,7 +90,7 @@ class AccessSection:
         return self._wire(entry)
 
     async def revoke(self, call: Call, params: Params) -> Params:
-        """Take an entry away. `revoked` says whether there was one."""
+        """Remove an entry. `revoked` says whether there was one."""
         self._check(call, params)
         agent_id, tool_name, entry_type = text(params, "agent_id"), _tool_name(params), text(params, "entry_type")
         if entry_type not in get_args(EntryType):

@@ -43,6 +43,7 @@ def _sink(given: Any) -> AuditSink:
         return AuditLog(given)
     if not callable(getattr(given, "append", None)):
         raise UsageError(
-            f"audit={given!r} is no sink", fix="give a file name, an AuditLog, AuditLogger() or an object with append()"
+            f"audit={given!r} is not an audit sink",
+            fix="give a file name, an AuditLog, AuditLogger() or an object with append()",
         )
     return given

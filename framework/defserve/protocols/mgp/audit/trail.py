@@ -47,20 +47,20 @@ _FINGERPRINT_KEY = secrets.token_bytes(32)
 
 
 class CallListeners(Protocol):
-    """Who wants to hear of calls besides the sinks: the event channels of §13.5."""
+    """Whoever hears of calls besides the sinks: the event channels of §13.5."""
 
     def tool(self, call: Call, name: str, tool: str, **details: Any) -> None: ...
     def audited(self, call: Call, event_type: str, tool: str | None, details: Mapping[str, Any]) -> None: ...
 
 
 class AuditTrail:
-    """Makes events and hands them out. `listeners` gives who else listens to calls now, if anybody does."""
+    """Makes events and hands them out. `listeners()` is whoever else listens to calls at the moment, or None."""
 
     def __init__(self, sinks: AuditSinks, server_id: str, listeners: Callable[[], CallListeners | None]) -> None:
         self.sinks, self._server_id, self.listeners = sinks_of(sinks), server_id, listeners
 
     def around(self, call: Call, tool: Tool) -> AbstractAsyncContextManager[Any] | None:
-        """Watch one call of a tool. None where nobody would hear of it."""
+        """Watch one call of a tool. None if nobody would hear of it."""
         return AuditedCall(self, call, tool) if self.sinks or _is_heard(call) or self.listeners() else None
 
     def report(
@@ -73,7 +73,7 @@ class AuditTrail:
         details: Mapping[str, Any] | None = None,
         durable: bool = False,
     ) -> None:
-        """Tell of something. Raises AuditUnavailable if a `durable` event cannot be kept, ValueError for a bad type."""
+        """Report an event. Raises AuditUnavailable if a `durable` event cannot be kept, ValueError for a bad type."""
         event = self._event(call, event_type, tool, result, details or {})
         self._keep(event, durable)
         if _is_heard(call):

@@ -30,7 +30,7 @@ REMEMBERED_ANSWERS = 4_096
 class OpenCallbacks:
     """What one session was asked and has not answered, by caller and callback; and which answers it has given.
 
-    Kept a session apart: none can use up the memory of another's answers.
+    Each session has its own, so none can use up the memory of another's answers.
     """
 
     __slots__ = ("waiting", "answered")
@@ -48,8 +48,8 @@ class CallbackSection:
     async def form(self, call: Call, message: str, form: Form) -> Params:
         """Ask for the fields of a form one after another.
 
-        Raises Declined or Dismissed at the first that is refused, TimedOut at one that is not answered in time,
-        PeerGone if the peer leaves, ToolError for an answer that is none of the options.
+        Stops at the first that is refused: raises Declined or Dismissed. Raises TimedOut for a question that is not
+        answered in time, PeerGone if the peer leaves, ToolError for an answer that is none of the options.
         """
         return {name: question.read(await self._answer(call, question)) for name, question in questions(message, form)}
 
@@ -81,8 +81,8 @@ class CallbackSection:
     def respond(self, call: Call, params: Params) -> Params:
         """`mgp/callback/respond`. Raises InvalidParams for an answer nobody waits for, which changes nothing.
 
-        Takes no turn of the event loop, so that it can be served while the server drains or all its places are taken
-        by calls that wait for just this.
+        Runs at once, without a turn of the event loop: it must be served while the server drains, and while calls that
+        wait for this very answer take up every slot.
         """
         id = text(params, "callback_id")
         if "response" not in params or is_object(params["response"]):

@@ -6,7 +6,7 @@
 | a choice | `selection` | an option as shown, or its value; of several choices a list; `cancel` and `decline` decline |
 | text, a number | `input` | the text, or a number; `cancel` and `decline` decline |
 
-Null dismisses the question. A field that may be left blank is, by null and by an empty text.
+Null dismisses the question. Null or an empty text leaves an optional field blank.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ YES = frozenset({CONFIRM, "confirmed", "yes", "true", "approve", "approved", "ac
 
 
 class CallbackQuestion:
-    """One field: `type`, `message` and `options` are as they travel."""
+    """One field. `type`, `message` and `options` are sent as they are."""
 
     type = "input"
 
@@ -59,7 +59,7 @@ class CallbackQuestion:
 
 
 class CallbackConfirmation(CallbackQuestion):
-    """Yes or no. `cancel` is the no that is offered, so it answers the question."""
+    """Yes or no. `cancel` is the offered no, so it answers the question."""
 
     type = "confirmation"
 
@@ -73,7 +73,7 @@ class CallbackConfirmation(CallbackQuestion):
 
 
 class CallbackSelection(CallbackQuestion):
-    """One of several texts, or some of them. Shown by their labels, where these tell them apart."""
+    """One of several texts, or some of them. Shown by their labels, if no two are the same."""
 
     type = "selection"
 
@@ -142,7 +142,7 @@ def _word(response: Any) -> str:
 
 
 def _number(text: str) -> Any:
-    """The number a text says; the text itself where it says none, for the form to complain about."""
+    """The number in a text. Any other text is returned as it is, for the form to complain about."""
     from pydantic_core import from_json
 
     try:

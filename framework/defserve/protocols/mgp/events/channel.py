@@ -34,7 +34,7 @@ class EventPublisher(Protocol):
 
 
 class MgpEvent:
-    """What happened, where, when, how grave, and for whom. `severity` is its rank among the levels of MCP's logging."""
+    """What happened, on which channel, when, and for whom. `severity` is a rank among MCP's log levels."""
 
     __slots__ = ("channel", "id", "at", "data", "severity", "size", "_to")
 
@@ -45,7 +45,7 @@ class MgpEvent:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it can be read later: not what the framework tells of a call, nor what was for one session alone."""
+        """Whether it can be read later. The framework's own events and those for one session cannot."""
         return not (self.channel.standard or isinstance(self._to, Session))
 
     def concerns(self, session: Session) -> bool:
@@ -55,7 +55,7 @@ class MgpEvent:
         if self._to is None or self._to is session:
             return True
         caller = identity(session)
-        # A crowd is many behind one name: what is meant for one of them is not for all.
+        # Many callers may share one identity. What is meant for one of them is not for all.
         return self._to == caller.id and not caller.is_crowd
 
     def wire(self) -> Params:
@@ -70,7 +70,7 @@ class MgpEvent:
 class EventChannel:
     """`usage = server.event_channel("model.token_usage", Usage)`, then `await usage.emit(tokens_used=12)`.
 
-    Emitting never waits for those who listen, and is the same whether anybody does.
+    Emitting never waits for listeners, and does the same whether or not there are any.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class EventChannel:
     def emit_now(self, value: Any = ..., /, *, severity: str = "info", to: Audience = None, **fields: Any) -> None:
         """The same without `await`, from any thread.
 
-        `to` names those it is for: a session (`ctx.session`) or a principal; anonymous callers on this machine cannot
-        be told apart, so that only their session names one. Raises ValueError for a value that does not fit the type
-        or has no JSON form, and for a severity that is none of MCP's log levels.
+        `to` says whom it is for: a session (`ctx.session`) or a principal. Anonymous callers on this machine share one
+        identity: use the session for them. Raises ValueError for a value that does not fit the type or has no JSON
+        form, and for a severity that is none of MCP's log levels.
         """
         if severity not in LOG_LEVELS:
             raise ValueError(f"severity {severity!r} is none of {', '.join(LOG_LEVELS)}")

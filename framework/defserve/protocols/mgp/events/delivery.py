@@ -1,4 +1,4 @@
-"""MGP §13.3: events on their way to a reader who may be slow, and the last ones for those who ask. Both are bounded."""
+"""MGP §13.3: events that wait for a slow reader, and the latest ones for peers that ask. Both are bounded."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from defserve.wire.codec import notification
 
 EVENT = "notifications/mgp.event"
 
-# Of one subscription: with the transport, and waiting for it to take more.
+# Limits of one subscription: events the transport has taken and not sent, and events that wait behind them.
 UNDER_WAY = 16
 WAITING = 256
 WAITING_BYTES = 1024 * 1024
 
 
 class EventBuffer:
-    """The newest events that fit: so many, of so many bytes. One is always kept, however large."""
+    """The newest events, up to a number and a size. One is always kept, however large."""
 
     __slots__ = ("events", "_size")
 
@@ -40,7 +40,7 @@ class EventBuffer:
 
 
 class EventSubscription:
-    """What one session wants to hear, from `least` severity on. All but `wants` is for the session's own loop."""
+    """What one session wants to hear, from severity `least` up. Call all but `wants` on the session's own loop."""
 
     __slots__ = ("id", "session", "patterns", "least", "_last", "_sent", "_waiting", "_under_way", "_ended")
 
@@ -53,7 +53,7 @@ class EventSubscription:
         return not channel.patterns.isdisjoint(self.patterns)
 
     def offer(self, event: MgpEvent) -> None:
-        """Send an event as soon as the reader has taken those before it; the oldest that wait make room."""
+        """Send an event once the reader has taken those before it. If too many wait, the oldest are dropped."""
         if self._ended or not event.concerns(self.session):
             return
         self._last += 1
@@ -81,7 +81,7 @@ class EventSubscription:
 
 
 class RecentEvents:
-    """The last events of a server, for those who cannot be sent any. From any thread."""
+    """The latest events of a server, for peers that cannot be sent any. From any thread."""
 
     __slots__ = ("_kept", "_lock")
 
@@ -93,7 +93,7 @@ class RecentEvents:
             self._kept.append(0, event)
 
     def after(self, id: str | None) -> tuple[list[MgpEvent], bool]:
-        """The events behind the one with this id, and whether there may have been more of them."""
+        """The events after the one with this id, and whether some may be missing."""
         with self._lock:
             events = [event for _, event in self._kept.events]
         if id is None:

@@ -19,9 +19,9 @@ class CheckResult(NamedTuple):
 
 
 class HealthCheck:
-    """A function of the author's that says whether something the server needs is there; see `Server.health_check`.
+    """An author's function that says whether something the server needs is there; see `Server.health_check`.
 
-    It is never run twice at the same time: one that hangs costs one thread, and fails until it comes back.
+    It never runs twice at the same time. One that hangs costs one thread, and fails until it returns.
     """
 
     def __init__(self, function: Callable[[], Any], name: str, timeout: float, critical: bool) -> None:
@@ -69,7 +69,7 @@ class HealthCheck:
 
 
 def _problem(result: object) -> str | None:
-    """None and True are good news; False, and a text that says more, are bad."""
+    """What a check's result says is wrong. None and True mean that all is well."""
     if result is None or result is True:
         return None
     return result if isinstance(result, str) else f"it returned {result!r}"[:200]
@@ -86,7 +86,7 @@ def _wants_arguments(function: Callable[..., Any]) -> bool:
 
 
 def _in_thread_of_its_own(function: Callable[[], Any], name: str) -> asyncio.Future[Any]:
-    """Not one of the worker threads: tools may hold all of those, and that is when one wants to know."""
+    """Run it in a new thread. Tools may hold all the worker threads, and that is when a check matters most."""
     import asyncio
     from contextlib import suppress
     from contextvars import copy_context
@@ -103,7 +103,7 @@ def _in_thread_of_its_own(function: Callable[[], Any], name: str) -> asyncio.Fut
         else:
             can_pass = isinstance(error, Exception) and not isinstance(error, StopIteration)
             future.set_exception(error if can_pass else RuntimeError(repr(error)))
-            future.exception()  # one that comes too late is nobody's
+            future.exception()  # marks it as seen: nobody waits for one that comes too late
 
     def run() -> None:
         try:

@@ -1,7 +1,7 @@
-"""MGP §11.3: health. Whether it answers, how it is, and what the author's checks say of it.
+"""MGP §11.3: health. Whether the server answers, its status, and what the author's checks say.
 
-`unhealthy`: it drains, a critical check fails, or every one of several does. `degraded`: some check fails.
-Else `healthy`. A ping answers at once with what is known; `mgp/health/status` and `/readyz` ask the checks.
+`unhealthy`: the server drains, a critical check fails, or all of several checks fail. `degraded`: some check fails.
+Otherwise `healthy`. A ping answers at once with what is known; `mgp/health/status` and `/readyz` run the checks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HealthStatus: TypeAlias = Literal["healthy", "degraded", "unhealthy"]
 
-# For how long probes are answered with what was found before, and pings before they look again.
+# Seconds for which a probe, or a ping, is answered with the latest results before the checks run again.
 FRESH = 1.0
 STALE = 10.0
 
@@ -76,7 +76,7 @@ class HealthSection:
         resources: Params = {"open_connections": len(composition.sessions) + len(composition.short_sessions)}
         if (memory := _memory_bytes()) is not None:
             resources["memory_bytes"] = memory
-        if _SANDBOX in sys.modules:  # else nothing here runs in one
+        if _SANDBOX in sys.modules:  # if it is not imported, nothing here runs in a sandbox
             from defserve.sandbox.layers import probe
 
             resources["sandbox_layers"] = list(probe().names)
@@ -133,7 +133,7 @@ def _uptime(composition: Composition) -> int:
 
 
 def _memory_bytes() -> int | None:
-    """What the process has in memory; at its peak, where the system tells no more than that."""
+    """The memory of the process; its peak, on systems that tell only that."""
     try:
         with open("/proc/self/statm", "rb") as statm:
             pages = int(statm.read().split()[1])

@@ -37,7 +37,7 @@ TRANSITIONS: Mapping[LifecycleState, frozenset[LifecycleState]] = {
     "restarting": frozenset({"connected", "error"}),
 }
 
-# How far a server is, in the words of §11.2. Restarting is what its kernel does.
+# The phases of a server in the words of §11.2. Restarting is up to its kernel.
 STATES: Mapping[Phase, LifecycleState] = {
     "idle": "registered",
     "starting": "connecting",
@@ -48,7 +48,7 @@ STATES: Mapping[Phase, LifecycleState] = {
 }
 
 REASONS = ("operator_request", "configuration_change", "resource_limit", "idle_timeout", "kernel_shutdown")
-# Of an end that nobody asked for in the protocol: a signal, or the end of input.
+# The reason of an end that nobody asked for in the protocol: a signal, or the end of input.
 UNSAID = REASONS[0]
 
 
@@ -74,7 +74,7 @@ class LifecycleSection:
         self._server_id, self._access, self._audit, self.clock = server_id, access, audit, instants.now
 
     def phase_changed(self, service: Service, previous: Phase, listeners: Iterable[Session]) -> None:
-        """Tell those who negotiated it that the server is in another state."""
+        """Tell the peers that negotiated it that the state has changed."""
         before, after = STATES[previous], STATES[service.phase]
         check_transition(before, after)
         params: Params = {
@@ -88,9 +88,9 @@ class LifecycleSection:
             _tell(session, params)
 
     def shutdown(self, call: Call, params: Params) -> Params:
-        """Drain and end. Raises AccessDenied for a caller who may not ask for it, InvalidParams for a bad wish.
+        """Drain and end. Raises AccessDenied for a caller who may not ask for it, InvalidParams for bad params.
 
-        Answered at once, whatever else runs: a server that is stuck must be able to hear it.
+        Answered at once, whatever else runs: it must reach a server that is stuck.
         """
         self._check(call)
         composition = call.session.composition
@@ -99,7 +99,7 @@ class LifecycleSection:
         if composition.service.phase == "serving":
             self._audit().report(call, "SERVER_DISCONNECTED", details={"reason": reason})
             composition.service.stop(seconds, reason)
-        # What is not done in time is ended: no call, however long it might take, makes the drain longer.
+        # Calls that are not done in time are ended, so no call can make the drain longer.
         longest = max((_timeout(one) or composition.limits.tool for one in pending), default=0.0)
         return {
             "accepted": True,
@@ -130,7 +130,7 @@ def _reason(params: Params) -> str:
 
 
 def _seconds(params: Params, composition: Composition) -> float:
-    """How long calls may take to finish; none takes longer than the limits let it."""
+    """How long calls may take to finish, at most as long as the limits allow."""
     limits = composition.limits
     given: Any = params.get("timeout_ms", limits.drain * 1000)
     if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:

@@ -47,7 +47,7 @@ def meant_by(name: str) -> tuple[str, ...]:
 
 
 def check_size(names: Collection[str]) -> None:
-    """Raises InvalidParams for more names, or longer ones, than anybody needs."""
+    """Raises InvalidParams for too many names, or too long ones."""
     if len(names) > MOST_NAMES or any(len(name) > LONGEST_TEXT for name in names):
         raise InvalidParams(f"Invalid params: at most {MOST_NAMES} permissions of {LONGEST_TEXT} characters each")
 

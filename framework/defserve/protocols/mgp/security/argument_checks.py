@@ -25,7 +25,7 @@ ArgumentCheck: TypeAlias = "Callable[[Egress | None, dict[str, Any]], Awaitable[
 def argument_checks(
     tool: Tool, declared: Security | None, security: Security, found: Mapping[str, list[Guard]]
 ) -> tuple[ArgumentCheck, ...]:
-    """Who looks at the validated arguments, in order. The guards in the types have looked already.
+    """The checks of the validated arguments, in order. The guards in the types come before them.
 
     A standard validator that the author named also looks at its parameters where others have a guarded type.
     """
@@ -123,7 +123,7 @@ def _texts(value: Any) -> Iterator[str]:
         elif hasattr(one, "get_secret_value"):
             waiting.append(one.get_secret_value())
         elif one is not None and not isinstance(one, int | float | complex | ShellCommand):
-            # A URL of pydantic's or a path is its text; numbers and times have none to judge.
+            # A pydantic URL or a path is judged as text; numbers and times hold none.
             members = _members(one)
             if members is not None:
                 waiting += members
@@ -132,7 +132,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _members(one: Any) -> list[Any] | None:
-    """What an object holds; None where it does not say."""
+    """What an object holds. None if it cannot be told."""
     fields: Any = getattr(one, "__dataclass_fields__", None)
     if fields is not None:
         return [getattr(one, name, None) for name in fields]

@@ -34,7 +34,7 @@ class Security:
     """What a tool may do. `@safe`, `@moderate` and `@dangerous` make one; `security=Security(…)` says the same.
 
     `validator` is one of the standard validators, one of your own (`@validator`), or several. None: what the types of
-    the arguments say. `confirm` None: a dangerous tool is confirmed. `where` is the declaration, for complaints.
+    the arguments say. `confirm` None: a dangerous tool is confirmed. `where` is where it was declared, for errors.
     """
 
     risk_level: Risk
@@ -56,7 +56,7 @@ class Security:
 
     @property
     def validators(self) -> tuple[str | Validator, ...]:
-        """Every guard that was named: none, one or several."""
+        """The validators that were named: none, one or several."""
         given = self.validator
         if given is None:
             return ()
@@ -64,7 +64,7 @@ class Security:
 
     @property
     def confirmation_required(self) -> bool:
-        """What `confirm` says; where it says nothing, whether the tool is dangerous."""
+        """What `confirm` says. If it is None, whether the tool is dangerous."""
         return self.risk_level == "dangerous" if self.confirm is None else self.confirm
 
     def wire(self) -> Params:
@@ -152,7 +152,7 @@ def dangerous(function: F, /) -> F: ...
 @overload
 def dangerous(*permissions: str, **details: Any) -> Callable[[F], F]: ...
 def dangerous(*permissions: Any, **details: Any) -> Any:
-    """Effects on the system that cannot be taken back: confirmed before it runs, unless `confirm=False`."""
+    """Effects that cannot be undone: a call is confirmed before it runs, unless `confirm=False`."""
     return _mark("dangerous", permissions, details)
 
 

@@ -1,4 +1,4 @@
-"""MGP §4.5: validators: the standard ones, and functions of the author's own that look at the arguments of a call."""
+"""MGP §4.5: validators: the standard ones, and authors' functions that look at the arguments of a call."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ def validator(*, name: str) -> Callable[[Callable[..., Any]], Validator]: ...
 def validator(function: Any = None, /, *, name: str | None = None) -> Any:
     """Make a function a validator for `@dangerous(…, validator=[…])`.
 
-    It takes those arguments of the tool that it names (or all, with `**arguments`), and objects by returning a text,
-    False or a `Verdict` that does not allow; None, True and an allowing verdict let the call pass. Async works too.
+    The function takes those arguments of the tool that it names, or all with `**arguments`. To refuse the call it
+    returns a text, False or a `Verdict` that does not allow. None, True or an allowing verdict lets the call pass. It
+    may be async.
     """
 
     def make(function: Callable[..., Any]) -> Validator:

@@ -26,10 +26,10 @@ PROGRESS = "notifications/mgp.stream.progress"
 STREAM_KEY = VENDOR + "stream"
 CALL = "tools/call"
 
-# StreamChunks a second that are as good as no bound.
+# Chunks a second; more than this is no limit at all.
 FASTEST = 1e6
 
-# Where callers cannot be told apart, only an id that nobody would guess says whose a call is.
+# Where callers cannot be told apart, only an id of this length, which nobody can guess, shows whose a call is.
 UNGUESSABLE = 16
 
 
@@ -51,7 +51,7 @@ class StreamSection:
     def cancel(self, call: Call, params: Params) -> Params:
         """`mgp/stream/cancel`: end a call with what it has given so far. Its own request is answered with that, too.
 
-        Takes no turn of the event loop: calls that are to be cancelled may hold every place there is.
+        Runs at once, without a turn of the event loop: the calls to cancel may take up every slot.
         """
         id = params.get("request_id")
         if not _is_id(id):
@@ -102,7 +102,7 @@ def _progress_of(call: Call) -> Callable[[float, float | None, str | None], None
     began = monotonic()
 
     def progress(value: float, total: float | None, message: str | None) -> None:
-        # Without a total only a share is a share.
+        # Without a total, only a value between 0 and 1 can be a share.
         share = value / total if total else value
         if not 0 <= share <= 1:
             return
@@ -117,7 +117,7 @@ def _progress_of(call: Call) -> Callable[[float, float | None, str | None], None
 
 
 def _find(call: Call, id: Id) -> Call | None:
-    """The caller's request of this id: in its session or, where there are none, the only one that is certainly its."""
+    """The caller's request of this id: of its session or, without sessions, the only one that is certainly its own."""
     mine = call.session.in_flight.get(id)
     if mine is not None or call.terms.offer is None or not call.terms.offer.stateless:
         return mine
