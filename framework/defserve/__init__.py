@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpx.proposals import Proposal
     from defserve.protocols.mcpx.topic import Chat, Presence, Welcome
     from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
-    from defserve.protocols.mgp.audit import AuditLogger
+    from defserve.protocols.mgp.audit.sinks import AuditLogger
     from defserve.protocols.mgp.events.channel import EventChannel
     from defserve.protocols.mgp.security.security import Security, dangerous, moderate, safe
     from defserve.protocols.mgp.security.validators import validator
@@ -86,7 +86,7 @@ else:
             "defserve.protocols.mcpx.proposals": "Proposal",
             "defserve.protocols.mcpx.topic": "Chat Presence Welcome",
             "defserve.protocols.mgp.access.policy": "AccessPolicy Entry",
-            "defserve.protocols.mgp.audit": "AuditLogger",
+            "defserve.protocols.mgp.audit.sinks": "AuditLogger",
             "defserve.protocols.mgp.events.channel": "EventChannel",
             "defserve.protocols.mgp.security.security": "Security dangerous moderate safe",
             "defserve.protocols.mgp.security.validators": "validator",

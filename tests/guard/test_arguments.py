@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from defserve.errors import Rejected
-from defserve.guard.arguments import Code, PublicUrl, Shell, ShellCommand, Url, Within, checked
-from defserve.guard.verdict import Verdict, Violation, refused
+from defserve.guard.arguments import Code, PublicUrl, Shell, ShellCommand, Url, Within
+from defserve.guard.verdict import Verdict, Violation, checked, refused
 
 
 class Task(BaseModel):
@@ -47,7 +47,7 @@ def test_a_command_is_no_text_and_cannot_be_changed():
     command = validated(ShellCommand, "ls")
     assert not isinstance(command, str)
     for name in ("text", "argv", "more"):
-        with pytest.raises(AttributeError, match="judged as it is"):
+        with pytest.raises(AttributeError, match="stays as it was judged"):
             setattr(command, name, ("rm",))
     with pytest.raises(AttributeError):
         del command.argv

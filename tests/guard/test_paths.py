@@ -104,7 +104,7 @@ def test_what_is_not_text_is_refused(value: object) -> None:
 
 def test_hostile_text_is_judged_in_no_time() -> None:
     for path in ("../" * 3300, "%25" * 1300, "．" * 1300, "a/" * 2000, "a" * 10_000):
-        assert cpu_within(0.1, partial(judge, path, ROOT))
+        assert cpu_within(1, partial(judge, path, ROOT))
 
 
 @pytest.fixture

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from defserve.guard.code import Level, judge
+from defserve.guard.code import judge
+from defserve.guard.code.levels import CodeLevel
 from defserve.sandbox import SandboxLimits, probe, run
 
 pytestmark = pytest.mark.skipif(bool(probe().missing), reason=f"this kernel lacks {', '.join(probe().missing)}")
 
 SECRET = "canary-77c1d0"
 CORPORA = Path(__file__).parents[1] / "guard" / "corpora"
-LEVELS: tuple[Level, ...] = ("standard", "strict", "readonly")
+LEVELS: tuple[CodeLevel, ...] = ("standard", "strict", "readonly")
 
 
 def read(corpus: str) -> list[dict[str, Any]]:

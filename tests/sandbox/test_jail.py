@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from defserve.sandbox import SandboxLimits, jail, probe, run
-from defserve.sandbox.job import Job, Stop, make
+from defserve.sandbox.job import RunStop, SandboxJob, make
 from tests.sandbox.conftest import Program
 
 SECRET = "canary-5e0a71"
@@ -270,8 +270,8 @@ class TestCrashes:
 class TestTheRunItself:
     def test_other_bytes_than_those_judged_are_refused(self, jailed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
         judged = make("1 + 1", "unrestricted", None, None)
-        monkeypatch.setattr(Job, "digest", judged.digest)
-        outcome = jail.execute(replace(judged, source=b"print('swapped')"), probe(), Stop())
+        monkeypatch.setattr(SandboxJob, "digest", judged.digest)
+        outcome = jail.execute(replace(judged, source=b"print('swapped')"), probe(), RunStop())
         assert outcome.status == "rejected" and outcome.stdout == ""
         assert [violation.rule for violation in outcome.violations] == ["hash"]
 
@@ -283,7 +283,7 @@ class TestTheRunItself:
         # A limit no kernel takes.
         job = replace(make("print('ran')", "unrestricted", None, None), limits=SandboxLimits(memory_bytes=2**70))
         with pytest.raises(Refused) as refusal:
-            jail.execute(job, probe(), Stop())
+            jail.execute(job, probe(), RunStop())
         assert refusal.value.data["reason"]
 
     @pytest.mark.usefixtures("descriptors")
@@ -300,13 +300,13 @@ class TestTheRunItself:
 
     @pytest.mark.usefixtures("descriptors")
     def test_stopping_ends_it_at_once(self, jailed: Program) -> None:
-        stop, began = Stop(), time.monotonic()
+        stop, began = RunStop(), time.monotonic()
         threading.Timer(0.2, stop.now).start()
         outcome = jail.execute(make("while True: pass", "unrestricted", None, SandboxLimits(seconds=50)), probe(), stop)
         assert outcome.status == "killed" and time.monotonic() - began < 20
 
     def test_stopped_before_it_began_it_does_not_run(self, jailed: Program) -> None:
-        stop = Stop()
+        stop = RunStop()
         stop.now()
         outcome = jail.execute(make("print('ran')", "unrestricted", None, None), probe(), stop)
         assert outcome.status == "killed" and outcome.stdout == ""

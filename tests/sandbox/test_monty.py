@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from defserve.sandbox import Outcome, SandboxLimits, jail, layers, monty, run
-from defserve.sandbox.job import Stop, make
+from defserve.sandbox.job import RunStop, make
 
 pytestmark = pytest.mark.skipif(not monty.installed(), reason=f"pydantic-monty=={monty.VERSION} is not installed")
 
@@ -19,7 +19,7 @@ RESTRICTED = ("strict", "readonly")
 
 def alone(source: str, **limits: float) -> Outcome:
     """The program in Monty, judged by no one."""
-    return monty.execute(make(source, "strict", {"x": [1]}, SandboxLimits(**limits)), Stop())  # pyright: ignore[reportArgumentType]
+    return monty.execute(make(source, "strict", {"x": [1]}, SandboxLimits(**limits)), RunStop())  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("level", RESTRICTED)

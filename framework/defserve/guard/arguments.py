@@ -1,7 +1,7 @@
-"""Argument types that are judged before the function sees them: a call with one that is refused never runs.
+"""Parameter types that are judged before the function sees the value. A call with a refused value never runs.
 
-The judgement is part of validation, so it also covers a command inside a list or a model. A refusal is no validation
-error (pydantic would try the next branch of a union): it ends the call.
+The judgement is part of validation, so it also covers a command inside a list or a model. A refusal is not a validation
+error, because pydantic would then try the next branch of a union. It ends the call.
 """
 
 from __future__ import annotations
@@ -10,19 +10,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_core import CoreSchema, core_schema
 
-from defserve.errors import Rejected
-from defserve.guard.verdict import Verdict
+from defserve.guard.verdict import checked
 
-
-def checked(verdict: Verdict, reason: str, guard: str) -> Verdict:
-    """The verdict, if it allows. Raises Rejected."""
-    if not verdict.allowed:
-        raise Rejected(reason, verdict.violations, verdict.hints, guard=guard)
-    return verdict
+if TYPE_CHECKING:
+    from defserve.guard.code.levels import CodeLevel
+    from defserve.guard.shell.program import ShellMode
 
 
 class ShellCommand:
@@ -38,7 +34,7 @@ class ShellCommand:
         object.__setattr__(self, "argv", tuple(argv))
 
     def __setattr__(self, name: str, value: object = None) -> None:
-        raise AttributeError(f"a ShellCommand was judged as it is: {name} cannot be changed")
+        raise AttributeError(f"{name} cannot be changed: a ShellCommand stays as it was judged")
 
     __delattr__ = __setattr__
 
@@ -67,7 +63,7 @@ class Shell:
     """How a `ShellCommand` is judged: `Annotated[ShellCommand, Shell(allowed={"git": ["status", "log"]})]`."""
 
     allowed: Mapping[str, Sequence[str] | None] | Collection[str] | None = None
-    mode: Literal["sandbox", "readonly"] = "sandbox"
+    mode: ShellMode = "sandbox"
 
     @property
     def validator(self) -> str:
@@ -75,11 +71,8 @@ class Shell:
         return self.mode
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        def judged(text: str) -> ShellCommand:
-            return self.command(text)
-
         return core_schema.no_info_after_validator_function(
-            judged,
+            self.command,
             core_schema.str_schema(),
             serialization=core_schema.plain_serializer_function_ser_schema(lambda command: command.text),
         )
@@ -95,8 +88,8 @@ class Shell:
 class PublicUrl(str):
     """An http(s) URL of the public internet. Before the call its host is resolved, and every address judged.
 
-    Between that and your own request the name may be pointed elsewhere: fetch it with `ctx.http`, which connects to
-    the address that was judged.
+    The name may point elsewhere by the time of your own request. Fetch it with `ctx.http`, which connects to the
+    address that was judged.
     """
 
     __slots__ = ()
@@ -116,7 +109,7 @@ class Url:
     ports: tuple[int, ...] | Collection[int] | None = None
     schemes: tuple[str, ...] = ("http", "https")
     private: tuple[str, ...] = ()
-    """Exactly `host:port`, for tests and development: everyone who can name a URL can then reach it."""
+    """Exactly `host:port`, for tests and development: anyone who can name a URL can then reach it."""
 
     validator: ClassVar[str] = "network_restricted"
 
@@ -161,7 +154,7 @@ class Within:
 class Code:
     """Source code that is judged: `Annotated[str, Code(level="strict", allow=["math"])]`."""
 
-    level: Literal["standard", "strict", "readonly", "unrestricted"] = "standard"
+    level: CodeLevel = "standard"
     allow: Collection[str] | None = None
     block: Collection[str] | None = None
     max_bytes: int | None = None

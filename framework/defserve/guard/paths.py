@@ -1,10 +1,10 @@
 """Paths from outside stay below a root. `judge` looks at text only; `resolve` and `open_within` ask the file system.
 
-- `judge` refuses what could mean another place on any system: it is pure, and the same everywhere.
-- `resolve` also follows symbolic links and refuses those that lead out. Between its answer and the opening of the
-  file someone who can write below the root may swap a directory for a link.
-- `open_within` leaves no such moment: it walks down directory by directory and follows no link at all.
-  Hard links are files like others; whoever can make them below the root can already read what they link.
+- `judge` refuses what could mean another place on any system. It is pure, and the same everywhere.
+- `resolve` also follows symbolic links and refuses those that lead out. Before the file is opened, someone who can
+  write below the root may still swap a directory for a link.
+- `open_within` closes that gap: it walks down directory by directory and follows no link at all. Hard links are
+  ordinary files; whoever can make them below the root can already read what they link.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-from defserve.errors import Rejected, UsageError
+from defserve.errors import UsageError
 from defserve.guard.text import hidden
-from defserve.guard.verdict import Verdict, Violation, refused
+from defserve.guard.verdict import Verdict, Violation, checked, refused
 
 MAX_BYTES = 4096
 MAX_NAME_BYTES = 255
@@ -55,7 +55,7 @@ def _violations(path: str) -> Iterator[Violation]:
         yield Violation("hidden-text", f"Blocked {what} at position {index}")
         return
     if _ENCODED.search(path):
-        yield Violation("encoded", "Blocked path: it hides separators in percent signs")
+        yield Violation("encoded", "Blocked path: it hides separators in percent escapes")
     yield from _elsewhere(path)
     # Lookalikes of dots and slashes become real ones where names are normalised.
     plain = unicodedata.normalize("NFKC", path)
@@ -103,11 +103,11 @@ def resolve(path: str, root: str | Path) -> Path:
 
     Raises Rejected if the text is refused, or if a link leads out of the root.
     """
-    _insist(judge(path, root))
+    checked(judge(path, root), "Path refused", "path")
     top = os.path.realpath(root)
     real = os.path.realpath(os.path.join(top, path))
     if real != top and not real.startswith(top.rstrip(os.sep) + os.sep):
-        _insist(refused([Violation("link", "Blocked path: a link in it leads out of the root")], {"form": _FORM}))
+        _refuse("link", "Blocked path: a link in it leads out of the root")
     return Path(real)
 
 
@@ -120,7 +120,7 @@ def open_within(path: str, root: str | Path, flags: int = os.O_RDONLY, mode: int
     """
     if os.open not in os.supports_dir_fd:
         raise UsageError("this system cannot open files without following links", fix="use resolve() instead")
-    _insist(judge(path, root))
+    checked(judge(path, root), "Path refused", "path")
     names = [name for name in path.split("/") if name not in ("", ".")]
     here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -140,9 +140,9 @@ def _open_at(name: str, directory: int, flags: int, mode: int) -> int:
     except OSError as problem:
         # With O_DIRECTORY a link is "not a directory" on some systems; a pipe without a reader is ENXIO.
         if problem.errno == errno.ELOOP or (problem.errno == errno.ENOTDIR and _is_link(name, directory)):
-            _insist(refused([Violation("link", f"Blocked link in a path: '{name}'")], {"form": _FORM}))
+            _refuse("link", f"Blocked link in a path: '{name}'")
         if problem.errno == errno.ENXIO:
-            _insist(_not_plain())
+            _refuse("device", "Blocked path: a pipe, socket or device")
         raise
 
 
@@ -157,15 +157,10 @@ def _plain(descriptor: int) -> int:
     kind = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
         os.close(descriptor)
-        _insist(_not_plain())
+        _refuse("device", "Blocked path: a pipe, socket or device")
     os.set_blocking(descriptor, True)
     return descriptor
 
 
-def _not_plain() -> Verdict:
-    return refused([Violation("device", "Blocked path: a pipe, socket or device")], {"form": _FORM})
-
-
-def _insist(verdict: Verdict) -> None:
-    if not verdict:
-        raise Rejected("Path refused", verdict.violations, verdict.hints, guard="path")
+def _refuse(rule: str, message: str) -> None:
+    checked(refused([Violation(rule, message)], {"form": _FORM}), "Path refused", "path")

@@ -1,4 +1,4 @@
-"""Characters that hide or reorder what a reader sees. Any text in, findings out, no opinion on them."""
+"""Finds characters that hide or reorder what a reader sees. Does not judge them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HIDDEN = re.compile(
     "|(?P<bidi>[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])"
     "|(?P<invisible>[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200c\u2060-\u2065"
     "\u206a-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a]"
-    # Emoji are spelt with these two, so only elsewhere do they hide something.
+    # Emoji are written with these two, so they hide something only elsewhere.
     "|(?<![\u00a9-\ufdff\U0001f000-\U0001faff])[\ufe0e\ufe0f]|(?<![\ufe0f\U0001f000-\U0001faff])\u200d)"
     "|(?P<tag>[\U000e0000-\U000e0fff])"
     "|(?P<surrogate>[\ud800-\udfff])"
@@ -31,8 +31,8 @@ _NAMES = {
 def hidden(text: str) -> Iterator[tuple[int, str]]:
     """Where `text` holds a character that hides, reorders or breaks it: (index, what it is), in order.
 
-    Line breaks count, the tab does not: whoever allows several lines leaves them out.
-    What is named reads `direction control U+202E`.
+    Line breaks count, tabs do not. A caller that allows several lines skips them. A description reads
+    `direction control U+202E`.
     """
     for found in _HIDDEN.finditer(text):
         kind = found.lastgroup or "control"

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from defserve.errors import Rejected
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -45,3 +47,10 @@ class Verdict:
 def refused(violations: Iterable[Violation], hints: Mapping[str, Any] | None = None) -> Verdict:
     """The verdict of a judge that found something."""
     return Verdict(False, tuple(violations), hints=hints or {})
+
+
+def checked(verdict: Verdict, reason: str, guard: str) -> Verdict:
+    """The verdict, if it allows. Raises Rejected, for callers that go on only with what is allowed."""
+    if not verdict.allowed:
+        raise Rejected(reason, verdict.violations, verdict.hints, guard=guard)
+    return verdict

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from defserve.protocols.mgp.audit import Sink
+from defserve.protocols.mgp.audit.sinks import AuditSink
 
 log = logging.getLogger("defserve.host")
 
@@ -14,7 +14,7 @@ log = logging.getLogger("defserve.host")
 class AuditTrail:
     """A record that a sink does not take is logged as lost: auditing never stops a call."""
 
-    def __init__(self, sinks: Sequence[Sink]) -> None:
+    def __init__(self, sinks: Sequence[AuditSink]) -> None:
         self._sinks = sinks
         self.server_id = ""
 

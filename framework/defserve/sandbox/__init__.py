@@ -1,4 +1,10 @@
-"""Runs judged code apart from the host: `run(source, level=…) -> Outcome`. Out of process, always."""
+"""Runs judged code in a process of its own: `run(source, level=…)` gives an Outcome.
+
+The code that runs is, byte for byte, the code that was judged. It never runs in this process. Without a jail it runs
+only if the caller says so.
+
+May import: `guard.code`, `guard.verdict`.
+"""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ RESERVE = 1024 * 1024
 NATIVE = ("_hashlib", "zlib", "_bz2", "_lzma", "_uuid", "_decimal", "pyexpat")
 NATIVE_BY_WORD = {b"ssl": "_ssl", b"sqlite": "_sqlite3", b"dbm": "_dbm", b"asyncio": "_ssl"}
 
-Report = dict[str, Any]
+ChildReport = dict[str, Any]
 
 
 def main() -> None:
     package, result, digest = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    # Where the host keeps its packages is none of the program's business.
+    # The program must not learn where the host keeps its packages.
     sys.argv[:], sys.orig_argv[:] = [""], [""]
     header, _, source = sys.stdin.buffer.read().partition(b"\n")
     if hashlib.sha256(source).hexdigest() != digest:
@@ -54,7 +54,7 @@ def main() -> None:
     try:
         report = execute(source, compiler, namespace, job["limits"]["output_bytes"])
     except BaseException:
-        # Only a program that fights being described comes here: a metaclass that raises, no memory left at all.
+        # Only a program that cannot be described ends here: a metaclass that raises, or no memory left at all.
         report = {"status": "error", "error": "the program failed in a way that could not be described"}
     send(result, report)
 
@@ -80,8 +80,8 @@ def prepare(job: Mapping[str, Any], source: bytes) -> tuple[Callable[[ast.Module
     return (lambda tree: compile(tree, SOURCE, "exec", dont_inherit=True)), program.__dict__
 
 
-def execute(source: bytes, compiler: Callable[[ast.Module], Any], namespace: dict[str, Any], most: int) -> Report:
-    """Run the program; its result is what it left in `result`, else its last expression."""
+def execute(source: bytes, compiler: Callable[[ast.Module], Any], namespace: dict[str, Any], most: int) -> ChildReport:
+    """Run the program. Its result is its variable `result` or, without one, its last expression."""
     reserve: list[bytes] = []
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # pyright: ignore
     try:
@@ -117,10 +117,10 @@ def keep_last_expression(tree: ast.Module, text: str) -> str:
     return name
 
 
-def encode(value: Any, most: int) -> Report:
-    """The value, if it is JSON of at most that many bytes; what is no JSON goes as its `repr`."""
+def encode(value: Any, most: int) -> ChildReport:
+    """The value as JSON of at most that many bytes. A value that is not JSON is sent as its `repr`."""
     try:
-        # A lone surrogate is fine for json and for no one else.
+        # `json` accepts a lone surrogate, nothing else does.
         if len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")) > most:
             return {"status": "output"}
     except MemoryError:
@@ -152,8 +152,8 @@ def describe(error: BaseException) -> str:
     return "\n".join([*head, *frames[-FRAMES:], last])
 
 
-def send(result: int, report: Report) -> None:
-    """Write the report and leave at once: no exit handler and no thread of the program gets another turn."""
+def send(result: int, report: ChildReport) -> None:
+    """Write the report and exit at once: no exit handler and no thread of the program runs again."""
     try:
         sys.stdout.flush()
     except BaseException:

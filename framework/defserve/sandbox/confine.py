@@ -1,4 +1,4 @@
-"""How a process gives up its freedom, in this order: privileges, files, limits, system calls. There is no way back."""
+"""Confines this process, in this order: privileges, files, limits, system calls. It cannot be undone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPEN_FILES, THREADS = 64, 256
 
 
 def confine(layers: Layers, limits: Mapping[str, Any], library: list[str]) -> None:
-    """Hold this process to these layers. Raises OSError when one of them does not take."""
+    """Confine this process by these layers. Raises OSError if one of them fails."""
     if sys.platform != "linux":
         return limit(limits, processes=0)
     from defserve.sandbox import kernel, landlock, seccomp
@@ -26,14 +26,14 @@ def confine(layers: Layers, limits: Mapping[str, Any], library: list[str]) -> No
         kernel.give_up_privileges()
     if layers.landlock:
         landlock.restrict(layers.landlock, [*library, ZONES])
-    # Late, since what came before needs memory; but the filter lets no limit be set.
+    # Late, because the steps before need memory; before the filter, because it forbids setting limits.
     limit(limits, processes=THREADS if layers.seccomp else 0)
     if layers.seccomp:
         seccomp.install(os.getpid())
 
 
 def limit(limits: Mapping[str, Any], *, processes: int) -> None:
-    """The kernel's limits for this process. Without a filter of system calls not even threads are left to it."""
+    """Set the kernel's limits for this process. Without a filter of system calls, it may not even start threads."""
     import resource
 
     cpu = math.ceil(limits["cpu_seconds"] or limits["seconds"])

@@ -1,4 +1,4 @@
-"""A Python process of its own, confined by the kernel, that runs one program and is gone. Nothing outlives a run."""
+"""A Python process of its own, confined by the kernel, that runs one program and ends. Nothing outlives a run."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from pydantic_core import from_json
 
 from defserve.errors import Refused
 from defserve.guard.verdict import Violation
-from defserve.sandbox.job import Job, Stop
+from defserve.sandbox.job import RunStop, SandboxJob
 from defserve.sandbox.layers import Layers
-from defserve.sandbox.outcome import EXPLANATION, Outcome, Status
-from defserve.sandbox.pipes import Heard, converse
+from defserve.sandbox.outcome import EXPLANATION, Outcome, RunStatus
+from defserve.sandbox.pipes import ChildOutput, converse
 from defserve.wire.jsonvalue import is_object
 
 PACKAGE = Path(__file__).parents[2]
 # Imported rather than run as a file, so that its bytecode is cached.
 CHILD = "import sys; sys.path.append(sys.argv[1]); from defserve.sandbox.child import main; main()"
 
-REPORTED: dict[str, Status] = {"ok": "ok", "error": "error", "memory": "memory", "output": "output"}
+REPORTED: dict[str, RunStatus] = {"ok": "ok", "error": "error", "memory": "memory", "output": "output"}
 
 
-def execute(job: Job, layers: Layers, stop: Stop) -> Outcome:
-    """Run a judged job and wait for its end. Raises Refused when the process was not confined; then nothing ran."""
+def execute(job: SandboxJob, layers: Layers, stop: RunStop) -> Outcome:
+    """Run a judged job and wait for its end. Raises Refused if the process could not be confined; nothing ran then."""
     started = time.monotonic()
     result, write = os.pipe()
     try:
@@ -50,7 +50,7 @@ def execute(job: Job, layers: Layers, stop: Stop) -> Outcome:
     return _outcome(heard, process.returncode, layers).since(started)
 
 
-def _start(job: Job, write: int) -> subprocess.Popen[bytes]:
+def _start(job: SandboxJob, write: int) -> subprocess.Popen[bytes]:
     if not sys.executable:
         raise Refused("the code was not run: this program has no Python to start", data={"fix": "run it from Python"})
     return subprocess.Popen(
@@ -79,7 +79,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             stream.close()
 
 
-def _letter(job: Job, layers: Layers) -> bytes:
+def _letter(job: SandboxJob, layers: Layers) -> bytes:
     header = {
         "path": _import_path(job.level),
         "level": job.level,
@@ -95,7 +95,7 @@ def _letter(job: Job, layers: Layers) -> bytes:
 
 @cache
 def _import_path(level: str) -> list[str]:
-    """Where the child finds the compiler of restricted code. Out of its reach once confined."""
+    """Where the child finds the compiler of restricted code. It cannot reach it once confined."""
     if level not in ("strict", "readonly"):
         return []
     import RestrictedPython
@@ -103,7 +103,7 @@ def _import_path(level: str) -> list[str]:
     return [str(Path(RestrictedPython.__file__).parents[1])]
 
 
-def _outcome(heard: Heard, code: int, layers: Layers) -> Outcome:
+def _outcome(heard: ChildOutput, code: int, layers: Layers) -> Outcome:
     if heard.broke is not None:
         return _finished(heard, layers, heard.broke)
     if not heard.report:
@@ -119,13 +119,13 @@ def _outcome(heard: Heard, code: int, layers: Layers) -> Outcome:
     return replace(finished, value=report.get("value"), is_repr=report.get("is_repr") is True) if finished else finished
 
 
-def _finished(heard: Heard, layers: Layers, status: Status, error: object = None) -> Outcome:
+def _finished(heard: ChildOutput, layers: Layers, status: RunStatus, error: object = None) -> Outcome:
     text = EXPLANATION.get(status) if error is None else _without_paths(str(error))
     stdout = heard.stdout.decode("utf-8", "replace")
     return Outcome(status, stdout=stdout, error=text, engine="jail", layers=layers.names)
 
 
-def _wordless(code: int) -> tuple[Status, str | None]:
+def _wordless(code: int) -> tuple[RunStatus, str | None]:
     """The meaning of an end without a report."""
     if code == -signal.SIGXCPU:
         return "timeout", None

@@ -1,4 +1,4 @@
-"""One program on its way to an engine: the very bytes that were judged, and how to stop it half-way."""
+"""One program to run: the very bytes that were judged, and how to stop it half-way."""
 
 from __future__ import annotations
 
@@ -11,38 +11,40 @@ from threading import Event, Lock
 from typing import Any, get_args
 
 from defserve.errors import UsageError
-from defserve.guard.code import Level
+from defserve.guard.code.levels import CodeLevel
 from defserve.sandbox.outcome import SandboxLimits
 
-LEVELS: tuple[Level, ...] = get_args(Level)
-Names = Collection[str]
+LEVELS: tuple[CodeLevel, ...] = get_args(CodeLevel)
+NameList = Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What is to be run. Made before the judge sees it, so that nothing can be swapped in between."""
+class SandboxJob:
+    """What to run. Made before the judge sees it, so that nothing can be swapped in between."""
 
     source: bytes
-    level: Level
+    level: CodeLevel
     inputs: str = "{}"
     """The program's first variables, as JSON text: a copy from the start."""
     limits: SandboxLimits = field(default_factory=SandboxLimits)
-    allow: Names | None = None
-    block: Names | None = None
-    trust: Names = ()
+    allow: NameList | None = None
+    block: NameList | None = None
+    trust: NameList = ()
 
     @property
     def digest(self) -> str:
         return sha256(self.source).hexdigest()
 
 
-def make(source: str | bytes, level: Level, inputs: Mapping[str, Any] | None, limits: SandboxLimits | None) -> Job:
-    """A job from a caller's arguments. Raises UsageError for inputs that are no JSON or cannot be variables."""
+def make(
+    source: str | bytes, level: CodeLevel, inputs: Mapping[str, Any] | None, limits: SandboxLimits | None
+) -> SandboxJob:
+    """A job from a caller's arguments. Raises UsageError for inputs that are not JSON or cannot be variables."""
     if level not in LEVELS:
         raise UsageError(f"unknown level {level!r}", fix=f"use one of {', '.join(LEVELS)}")
     # A lone surrogate becomes bytes that are not UTF-8, which the judge refuses.
     data = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else bytes(source)
-    return Job(data, level, _variables(inputs or {}), limits or SandboxLimits())
+    return SandboxJob(data, level, _variables(inputs or {}), limits or SandboxLimits())
 
 
 def _variables(inputs: Mapping[str, Any]) -> str:
@@ -56,7 +58,7 @@ def _variables(inputs: Mapping[str, Any]) -> str:
         raise UsageError(f"the inputs are not JSON: {error}", fix="hand over plain data") from None
 
 
-class Stop:
+class RunStop:
     """Lets another thread end a run. Whoever waits for `done` knows that no process of it is left."""
 
     def __init__(self) -> None:
@@ -73,7 +75,7 @@ class Stop:
             return self._begun
 
     def arm(self, kill: Callable[[], object]) -> None:
-        """From now on `kill` is what stops the run; at once, if that was asked before."""
+        """From now on `kill` stops the run. It is called at once if the run was stopped before."""
         with self._lock:
             self._kill = kill
             if self.stopped:

@@ -1,6 +1,6 @@
 """Landlock: from here on this process opens nothing but what is listed, read-only, and no TCP port at all.
 
-It guards opening, not asking: whether a path exists, and its size, can still be learned.
+It guards opening only: whether a path exists, and its size, can still be read.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _allow(ruleset: int, path: str, access: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        # What cannot be found now is simply not granted.
+        # A path that does not exist is not granted.
         return
     try:
         rule = (ctypes.c_uint32 * 3)(access, 0, descriptor)

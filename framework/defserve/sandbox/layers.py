@@ -1,4 +1,4 @@
-"""What this system can hold a process in with: asked of the kernel once, and never assumed."""
+"""Which layers this system can confine a process with. The kernel is asked once; nothing is assumed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Monty: an interpreter in Rust that has no way to the host, in a worker process of its own. Restricted code only.
 
 It knows less Python than CPython does (1.4.0: no `yield`, no inheritance, no `heapq`), so an `error` may be its own and
-not the program's: where there is a jail, ask that.
+not the program's. Where there is a jail, run the program there as well.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from defserve.sandbox.job import Job, Stop
+from defserve.sandbox.job import RunStop, SandboxJob
 from defserve.sandbox.outcome import EXPLANATION, FRAMES, MESSAGE, REPR, Outcome
 
 if TYPE_CHECKING:
     from pydantic_monty import Monty, MontyRuntimeError, MontySession, MontySyntaxError
 
 VERSION = "1.4.0"
-# Past its own limit the worker is given this long to say so before it is killed.
+# How long the worker has, past its own limit, to say so before it is killed.
 GRACE = 0.05
 
 _loading = threading.Lock()
@@ -36,7 +36,7 @@ _loading = threading.Lock()
 
 @cache
 def installed() -> bool:
-    """Whether Monty is here in the version whose limits the tests have tried; another may hold them differently."""
+    """Whether Monty is installed in the version whose limits are tested. Another may enforce them differently."""
     if find_spec("pydantic_monty") is None:
         return False
     from importlib.metadata import PackageNotFoundError, version
@@ -47,8 +47,8 @@ def installed() -> bool:
         return False
 
 
-def execute(job: Job, stop: Stop) -> Outcome:
-    """Run a judged job and wait for its end. A sleep takes no time there: code is not sent here to wait."""
+def execute(job: SandboxJob, stop: RunStop) -> Outcome:
+    """Run a judged job and wait for its end. A sleep takes no time in Monty."""
     started, limits = time.monotonic(), job.limits
     seconds = min(limits.seconds, limits.cpu_seconds or limits.seconds)
     printed = _Printed(limits.output_bytes)
@@ -90,7 +90,7 @@ def _kill(worker: int | None) -> None:
 
 
 class _Printed:
-    """Collects what is printed. A byte too many kills the worker, which would else print on until its time is up."""
+    """Collects what is printed. A byte too many kills the worker, which would otherwise print until its time is up."""
 
     def __init__(self, most: int) -> None:
         self.parts: list[str] = []
@@ -109,7 +109,7 @@ class _Printed:
             self.kill()
 
 
-def _feed(session: MontySession, job: Job, printed: _Printed) -> Outcome:
+def _feed(session: MontySession, job: SandboxJob, printed: _Printed) -> Outcome:
     from pydantic_monty import MontyCrashedError, MontyError, MontyRuntimeError, MontySyntaxError
 
     text = job.source.decode("utf-8").removeprefix("\ufeff")

@@ -1,4 +1,4 @@
-"""What a run may cost and what came of it. Values are JSON copies: nothing of the program's own crosses over."""
+"""What a run may use, and its outcome. Values are JSON copies: no object of the program leaves its process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Literal
 from defserve.errors import UsageError
 from defserve.guard.verdict import Violation
 
-Status = Literal["ok", "rejected", "error", "timeout", "memory", "output", "killed"]
+RunStatus = Literal["ok", "rejected", "error", "timeout", "memory", "output", "killed"]
 
 MiB = 1024 * 1024
 
 # How much of a failure is told: frames of its traceback, characters of its message, characters of a `repr`.
 FRAMES, MESSAGE, REPR = 10, 2_000, 1_000
 
-EXPLANATION: dict[Status, str] = {
+EXPLANATION: dict[RunStatus, str] = {
     "timeout": "the program ran out of time",
     "memory": "the program ran out of memory",
     "output": "the program printed or returned more than it may",
@@ -26,16 +26,16 @@ EXPLANATION: dict[Status, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """What one run may use, the start of its process included."""
+    """What one run may use, including the start of its process."""
 
     seconds: float = 5.0
-    """Wall clock, from the start of the process; then it is killed."""
+    """Wall-clock time from the start of the process. Then it is killed."""
     cpu_seconds: float | None = None
-    """Processor time, rounded up to whole seconds; the wall clock's seconds unless told."""
+    """Processor time, rounded up to whole seconds. By default the same as `seconds`."""
     memory_bytes: int = 256 * MiB
     """Address space (jail; the interpreter itself takes about 40 MiB of it) or heap (Monty)."""
     output_bytes: int = MiB
-    """Of what is printed, and apart from that of the value; one byte more ends the run."""
+    """For what is printed, and the same again for the value. One byte more ends the run."""
 
     def __post_init__(self) -> None:
         for name in ("seconds", "cpu_seconds", "memory_bytes", "output_bytes"):
@@ -48,26 +48,26 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run. It is true exactly when the program ran to its end.
+    """The outcome of a run. It is true exactly if the program ran to its end.
 
     | status | meaning |
     |---|---|
     | `ok` | ran to its end; `value` holds |
     | `rejected` | the judge refused it and nothing ran; see `violations` |
-    | `error` | it raised, or left without a word; `error` says what |
+    | `error` | it raised, or exited without a result; `error` says what |
     | `timeout`, `memory`, `output` | it met that limit |
     | `killed` | a signal ended it: a crash, or the system |
     """
 
-    status: Status
+    status: RunStatus
     value: Any = None
-    """What the program left in the variable `result`; without one, its last line if that is an expression."""
+    """The program's variable `result` or, without one, its last line if that is an expression."""
     is_repr: bool = False
-    """The value was no JSON: `value` is its `repr`, shortened."""
+    """The value was not JSON: `value` is its `repr`, shortened."""
     stdout: str = ""
     """What it printed, on either stream, as far as it came."""
     error: str | None = None
-    """Text for whoever wrote the program: it names lines of the source and no path of the host."""
+    """Text for the author of the program. It names lines of the source and no path of the host."""
     violations: tuple[Violation, ...] = ()
     hints: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Of a rejected program: what the judge would allow instead."""

@@ -1,4 +1,4 @@
-"""Talk to a process that may say anything, too much or nothing: bounded in bytes and in time."""
+"""Exchanges data with a process that may send anything, too much or nothing: limited in bytes and in time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ENVELOPE = 32 * 1024
 
 
 @dataclass(slots=True)
-class Heard:
-    """What came out of the process, and which limit ended the talk, if one did."""
+class ChildOutput:
+    """What the process sent, and which limit it broke, if any."""
 
     stdout: bytearray = field(default_factory=bytearray)
     report: bytearray = field(default_factory=bytearray)
@@ -27,13 +27,13 @@ class Heard:
 
 def converse(
     process: subprocess.Popen[bytes], result: int, letter: bytes, limits: SandboxLimits, deadline: float
-) -> Heard:
-    """Hand the process its letter, and listen until it has closed both its pipes or met a limit.
+) -> ChildOutput:
+    """Send the process its job, and read until it has closed both its pipes or reached a limit.
 
-    A process that has closed both can say nothing more, so the caller may kill it at once.
+    A process that has closed both can send nothing more, so the caller may kill it at once.
     """
     assert process.stdin is not None and process.stdout is not None
-    heard, rest = Heard(), memoryview(letter)
+    heard, rest = ChildOutput(), memoryview(letter)
     sinks = {
         process.stdout.fileno(): (heard.stdout, limits.output_bytes),
         result: (heard.report, limits.output_bytes + ENVELOPE),

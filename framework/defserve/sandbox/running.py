@@ -1,11 +1,11 @@
-"""Judge, then run apart, then tell. Code that was refused does not run, nor does code that cannot be held in.
+"""Judges a program, then runs it in a process of its own. Code that is refused or cannot be contained does not run.
 
 | level | compiled | engine |
 |---|---|---|
 | `standard`, `unrestricted` | as it is | jail |
 | `strict`, `readonly` | by RestrictedPython | Monty where installed, else (and for what fails in Monty) the jail |
 
-A jail needs every layer of `layers.Layers`; where one is missing the run is `Refused`, unless the caller risks it.
+A jail needs every layer of `layers.Layers`; if one is missing the run is `Refused`, unless the caller accepts the risk.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from defserve.errors import Refused
-from defserve.guard.code import Level, judge
+from defserve.guard.code import judge
+from defserve.guard.code.levels import CodeLevel
 from defserve.sandbox import jail, layers, monty
-from defserve.sandbox.job import Job, Names, Stop, make
+from defserve.sandbox.job import NameList, RunStop, SandboxJob, make
 from defserve.sandbox.layers import Layers
 from defserve.sandbox.outcome import Outcome, SandboxLimits
 
@@ -27,43 +28,43 @@ RESTRICTED = ("strict", "readonly")
 def run(
     source: str | bytes,
     *,
-    level: Level = "standard",
+    level: CodeLevel = "standard",
     inputs: Mapping[str, Any] | None = None,
     limits: SandboxLimits | None = None,
-    allow: Names | None = None,
-    block: Names | None = None,
-    trust: Names = (),
+    allow: NameList | None = None,
+    block: NameList | None = None,
+    trust: NameList = (),
     unsafe_without_jail: bool = False,
 ) -> Outcome:
     """Judge a program and run it in a process of its own, waiting for its end. Safe in any thread.
 
     `inputs` become its first variables, as JSON copies; `allow`, `block` and `trust` are the judge's.
-    `unsafe_without_jail` runs it with those layers this system has, limits at least: for development, never for
+    `unsafe_without_jail` runs it with the layers this system has, at least its limits: for development, never for
     strangers' code.
 
-    Raises Refused when this system cannot hold the program in, UsageError for inputs that are not JSON.
+    Raises Refused if this system cannot contain the program, UsageError for inputs that are not JSON.
     """
     job = replace(make(source, level, inputs, limits), allow=allow, block=block, trust=trust)
-    return _run(job, Stop(), unsafe_without_jail)
+    return _run(job, RunStop(), unsafe_without_jail)
 
 
 async def run_async(
     source: str | bytes,
     *,
-    level: Level = "standard",
+    level: CodeLevel = "standard",
     inputs: Mapping[str, Any] | None = None,
     limits: SandboxLimits | None = None,
-    allow: Names | None = None,
-    block: Names | None = None,
-    trust: Names = (),
+    allow: NameList | None = None,
+    block: NameList | None = None,
+    trust: NameList = (),
     unsafe_without_jail: bool = False,
 ) -> Outcome:
-    """`run`, leaving the event loop free. Cancelled, it returns when the program's process is gone."""
+    """`run`, leaving the event loop free. If cancelled, it returns once the program's process is gone."""
     import anyio
     from anyio.to_thread import run_sync
 
     job = replace(make(source, level, inputs, limits), allow=allow, block=block, trust=trust)
-    stop = Stop()
+    stop = RunStop()
     try:
         return await run_sync(_run, job, stop, unsafe_without_jail, abandon_on_cancel=True)
     except anyio.get_cancelled_exc_class():
@@ -78,7 +79,7 @@ def engines() -> tuple[str, ...]:
     return tuple(name for name, there in (("monty", monty.installed()), ("jail", not layers.probe().missing)) if there)
 
 
-def _run(job: Job, stop: Stop, unsafe: bool) -> Outcome:
+def _run(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
     if not stop.begin():
         return Outcome("killed", error="the run was cancelled before it began")
     try:
@@ -90,7 +91,7 @@ def _run(job: Job, stop: Stop, unsafe: bool) -> Outcome:
         stop.done.set()
 
 
-def _engage(job: Job, stop: Stop, unsafe: bool) -> Outcome:
+def _engage(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
     held_by = layers.probe()
     # Monty has its own modules, so it cannot hand out those an author trusts by name.
     if job.level in RESTRICTED and not job.trust and monty.installed():
@@ -101,10 +102,10 @@ def _engage(job: Job, stop: Stop, unsafe: bool) -> Outcome:
     return jail.execute(job, held_by, stop)
 
 
-def _second_opinion(job: Job, held_by: Layers, stop: Stop, first: Outcome) -> Outcome:
-    """What CPython says of a program that failed in Monty, in what is left of its time.
+def _second_opinion(job: SandboxJob, held_by: Layers, stop: RunStop, first: Outcome) -> Outcome:
+    """Run a program that failed in Monty in the jail, in what is left of its time.
 
-    Nothing it did in there has left it, so it may run again.
+    Nothing it did in Monty has left the worker, so it may run again.
     """
     spent = first.duration_ms / 1_000
     if stop.stopped or spent >= job.limits.seconds:

@@ -1,4 +1,4 @@
-"""A seccomp filter that lists what a computing Python process needs; every other system call is refused.
+"""A seccomp filter that lists what a Python process needs to compute. Every other system call is refused.
 
 A list of what is allowed holds against calls nobody thought of: io_uring, ptrace, mount, chmod, and those to come.
 """
@@ -46,7 +46,7 @@ FREE: dict[str, tuple[int, int]] = {
 }  # fmt: skip
 
 
-class Check(NamedTuple):
+class ArgumentRule(NamedTuple):
     """A condition on one argument: its low half, masked, is one of the values (and its high half zero, if `whole`)."""
 
     argument: int
@@ -62,20 +62,20 @@ IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS TIOCGWINSZ FI
 UNIX, STREAM = 1, 1
 
 
-def guarded(pid: int) -> dict[str, tuple[tuple[int, int], tuple[Check, ...]]]:
+def guarded(pid: int) -> dict[str, tuple[tuple[int, int], tuple[ArgumentRule, ...]]]:
     """The calls that depend on their arguments: name → numbers, and the checks that must all hold."""
     return {
-        "open": ((2, NONE), (Check(1, (0,), OPEN_FLAGS),)),
-        "openat": ((257, 56), (Check(2, (0,), OPEN_FLAGS),)),
-        "fcntl": ((72, 25), (Check(1, FCNTL),)),
-        "ioctl": ((16, 29), (Check(1, IOCTL),)),
-        "clone": ((56, 220), (Check(0, (0x00010000,), THREAD_ONLY),)),
-        "kill": ((62, 129), (Check(0, (pid,)),)),
-        "tgkill": ((234, 131), (Check(0, (pid,)),)),
-        "prlimit64": ((302, 261), (Check(0, (0, pid)), Check(2, (0,), whole=True))),
+        "open": ((2, NONE), (ArgumentRule(1, (0,), OPEN_FLAGS),)),
+        "openat": ((257, 56), (ArgumentRule(2, (0,), OPEN_FLAGS),)),
+        "fcntl": ((72, 25), (ArgumentRule(1, FCNTL),)),
+        "ioctl": ((16, 29), (ArgumentRule(1, IOCTL),)),
+        "clone": ((56, 220), (ArgumentRule(0, (0x00010000,), THREAD_ONLY),)),
+        "kill": ((62, 129), (ArgumentRule(0, (pid,)),)),
+        "tgkill": ((234, 131), (ArgumentRule(0, (pid,)),)),
+        "prlimit64": ((302, 261), (ArgumentRule(0, (0, pid)), ArgumentRule(2, (0,), whole=True))),
         # The event loop of asyncio wakes itself through such a pair; a stream one cannot be pointed elsewhere.
-        "socketpair": ((53, 199), (Check(0, (UNIX,)), Check(1, (STREAM,), 0xF))),
-        "sendto": ((44, 206), (Check(4, (0,), whole=True),)),
+        "socketpair": ((53, 199), (ArgumentRule(0, (UNIX,)), ArgumentRule(1, (STREAM,), 0xF))),
+        "sendto": ((44, 206), (ArgumentRule(4, (0,), whole=True),)),
     }
 
 
@@ -86,9 +86,9 @@ LOAD, AND, EQUAL, AT_LEAST, RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 X32 = 0x40000000
 
-Instruction = tuple[int, int, int, int]
-REFUSE: Instruction = (RETURN, 0, 0, ERRNO | errno.EPERM)
-PASS: Instruction = (RETURN, 0, 0, ALLOW)
+FilterInstruction = tuple[int, int, int, int]
+REFUSE: FilterInstruction = (RETURN, 0, 0, ERRNO | errno.EPERM)
+PASS: FilterInstruction = (RETURN, 0, 0, ALLOW)
 
 
 def supported() -> bool:
@@ -103,7 +103,7 @@ def supported() -> bool:
 
 
 def install(pid: int) -> None:
-    """Filter this thread and all it starts, for good. Needs `no_new_privs`."""
+    """Filter this thread and all it starts. Cannot be undone. Needs `no_new_privs`."""
     instructions = program(machine(), pid)
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
     text = ctypes.create_string_buffer(code, len(code))
@@ -111,10 +111,10 @@ def install(pid: int) -> None:
     prctl(SECCOMP, 2, header)
 
 
-def program(processor: str, pid: int) -> list[Instruction]:
+def program(processor: str, pid: int) -> list[FilterInstruction]:
     """The filter as BPF: wrong architecture kills, listed calls pass, the rest is refused."""
     column = COLUMN[processor]
-    code: list[Instruction] = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, AUDIT_ARCH[processor]), (RETURN, 0, 0, KILL)]
+    code: list[FilterInstruction] = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, AUDIT_ARCH[processor]), (RETURN, 0, 0, KILL)]
     code += [(LOAD, 0, 0, 0), (AT_LEAST, 0, 1, X32), REFUSE]
     for numbers in FREE.values():
         if numbers[column] != NONE:
@@ -128,10 +128,10 @@ def program(processor: str, pid: int) -> list[Instruction]:
     return [*code, REFUSE]
 
 
-def _verify(check: Check) -> list[Instruction]:
+def _verify(check: ArgumentRule) -> list[FilterInstruction]:
     """Falls through when the argument passes, else refuses. The number is then forgotten, so a body always returns."""
     low = 16 + 8 * check.argument
-    code: list[Instruction] = [(LOAD, 0, 0, low), (AND, 0, 0, check.mask)]
+    code: list[FilterInstruction] = [(LOAD, 0, 0, low), (AND, 0, 0, check.mask)]
     count = len(check.values)
     code += [(EQUAL, count - place, 0, value) for place, value in enumerate(check.values)]
     code.append(REFUSE)

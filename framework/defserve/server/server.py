@@ -126,7 +126,7 @@ class Server(Declarations):
         """
 
         def declare(function: Any) -> None:
-            from defserve.protocols.mgp.lifecycle.health import HealthCheck
+            from defserve.protocols.mgp.lifecycle.checks import HealthCheck
 
             check = HealthCheck(function, name or name_of(function), timeout, critical)
             if check.name in self.mgp.checks:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from defserve.guard.code.imports import EXPORTS, LOOSE_EXPORTS
-from defserve.guard.code.restricted import RestrictedLevel, compile_restricted, namespace
+from defserve.guard.code.levels import RestrictedLevel
+from defserve.guard.code.restricted import compile_restricted, namespace
 
 CORPORA = Path(__file__).parents[1] / "corpora"
 

@@ -11,7 +11,7 @@ import pytest
 from defserve import Extension, Server, ToolError
 from defserve.errors import Declined, Draining, LimitExceeded, Refused, Rejected, TimedOut
 from defserve.protocols.mcp.failures import ERROR_KEY
-from defserve.protocols.mgp import errors
+from defserve.protocols.mgp import errors, failures
 from tests.raw import ERAS, PREFIX, STATELESS, VERSIONS, Json, raw, text_of
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ class Speaks(Extension):
         return self
 
     def failure(self, call: Any, error: BaseException) -> Any:
-        return errors.failure(call, error)
+        return failures.failure(call, error)
 
 
 def failing(error: Exception, **options: Any) -> Server:

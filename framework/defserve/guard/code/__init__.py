@@ -1,27 +1,28 @@
-"""Is this Python code safe to run, as far as reading it can tell? (MGP §7) Judges; never runs.
+"""Judges Python source before it is run (MGP §7): `judge(source, …)` gives a Verdict.
 
 Four layers, cheapest first: the bytes (`gate`), the syntax tree (`rules`), what RestrictedPython will compile
-(`restricted`), and, elsewhere, the sandbox. The sandbox is the boundary; these layers give cheap refusals and
-messages a model can act on.
+(`restricted`), and, elsewhere, the sandbox. The sandbox is the boundary. These layers refuse cheaply, with messages a
+model can act on. Nothing is run, and importing this door imports no parser: the jailed child comes through it.
+
+May import: `guard.verdict`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from defserve.guard.code.levels import CodeLevel
     from defserve.guard.verdict import Verdict
 
-Level = Literal["unrestricted", "standard", "strict", "readonly"]
-
-__all__ = ["Level", "judge"]
+__all__ = ["judge"]
 
 
 def judge(
     source: str | bytes,
     *,
-    level: Level = "standard",
+    level: CodeLevel = "standard",
     allow: Collection[str] | None = None,
     block: Collection[str] | None = None,
     max_bytes: int | None = None,
@@ -29,15 +30,15 @@ def judge(
 ) -> Verdict:
     """Judge Python source at one of the levels of MGP §7.2.
 
-    `allow` names the only modules that may be imported; without it, standard code may import what is not dangerous
-    and strict code what has an export table. `block` holds modules and patterns to refuse besides: `name(` is any
-    use of that built-in, `a.b` that dotted name through whatever alias, anything else is looked for in the code
-    without comments and strings. The built-in danger list wins over `allow`; `trust` opts a module or built-in out
-    of it by name (`trust=["os"]`), export table included. A module without an export table needs `trust` at strict.
+    `allow` names the only modules that may be imported. Without it, standard code may import what is not dangerous, and
+    strict code what has an export table. `block` holds modules and patterns to refuse besides: `name(` is any use of
+    that built-in, `a.b` that dotted name through whatever alias, anything else is looked for in the code without
+    comments and strings. The built-in danger list wins over `allow`; `trust` opts a module or built-in out of it by
+    name (`trust=["os"]`), export table included. A module without an export table needs `trust` at strict.
 
     `unrestricted` code is only measured against `max_bytes` and must be UTF-8. Never raises.
     """
-    # The jailed child imports a sibling of this function and must not pay for the judge.
-    from defserve.guard.code.judgement import Policy, pronounce
+    from defserve.guard.code.judgement import pronounce
+    from defserve.guard.code.policy import CodePolicy
 
-    return pronounce(source, Policy.of(level, allow, block, max_bytes, trust))
+    return pronounce(source, CodePolicy.of(level, allow, block, max_bytes, trust))

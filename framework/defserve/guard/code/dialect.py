@@ -14,7 +14,7 @@ from RestrictedPython.transformer import INSPECT_ATTRIBUTES, IOPERATOR_TO_STR, R
 from defserve.guard.code.names import STRICT_METHODS, is_private
 
 
-class Dialect(RestrictingNodeTransformer):
+class RestrictedDialect(RestrictingNodeTransformer):
     """The compile policy. Method names are RestrictedPython's."""
 
     def check_name(self, node: Any, name: str | None, allow_magic_methods: bool = False) -> None:

@@ -9,8 +9,8 @@ from defserve.guard.verdict import Violation
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """How much source a level parses. RestrictedPython costs more per token than `ast`, hence strict is smaller."""
+class SourceBounds:
+    """How much source a level parses. Strict takes less, because RestrictedPython costs more per token than `ast`."""
 
     max_bytes: int
     tokens: int
@@ -20,8 +20,8 @@ class Bounds:
     identifier: int = 200
 
 
-STANDARD = Bounds(max_bytes=100_000, tokens=20_000, brackets=100, depth=200)
-STRICT = Bounds(max_bytes=10_000, tokens=2_500, brackets=60, depth=100)
+STANDARD = SourceBounds(max_bytes=100_000, tokens=20_000, brackets=100, depth=200)
+STRICT = SourceBounds(max_bytes=10_000, tokens=2_500, brackets=60, depth=100)
 
 # As CPython splits: every character past ASCII may be part of a name.
 # An unclosed string runs on, as it does for CPython, so that no text is scanned twice.
@@ -42,7 +42,7 @@ _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
 def decode(source: str | bytes, max_bytes: int) -> str | Violation:
-    """The text CPython would read from these bytes, or why it must not."""
+    """The text CPython would read from these bytes, or why it is refused."""
     try:
         data = source.encode() if isinstance(source, str) else bytes(source)
         if len(data) > max_bytes:
@@ -68,7 +68,7 @@ def _honest(text: str) -> str | Violation:
     return text
 
 
-def measure(text: str, bounds: Bounds) -> Violation | None:
+def measure(text: str, bounds: SourceBounds) -> Violation | None:
     """Why the text is too much to parse, if it is."""
     count = depth = 0
     for token in TOKEN.finditer(text):

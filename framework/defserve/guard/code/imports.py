@@ -9,109 +9,106 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
+from defserve.guard.code.names import words
 
 # What both strict and standard code may import. Nothing here reads files, starts processes, evaluates text,
 # walks attributes by name, or changes state that outlives the run (hence no `random.seed`).
 EXPORTS: Mapping[str, frozenset[str]] = {
-    "__future__": _words("annotations division generator_stop"),
-    "abc": _words("ABC abstractmethod"),
-    "array": _words("array typecodes"),
-    "base64": _words(
+    "__future__": words("annotations division generator_stop"),
+    "abc": words("ABC abstractmethod"),
+    "array": words("array typecodes"),
+    "base64": words(
         "b64encode b64decode urlsafe_b64encode urlsafe_b64decode standard_b64encode standard_b64decode b32encode"
         " b32decode b16encode b16decode a85encode a85decode b85encode b85decode"
     ),
-    "binascii": _words("hexlify unhexlify crc32 a2b_hex b2a_hex a2b_base64 b2a_base64 Error"),
-    "bisect": _words("bisect bisect_left bisect_right insort insort_left insort_right"),
-    "calendar": _words(
+    "binascii": words("hexlify unhexlify crc32 a2b_hex b2a_hex a2b_base64 b2a_base64 Error"),
+    "bisect": words("bisect bisect_left bisect_right insort insort_left insort_right"),
+    "calendar": words(
         "isleap leapdays monthrange monthcalendar weekday month_name month_abbr day_name day_abbr Calendar TextCalendar"
         " month calendar timegm MONDAY TUESDAY WEDNESDAY THURSDAY FRIDAY SATURDAY SUNDAY"
     ),
-    "cmath": _words(
+    "cmath": words(
         "acos acosh asin asinh atan atanh cos cosh exp inf infj isclose isfinite isinf isnan log log10 nan nanj phase"
         " pi e tau polar rect sin sinh sqrt tan tanh"
     ),
-    "collections": _words("Counter OrderedDict defaultdict deque namedtuple ChainMap UserDict UserList UserString"),
-    "collections.abc": _words(
+    "collections": words("Counter OrderedDict defaultdict deque namedtuple ChainMap UserDict UserList UserString"),
+    "collections.abc": words(
         "Iterable Iterator Generator Sequence MutableSequence Mapping MutableMapping Set MutableSet Callable Hashable"
         " Sized Container Collection Reversible KeysView ItemsView ValuesView Awaitable Coroutine AsyncIterator"
         " AsyncIterable AsyncGenerator ByteString Buffer"
     ),
-    "colorsys": _words("rgb_to_hsv hsv_to_rgb rgb_to_hls hls_to_rgb rgb_to_yiq yiq_to_rgb"),
-    "contextlib": _words("contextmanager suppress closing nullcontext ExitStack"),
-    "copy": _words("copy deepcopy"),
-    "csv": _words(
+    "colorsys": words("rgb_to_hsv hsv_to_rgb rgb_to_hls hls_to_rgb rgb_to_yiq yiq_to_rgb"),
+    "contextlib": words("contextmanager suppress closing nullcontext ExitStack"),
+    "copy": words("copy deepcopy"),
+    "csv": words(
         "reader writer DictReader DictWriter Error QUOTE_ALL QUOTE_MINIMAL QUOTE_NONNUMERIC QUOTE_NONE excel excel_tab"
     ),
-    "dataclasses": _words("dataclass field fields asdict astuple replace is_dataclass FrozenInstanceError KW_ONLY"),
-    "datetime": _words("date datetime time timedelta timezone tzinfo UTC MINYEAR MAXYEAR"),
-    "decimal": _words(
+    "dataclasses": words("dataclass field fields asdict astuple replace is_dataclass FrozenInstanceError KW_ONLY"),
+    "datetime": words("date datetime time timedelta timezone tzinfo UTC MINYEAR MAXYEAR"),
+    "decimal": words(
         "Decimal Context getcontext localcontext InvalidOperation DivisionByZero Overflow Underflow Inexact Rounded"
         " DecimalException ROUND_HALF_UP ROUND_HALF_EVEN ROUND_HALF_DOWN ROUND_DOWN ROUND_UP ROUND_CEILING ROUND_FLOOR"
         " ROUND_05UP"
     ),
-    "difflib": _words("SequenceMatcher get_close_matches ndiff unified_diff context_diff Differ"),
-    "enum": _words("Enum IntEnum StrEnum Flag IntFlag auto unique"),
-    "fractions": _words("Fraction"),
-    "functools": _words("reduce partial partialmethod lru_cache cache cached_property wraps total_ordering cmp_to_key"),
-    "graphlib": _words("TopologicalSorter CycleError"),
-    "hashlib": _words(
+    "difflib": words("SequenceMatcher get_close_matches ndiff unified_diff context_diff Differ"),
+    "enum": words("Enum IntEnum StrEnum Flag IntFlag auto unique"),
+    "fractions": words("Fraction"),
+    "functools": words("reduce partial partialmethod lru_cache cache cached_property wraps total_ordering cmp_to_key"),
+    "graphlib": words("TopologicalSorter CycleError"),
+    "hashlib": words(
         "md5 sha1 sha224 sha256 sha384 sha512 sha3_224 sha3_256 sha3_384 sha3_512 blake2b blake2s new pbkdf2_hmac"
         " algorithms_available algorithms_guaranteed"
     ),
-    "heapq": _words("heappush heappop heapify heappushpop heapreplace nlargest nsmallest merge"),
-    "hmac": _words("new digest compare_digest HMAC"),
-    "html": _words("escape unescape"),
-    "io": _words("StringIO BytesIO"),
-    "ipaddress": _words(
+    "heapq": words("heappush heappop heapify heappushpop heapreplace nlargest nsmallest merge"),
+    "hmac": words("new digest compare_digest HMAC"),
+    "html": words("escape unescape"),
+    "io": words("StringIO BytesIO"),
+    "ipaddress": words(
         "ip_address ip_network ip_interface IPv4Address IPv6Address IPv4Network IPv6Network AddressValueError"
         " NetmaskValueError collapse_addresses summarize_address_range"
     ),
-    "itertools": _words(
+    "itertools": words(
         "accumulate batched chain combinations combinations_with_replacement compress count cycle dropwhile filterfalse"
         " groupby islice pairwise permutations product repeat starmap takewhile tee zip_longest"
     ),
-    "json": _words("dumps loads dump load JSONDecodeError JSONEncoder JSONDecoder"),
-    "math": _words(
+    "json": words("dumps loads dump load JSONDecodeError JSONEncoder JSONDecoder"),
+    "math": words(
         "acos acosh asin asinh atan atan2 atanh cbrt ceil comb copysign cos cosh degrees dist e erf erfc exp exp2 expm1"
         " fabs factorial floor fma fmod frexp fsum gamma gcd hypot inf isclose isfinite isinf isnan isqrt lcm ldexp"
         " lgamma log log10 log1p log2 modf nan nextafter perm pi pow prod radians remainder sin sinh sqrt sumprod tan"
         " tanh tau trunc ulp"
     ),
-    "numbers": _words("Number Complex Real Rational Integral"),
-    "pprint": _words("pprint pformat pp"),
-    "random": _words(
+    "numbers": words("Number Complex Real Rational Integral"),
+    "pprint": words("pprint pformat pp"),
+    "random": words(
         "Random random randint randrange uniform choice choices sample shuffle gauss normalvariate triangular"
         " betavariate expovariate gammavariate lognormvariate paretovariate weibullvariate vonmisesvariate getrandbits"
         " randbytes binomialvariate"
     ),
-    "re": _words(
+    "re": words(
         "compile match fullmatch search findall finditer sub subn split escape error PatternError Pattern Match purge A"
         " ASCII I IGNORECASE M MULTILINE S DOTALL X VERBOSE U UNICODE L LOCALE NOFLAG RegexFlag"
     ),
-    "secrets": _words("token_hex token_bytes token_urlsafe choice randbelow randbits compare_digest"),
-    "statistics": _words(
+    "secrets": words("token_hex token_bytes token_urlsafe choice randbelow randbits compare_digest"),
+    "statistics": words(
         "mean fmean median median_low median_high median_grouped mode multimode stdev pstdev variance pvariance"
         " quantiles correlation covariance linear_regression harmonic_mean geometric_mean NormalDist kde"
         " StatisticsError"
     ),
-    "string": _words(
+    "string": words(
         "ascii_letters ascii_lowercase ascii_uppercase digits hexdigits octdigits punctuation printable whitespace"
         " capwords Template"
     ),
-    "struct": _words("pack unpack calcsize pack_into unpack_from iter_unpack Struct error"),
-    "textwrap": _words("wrap fill dedent indent shorten TextWrapper"),
-    "time": _words(
+    "struct": words("pack unpack calcsize pack_into unpack_from iter_unpack Struct error"),
+    "textwrap": words("wrap fill dedent indent shorten TextWrapper"),
+    "time": words(
         "time time_ns sleep perf_counter perf_counter_ns monotonic monotonic_ns process_time strftime strptime gmtime"
         " localtime mktime ctime asctime struct_time timezone"
     ),
-    "tomllib": _words("loads TOMLDecodeError"),
-    "types": _words("SimpleNamespace NoneType"),
+    "tomllib": words("loads TOMLDecodeError"),
+    "types": words("SimpleNamespace NoneType"),
     # No `get_type_hints`, `ForwardRef`, `get_args`: they evaluate strings, or lead to what does.
-    "typing": _words(
+    "typing": words(
         "Any AnyStr Annotated Callable ClassVar Concatenate Final Generic Literal LiteralString NamedTuple Never"
         " NewType NoReturn NotRequired Optional ParamSpec Protocol Required Self SupportsFloat SupportsIndex"
         " SupportsInt SupportsAbs Text Tuple Type TypeAlias TypeGuard TypeVar TypeVarTuple TypedDict Union Unpack"
@@ -120,94 +117,94 @@ EXPORTS: Mapping[str, frozenset[str]] = {
         " AsyncIterator AsyncIterable AsyncGenerator ContextManager AsyncContextManager Pattern Match IO TextIO"
         " BinaryIO TYPE_CHECKING cast overload final override runtime_checkable assert_never assert_type reveal_type"
     ),
-    "unicodedata": _words(
+    "unicodedata": words(
         "normalize category name lookup numeric decimal digit bidirectional combining east_asian_width mirrored"
         " is_normalized unidata_version"
     ),
-    "urllib.parse": _words(
+    "urllib.parse": words(
         "urlparse urlunparse urlsplit urlunsplit urlencode urljoin quote quote_plus unquote unquote_plus parse_qs"
         " parse_qsl urldefrag ParseResult SplitResult"
     ),
-    "uuid": _words("UUID uuid3 uuid4 uuid5 NAMESPACE_DNS NAMESPACE_URL NAMESPACE_OID NAMESPACE_X500"),
-    "zlib": _words("compress decompress crc32 adler32 error"),
+    "uuid": words("UUID uuid3 uuid4 uuid5 NAMESPACE_DNS NAMESPACE_URL NAMESPACE_OID NAMESPACE_X500"),
+    "zlib": words("compress decompress crc32 adler32 error"),
     # Dangerous modules, of which only these names may be imported, and only by `from`.
-    "operator": _words(
+    "operator": words(
         "itemgetter add sub mul truediv floordiv mod neg pos pow lt le eq ne gt ge and_ or_ xor not_ contains concat"
         " countOf indexOf index abs inv invert truth is_ is_not matmul getitem lshift rshift"
     ),
-    "pathlib": _words("PurePath PurePosixPath PureWindowsPath"),
-    "sys": _words("maxsize float_info int_info"),
+    "pathlib": words("PurePath PurePosixPath PureWindowsPath"),
+    "sys": words("maxsize float_info int_info"),
 }
 
 # What standard code may import as well: harmless only because the jail, not RestrictedPython, holds the program.
 LOOSE_EXPORTS: Mapping[str, frozenset[str]] = {
-    "argparse": _words("ArgumentParser Namespace ArgumentError ArgumentTypeError RawDescriptionHelpFormatter"),
-    "ast": _words("literal_eval"),
-    "asyncio": _words(
+    "argparse": words("ArgumentParser Namespace ArgumentError ArgumentTypeError RawDescriptionHelpFormatter"),
+    "ast": words("literal_eval"),
+    "asyncio": words(
         "run gather sleep create_task wait wait_for as_completed shield timeout Queue PriorityQueue LifoQueue Lock"
         " Event Semaphore BoundedSemaphore Condition TaskGroup Task Future TimeoutError CancelledError QueueEmpty"
         " QueueFull iscoroutinefunction iscoroutine current_task all_tasks to_thread get_running_loop Runner"
         " ALL_COMPLETED FIRST_COMPLETED FIRST_EXCEPTION InvalidStateError"
     ),
-    "concurrent.futures": _words(
+    "concurrent.futures": words(
         "ThreadPoolExecutor as_completed wait Future TimeoutError ALL_COMPLETED FIRST_COMPLETED"
     ),
     "abc": EXPORTS["abc"] | {"ABCMeta"},
     "types": EXPORTS["types"] | {"MappingProxyType", "TracebackType"},
-    "contextlib": EXPORTS["contextlib"] | _words("asynccontextmanager AsyncExitStack aclosing"),
-    "html.parser": _words("HTMLParser"),
-    "logging": _words(
+    "contextlib": EXPORTS["contextlib"] | words("asynccontextmanager AsyncExitStack aclosing"),
+    "html.parser": words("HTMLParser"),
+    "logging": words(
         "getLogger basicConfig debug info warning error exception critical log Logger NullHandler StreamHandler"
         " Formatter DEBUG INFO WARNING ERROR CRITICAL NOTSET getLevelName"
     ),
-    "platform": _words("python_version python_implementation"),
-    "queue": _words("Queue LifoQueue PriorityQueue SimpleQueue Empty Full"),
-    "sched": _words("scheduler"),
-    "shlex": _words("split quote join"),
-    "threading": _words(
+    "platform": words("python_version python_implementation"),
+    "queue": words("Queue LifoQueue PriorityQueue SimpleQueue Empty Full"),
+    "sched": words("scheduler"),
+    "shlex": words("split quote join"),
+    "threading": words(
         "Thread Lock RLock Event Semaphore BoundedSemaphore Condition Timer Barrier local current_thread get_ident"
         " active_count"
     ),
-    "traceback": _words("format_exc print_exc format_exception format_exception_only"),
-    "unittest": _words("TestCase main skip skipIf skipUnless expectedFailure TestSuite TextTestRunner"),
-    "warnings": _words("warn catch_warnings simplefilter filterwarnings"),
-    "weakref": _words("ref WeakValueDictionary WeakKeyDictionary WeakSet proxy"),
-    "xml.etree.ElementTree": _words("fromstring XML Element SubElement tostring ParseError Comment indent"),
-    "yaml": _words("safe_load safe_load_all safe_dump safe_dump_all YAMLError dump"),
-    "zoneinfo": _words("ZoneInfo ZoneInfoNotFoundError available_timezones"),
+    "traceback": words("format_exc print_exc format_exception format_exception_only"),
+    "unittest": words("TestCase main skip skipIf skipUnless expectedFailure TestSuite TextTestRunner"),
+    "warnings": words("warn catch_warnings simplefilter filterwarnings"),
+    "weakref": words("ref WeakValueDictionary WeakKeyDictionary WeakSet proxy"),
+    "xml.etree.ElementTree": words("fromstring XML Element SubElement tostring ParseError Comment indent"),
+    "yaml": words("safe_load safe_load_all safe_dump safe_dump_all YAMLError dump"),
+    "zoneinfo": words("ZoneInfo ZoneInfoNotFoundError available_timezones"),
 }
 
-# Named in hints; every standard-library module without a table is refused beside them.
+# Named in hints. Every other standard-library module without a table is refused too.
 DANGEROUS = frozenset(
-    _words(
+    words(
         "os sys subprocess shutil socket ctypes importlib builtins pickle marshal shelve inspect operator pathlib"
         " signal multiprocessing pty fcntl resource gc code codeop codecs runpy timeit tempfile glob http ftplib"
         " smtplib sqlite3 webbrowser pdb posix nt"
     )
-    # Gone from newer standard libraries, but not from older ones, or never part of it.
-    | _words(
+    # Only in older standard libraries, or in none.
+    | words(
         "imp pipes crypt distutils asyncore asynchat smtpd telnetlib nntplib cgi cgitb commands popen2 cffi psutil"
         " pexpect ptyprocess paramiko fabric invoke sh plumbum dill cloudpickle joblib jsonpickle docker win32api"
         " win32com pip setuptools pkg_resources jinja2 mako numexpr RestrictedPython defserve"
     )
 )
 
-_FROM_ONLY = _words("operator pathlib sys")
+_FROM_ONLY = words("operator pathlib sys")
 
-# A module without a table (third-party, at standard) may still be asked for these, and must not be.
+# What may not be taken from a module without a table (third-party, at standard).
 REACHES = frozenset(
-    _words(
+    words(
         "os sys subprocess builtins importlib ctypes ctypeslib f2py socket shutil pickle inspect codecs posix"
         " multiprocessing pathlib tempfile runpy marshal gc eval exec read_pickle to_pickle sympify parse_expr lambdify"
         " popen system memmap fromfile tofile"
     )
 )
 
-# `from m import *` where the table holds everything the star would bring.
-STARRED = _words("math cmath")
+# Modules whose table holds everything that `from m import *` brings.
+STARRED = words("math cmath")
 
 # Keywords that turn a harmless call into one that writes.
-WRITING_KEYWORDS: Mapping[str, frozenset[str]] = {"logging.basicConfig": _words("filename filemode handlers stream")}
+WRITING_KEYWORDS: Mapping[str, frozenset[str]] = {"logging.basicConfig": words("filename filemode handlers stream")}
 
 
 def root(module: str) -> str:
@@ -222,15 +219,10 @@ def exports(module: str, strict: bool) -> frozenset[str] | None:
 
 
 def dangerous(module: str, strict: bool = False) -> bool:
-    """Whether a module is refused even where an allow-list names it. `from` imports of tabled names excepted."""
+    """Whether a module is refused even if an allow-list names it. Names in its table may still be imported."""
     if module in _FROM_ONLY:
         return True
     if exports(module, strict) is not None:
         return False
     top = root(module)
     return top in DANGEROUS or top.startswith("_") or top in sys.stdlib_module_names
-
-
-def tabled_names(module: str, strict: bool) -> frozenset[str]:
-    """The names `from module import …` may bring; empty for a module without a table."""
-    return exports(module, strict) or frozenset()

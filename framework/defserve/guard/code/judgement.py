@@ -1,4 +1,4 @@
-"""The layers of the judge in order: each may end the matter; none may raise."""
+"""The layers of the judge, in order. Each may refuse; none may raise."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from itertools import chain, islice
 from typing import Any, TypeVar
 
 from defserve.guard.code.gate import decode, measure, without_text
-from defserve.guard.code.policy import Policy
-from defserve.guard.code.readonly import Writes
-from defserve.guard.code.rules import Rules
-from defserve.guard.code.scopes import TooDeep, Walk
+from defserve.guard.code.policy import CodePolicy
+from defserve.guard.code.readonly import ReadonlyRules
+from defserve.guard.code.rules import CodeRules
+from defserve.guard.code.walk import TreeTooDeep, Walk
 from defserve.guard.verdict import Verdict, Violation, refused
 
 T = TypeVar("T")
@@ -35,15 +35,15 @@ RESTRICTIONS = {
 READONLY = "assign only to names and to items of containers made in this code; no attribute assignment"
 
 
-def pronounce(source: str | bytes, policy: Policy) -> Verdict:
+def pronounce(source: str | bytes, policy: CodePolicy) -> Verdict:
     """The verdict on a source under a policy."""
-    violations = list(_distinct(_violations(source, policy)))
+    violations = list(islice(dict.fromkeys(_violations(source, policy)), MAX_VIOLATIONS))
     if not violations:
         return Verdict(True)
     return refused(violations, _hints(policy, violations))
 
 
-def _violations(source: str | bytes, policy: Policy) -> Iterable[Violation]:
+def _violations(source: str | bytes, policy: CodePolicy) -> Iterable[Violation]:
     text = decode(source, policy.max_bytes)
     if isinstance(text, Violation):
         return [text]
@@ -56,7 +56,7 @@ def _violations(source: str | bytes, policy: Policy) -> Iterable[Violation]:
         found = list(islice(chain(_block_texts(text, policy), _structure(tree, policy)), 10 * MAX_VIOLATIONS))
         if not found and policy.strict:
             found = _compile(text)
-    except TooDeep:
+    except TreeTooDeep:
         return [Violation("nesting", f"Code nested too deeply: at most {policy.bounds.depth} levels are allowed")]
     except SyntaxError as error:
         return [Violation("syntax", f"Invalid syntax: {error.msg}", error.lineno)]
@@ -65,14 +65,14 @@ def _violations(source: str | bytes, policy: Policy) -> Iterable[Violation]:
     return found
 
 
-def _structure(tree: ast.Module, policy: Policy) -> Iterator[Violation]:
-    rules = Rules(Walk(tree, policy.bounds.depth), policy)
+def _structure(tree: ast.Module, policy: CodePolicy) -> Iterator[Violation]:
+    rules = CodeRules(Walk(tree, policy.bounds.depth), policy)
     yield from rules
     if policy.level == "readonly":
-        yield from Writes(rules)
+        yield from ReadonlyRules(rules.references)
 
 
-def _block_texts(text: str, policy: Policy) -> Iterator[Violation]:
+def _block_texts(text: str, policy: CodePolicy) -> Iterator[Violation]:
     if policy.blocked_texts:
         code = without_text(text)
         for pattern in policy.blocked_texts:
@@ -86,11 +86,7 @@ def _compile(text: str) -> list[Violation]:
     return [Violation("restricted", message, line) for line, message in quietly(lambda: complaints(ast.parse(text)))]
 
 
-def _distinct(violations: Iterable[Violation]) -> Iterator[Violation]:
-    return islice(dict.fromkeys(violations), MAX_VIOLATIONS)
-
-
-def _hints(policy: Policy, violations: list[Violation]) -> dict[str, Any]:
+def _hints(policy: CodePolicy, violations: list[Violation]) -> dict[str, Any]:
     hints = policy.hints()
     if policy.strict and any(v.rule not in ("import", "size", "encoding") for v in violations):
         hints |= RESTRICTIONS
@@ -100,7 +96,7 @@ def _hints(policy: Policy, violations: list[Violation]) -> dict[str, Any]:
 
 
 def quietly(work: Callable[[], T]) -> T:
-    """Do it, even where the process turns warnings (an odd escape in a string) into errors."""
+    """Do the work, even if the process turns warnings (an odd escape in a string) into errors."""
     try:
         return work()
     except SyntaxError:

@@ -1,31 +1,32 @@
-"""Which identifiers judged code may use: built-ins, dunders, frame attributes, hook names. Tables and predicates."""
+"""Which identifiers judged code may use: tables and predicates. Light: the jailed child imports this file."""
 
 from __future__ import annotations
 
 import re
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """A table of names, written as one text."""
     return frozenset(text.split())
 
 
 # Any mention is refused, called or not.
-BLOCKED_BUILTINS = _words("eval exec compile __import__ globals locals vars breakpoint help __build_class__ __loader__")
-STRICT_BUILTINS = BLOCKED_BUILTINS | _words(
+BLOCKED_BUILTINS = words("eval exec compile __import__ globals locals vars breakpoint help __build_class__ __loader__")
+STRICT_BUILTINS = BLOCKED_BUILTINS | words(
     "open input type super setattr delattr dir memoryview exit quit copyright credits license aiter anext"
     " BaseException SystemExit KeyboardInterrupt GeneratorExit BaseExceptionGroup ExceptionGroup"
 )
 # May only be called, plainly, with a literal where the name or mode goes.
-BY_NAME = _words("getattr hasattr setattr delattr")
+BY_NAME = words("getattr hasattr setattr delattr")
 
-FRAMES = _words(
+FRAMES = words(
     "gi_frame gi_code gi_yieldfrom cr_frame cr_code cr_await cr_origin ag_frame ag_code ag_await f_back f_builtins"
     " f_code f_generator f_globals f_locals f_trace tb_frame tb_next co_code co_consts func_globals func_code"
     " _evaluate _getframe _current_frames evaluate_bound evaluate_constraints evaluate_default evaluate_value"
     " evaluate_forward_ref"
 )
-READABLE = _words("__name__ __doc__ __qualname__ __version__")
-MODULE_NAMES = _words("__all__ __version__ __author__ __license__ __copyright__ __email__ __date__ __credits__")
+READABLE = words("__name__ __doc__ __qualname__ __version__")
+MODULE_NAMES = words("__all__ __version__ __author__ __license__ __copyright__ __email__ __date__ __credits__")
 METHODS = frozenset(
     f"__{name}__"
     for name in (
@@ -38,16 +39,22 @@ METHODS = frozenset(
         " prepare subclasshook buffer"
     ).split()
 )
-CLASS_NAMES = METHODS | _words("__slots__ __match_args__ __doc__ __hash__ __annotations__")
-SUPER_METHODS = METHODS - _words(
-    "__getattribute__ __getattr__ __setattr__ __delattr__ __del__ __dir__ __subclasshook__"
-)
+CLASS_NAMES = METHODS | words("__slots__ __match_args__ __doc__ __hash__ __annotations__")
+SUPER_METHODS = METHODS - words("__getattribute__ __getattr__ __setattr__ __delattr__ __del__ __dir__ __subclasshook__")
 
 # What RestrictedPython lets a strict program define is widened by what reads and computes, never by attribute hooks.
-STRICT_METHODS = _words(
+STRICT_METHODS = words(
     "__init__ __contains__ __lt__ __le__ __eq__ __ne__ __gt__ __ge__ __str__ __repr__ __len__ __iter__ __next__"
     " __hash__ __bool__ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __floordiv__ __mod__ __pow__"
     " __neg__ __abs__ __int__ __float__ __getitem__ __post_init__"
+)
+
+# Methods that change their object.
+MUTATORS = words(
+    "append extend insert remove pop clear sort reverse update setdefault popitem add discard difference_update"
+    " intersection_update symmetric_difference_update appendleft extendleft popleft rotate move_to_end subtract"
+    " write writelines truncate write_text write_bytes unlink rename rmdir mkdir touch seed setstate send throw"
+    " frombytes fromlist byteswap commit execute executemany put put_nowait set_result"
 )
 
 _HOOK = re.compile(r"_[^_].*_\Z|_print\Z|_tmp\d*\Z|.*__roles__\Z", re.DOTALL)

@@ -1,7 +1,7 @@
-"""Which objects a program surely made itself: new values, names that only hold such, and what is kept in those.
+"""Which objects a program certainly made itself: new values, names that hold nothing else, and what is kept in those.
 
-One level deep: of `grid = [[0] * 9 for _ in range(9)]` the rows are the program's own as long as nothing else is put
-into `grid`. Everything is told without regard to order, so one doubtful assignment anywhere spoils a name.
+One level deep: in `grid = [[0] * 9 for _ in range(9)]` the rows are the program's own as long as nothing else is put
+into `grid`. The order of statements does not count, so one doubtful assignment anywhere spoils a name.
 """
 
 from __future__ import annotations
@@ -9,14 +9,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from defserve.guard.code.mutators import MUTATORS
-from defserve.guard.code.rules import Rules
-from defserve.guard.code.scopes import Binding, Scope, Visit
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
+from defserve.guard.code.names import MUTATORS, words
+from defserve.guard.code.references import References
+from defserve.guard.code.scopes import Binding, NameScope
+from defserve.guard.code.walk import Visit
 
 # Functions that change their first argument.
 ARGUMENT_MUTATORS = frozenset(
@@ -36,7 +32,7 @@ ARGUMENT_MUTATORS = frozenset(
         "csv.DictWriter",
     }
 )
-_FRESH_BUILTINS = _words(
+_FRESH_BUILTINS = words(
     "list dict set frozenset tuple bytearray bytes str int float complex bool sorted len abs round ord chr hash hex oct"
     " bin repr ascii range enumerate zip divmod format sum any all isinstance object"
 )
@@ -70,7 +66,7 @@ _FRESH_MEMBERS = frozenset(
     }
     | {f"hashlib.{name}" for name in ("md5", "sha1", "sha256", "sha512", "blake2b", "blake2s", "new")}
 )
-_FRESH_METHODS = _words(
+_FRESH_METHODS = words(
     "split rsplit splitlines strip lstrip rstrip lower upper title capitalize replace join encode decode copy count"
     " index find most_common strftime isoformat total_seconds"
 )
@@ -91,33 +87,32 @@ _LITERALS = (
     ast.Lambda,
 )
 
-# Where the methods that add one thing take it; those that only take away or reorder put nothing in.
+# Which argument of a method is the thing it adds. Methods that only remove or reorder add nothing.
 _ADDED = {"append": 0, "appendleft": 0, "add": 0, "insert": 1, "setdefault": 1}
-_TAKING = _words("pop popleft popitem remove discard clear sort reverse rotate move_to_end")
+_TAKING = words("pop popleft popitem remove discard clear sort reverse rotate move_to_end")
 _PUTTING = MUTATORS - _TAKING
 
-_EMPTY_BUILTINS = _words("list dict set")
+_EMPTY_BUILTINS = words("list dict set")
 _EMPTY_MEMBERS = frozenset(f"collections.{name}" for name in ("deque", "OrderedDict", "Counter", "defaultdict"))
-_FACTORIES = _words("list dict set int float str bool tuple bytearray")
+_FACTORIES = words("list dict set int float str bool tuple bytearray")
 
-Key = tuple[int, str]
+NameKey = tuple[int, str]
 
 
 class Ownership:
-    """What one walked program owns."""
+    """What one program owns."""
 
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self.walk = rules.walk
+    def __init__(self, references: References) -> None:
+        self.references, self.walk = references, references.walk
         # A program that defines a `copy` of its own may return anything from it.
         self._redefined = {name for scope in self.walk.scopes for name in scope.bindings}
         self._scopes = {id(visit.node): visit.scope for visit in self.walk.visits}
-        self._made_names: dict[Key, bool] = {}
-        self._own_names: dict[Key, bool] = {}
-        self._keeping: dict[Key, bool] = {}
-        self._mixed: set[Key] | None = None
+        self._made_names: dict[NameKey, bool] = {}
+        self._own_names: dict[NameKey, bool] = {}
+        self._keeping: dict[NameKey, bool] = {}
+        self._mixed: set[NameKey] | None = None
 
-    def own(self, node: ast.expr, scope: Scope) -> bool:
+    def own(self, node: ast.expr, scope: NameScope) -> bool:
         """Whether the object an expression gives was surely made by this program."""
         match node:
             case ast.Name():
@@ -129,14 +124,14 @@ class Ownership:
             case _:
                 return isinstance(node, _LITERALS) or (isinstance(node, ast.Call) and self._fresh(node, scope))
 
-    def _home(self, name: str, scope: Scope) -> Scope | None:
-        """Where the name is bound, if it surely holds one of those bindings wherever it is mentioned."""
+    def _home(self, name: str, scope: NameScope) -> NameScope | None:
+        """Where the name is bound, if it certainly holds one of those bindings wherever it is used."""
         home = scope.find(name)
         if home is None or home.kind == "class" or (home is self.walk.module and not self.walk.settled(name)):
             return None
         return home
 
-    def _own_name(self, node: ast.Name, scope: Scope) -> bool:
+    def _own_name(self, node: ast.Name, scope: NameScope) -> bool:
         home = self._home(node.id, scope)
         if home is None:
             return False
@@ -147,7 +142,7 @@ class Ownership:
             )
         return self._own_names[key]
 
-    def _new(self, binding: Binding, home: Scope) -> bool:
+    def _new(self, binding: Binding, home: NameScope) -> bool:
         return binding.value is not None and self._fresh(binding.value, home)
 
     def _item(self, binding: Binding) -> bool:
@@ -159,8 +154,8 @@ class Ownership:
         values = [binding.value for binding in home.bindings[rows.id]] if home else []
         return all(isinstance(value, (ast.List, ast.ListComp, ast.Constant)) for value in values)
 
-    def _made(self, node: ast.expr, scope: Scope) -> bool:
-        """Whether an expression gives a new object, or a name's that only ever held such."""
+    def _made(self, node: ast.expr, scope: NameScope) -> bool:
+        """Whether an expression gives a new object, or a name that has only ever held new objects."""
         if not isinstance(node, ast.Name):
             return self._fresh(node, scope)
         home = self._home(node.id, scope)
@@ -173,8 +168,8 @@ class Ownership:
 
     # What is inside
 
-    def _keeps(self, node: ast.Name, scope: Scope) -> bool:
-        """Whether all that is in a name's containers was made by this program as well."""
+    def _keeps(self, node: ast.Name, scope: NameScope) -> bool:
+        """Whether this program also made everything in a name's containers."""
         home = self._home(node.id, scope)
         if home is None or not self._made(node, scope):
             return False
@@ -188,7 +183,7 @@ class Ownership:
             )
         return self._keeping[key]
 
-    def _mixes(self, visit: Visit) -> Iterator[Key]:
+    def _mixes(self, visit: Visit) -> Iterator[NameKey]:
         """The names into whose containers a node may put what was not made here."""
         node, scope = visit.node, visit.scope
         parent = visit.parent.node if visit.parent else None
@@ -206,7 +201,7 @@ class Ownership:
             case ast.AugAssign(target=ast.Name() as holder, value=value):
                 holders = [] if self._holds_made(value, scope) else [holder]
             case ast.Call(func=ast.Name() | ast.Attribute() as function, args=args):
-                reference = self.rules.refer(function, scope)
+                reference = self.references.refer(function, scope)
                 holders = args if reference is not None and reference.dotted in ARGUMENT_MUTATORS else []
             case _:
                 pass
@@ -215,12 +210,12 @@ class Ownership:
             if home is not None and isinstance(holder, ast.Name):
                 yield id(home), holder.id
 
-    def _adds_made(self, call: ast.Call, method: str, scope: Scope) -> bool:
+    def _adds_made(self, call: ast.Call, method: str, scope: NameScope) -> bool:
         at = _ADDED.get(method, len(call.args))
         plain = not call.keywords and not any(isinstance(given, ast.Starred) for given in call.args)
         return plain and at < len(call.args) and self._made(call.args[at], scope)
 
-    def _holds_made(self, node: ast.expr, scope: Scope) -> bool:
+    def _holds_made(self, node: ast.expr, scope: NameScope) -> bool:
         """Whether a new container's contents are new too."""
         match node:
             case ast.Constant():
@@ -239,8 +234,8 @@ class Ownership:
             case _:
                 return False
 
-    def _starts_empty(self, call: ast.Call, scope: Scope) -> bool:
-        function, reference = call.func, self.rules.refer(call.func, scope)
+    def _starts_empty(self, call: ast.Call, scope: NameScope) -> bool:
+        function, reference = call.func, self.references.refer(call.func, scope)
         if call.keywords or (call.args and (reference is None or reference.dotted != "collections.defaultdict")):
             return False
         if call.args:
@@ -249,9 +244,9 @@ class Ownership:
             return reference.dotted in _EMPTY_MEMBERS
         return isinstance(function, ast.Name) and function.id in _EMPTY_BUILTINS and self._builtin(function, scope)
 
-    def _makes(self, factory: ast.expr, scope: Scope) -> bool:
+    def _makes(self, factory: ast.expr, scope: NameScope) -> bool:
         """Whether calling `factory` gives a new object each time."""
-        reference = self.rules.refer(factory, scope)
+        reference = self.references.refer(factory, scope)
         match factory:
             case ast.Lambda(args=ast.arguments(args=[], posonlyargs=[], kwonlyargs=[]), body=body):
                 return self._fresh(body, self._scopes[id(body)])
@@ -260,10 +255,10 @@ class Ownership:
             case _:
                 return reference is not None and reference.dotted in _EMPTY_MEMBERS
 
-    def _builtin(self, function: ast.Name, scope: Scope) -> bool:
-        return self.rules.is_builtin(function.id, scope) and function.id not in self._redefined
+    def _builtin(self, function: ast.Name, scope: NameScope) -> bool:
+        return self.references.is_builtin(function.id, scope) and function.id not in self._redefined
 
-    def _fresh(self, node: ast.expr, scope: Scope) -> bool:
+    def _fresh(self, node: ast.expr, scope: NameScope) -> bool:
         """Whether an expression surely gives a new object, whatever is in it."""
         match node:
             case ast.IfExp(body=body, orelse=other):
@@ -272,7 +267,7 @@ class Ownership:
                 alone = name != "sum" or (len(args) == 1 and not node.keywords)
                 return alone and self._builtin(function, scope)
             case ast.Call(func=ast.Name() | ast.Attribute() as function):
-                reference = self.rules.refer(function, scope)
+                reference = self.references.refer(function, scope)
                 if reference is not None:
                     return reference.dotted in _FRESH_MEMBERS
                 return (

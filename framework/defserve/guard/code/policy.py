@@ -1,4 +1,4 @@
-"""What one call of the judge allows: the author's lists laid over the tables of the level."""
+"""What one call of the judge allows: the author's lists, and the tables of the level."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from defserve.guard.code import Level, imports
-from defserve.guard.code.gate import STANDARD, STRICT, Bounds
+from defserve.guard.code import imports
+from defserve.guard.code.gate import STANDARD, STRICT, SourceBounds
+from defserve.guard.code.levels import CodeLevel
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    level: Level
-    bounds: Bounds
+class CodePolicy:
+    """The lists and bounds of one call, ready to be asked."""
+
+    level: CodeLevel
+    bounds: SourceBounds
     max_bytes: int
     allow: frozenset[str] | None
     trust: frozenset[str]
@@ -27,12 +30,12 @@ class Policy:
     @classmethod
     def of(
         cls,
-        level: Level,
+        level: CodeLevel,
         allow: Collection[str] | None,
         block: Collection[str] | None,
         max_bytes: int | None,
         trust: Collection[str],
-    ) -> Policy:
+    ) -> CodePolicy:
         bounds = STRICT if level in ("strict", "readonly") else STANDARD
         modules, calls, dotted, texts = _sort(block or ())
         return cls(
@@ -70,7 +73,7 @@ class Policy:
         return not self.strict
 
     def may_import_from(self, module: str, name: str) -> bool:
-        """Whether `from module import name` is allowed; of some dangerous modules, single names are."""
+        """Whether `from module import name` is allowed. Some dangerous modules give out single names."""
         if _covers(self.blocked_modules, module) or f"{module}.{name}" in self.blocked_modules:
             return False
         if self.blocks_dotted(f"{module}.{name}"):
@@ -104,10 +107,10 @@ class Policy:
         }
 
 
-def _covers(names_: frozenset[str], dotted: str) -> bool:
+def _covers(listed: frozenset[str], dotted: str) -> bool:
     """Whether a set of dotted names holds this one or something above it."""
     while dotted:
-        if dotted in names_:
+        if dotted in listed:
             return True
         dotted = dotted.rpartition(".")[0]
     return False

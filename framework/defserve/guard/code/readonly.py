@@ -5,20 +5,22 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from defserve.guard.code.mutators import MUTATORS
+from defserve.guard.code.names import MUTATORS
 from defserve.guard.code.ownership import ARGUMENT_MUTATORS, Ownership
-from defserve.guard.code.rules import Rules
-from defserve.guard.code.scopes import Scope, Visit
+from defserve.guard.code.references import References
+from defserve.guard.code.scopes import NameScope
+from defserve.guard.code.walk import Visit
 from defserve.guard.verdict import Violation
 
+_SYMBOLS = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "BitOr": "|", "BitAnd": "&", "BitXor": "^"}
 
-class Writes:
+
+class ReadonlyRules:
     """The violations of R4 in one walked tree."""
 
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self.walk = rules.walk
-        self._own = Ownership(rules).own
+    def __init__(self, references: References) -> None:
+        self.references, self.walk = references, references.walk
+        self._own = Ownership(references).own
 
     def __iter__(self) -> Iterator[Violation]:
         for visit in self.walk.visits:
@@ -32,14 +34,14 @@ class Writes:
                 case ast.Subscript(ctx=ast.Store() | ast.Del()) if not self._own(node.value, visit.scope):
                     yield _write(node, "[…] =")
                 case ast.AugAssign(target=ast.Name() as target) if not self._own(target, visit.scope):
-                    yield _write(node, f"{target.id} {_operator(node)}=")
+                    yield _write(node, f"{target.id} {_SYMBOLS.get(type(node.op).__name__, '')}=")
                 case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
                     yield from self._argument(visit, node)
                 case _:
                     pass
 
     def _argument(self, visit: Visit, node: ast.Name | ast.Attribute) -> Iterator[Violation]:
-        reference = self.rules.refer(node, visit.scope)
+        reference = self.references.refer(node, visit.scope)
         if reference is None or reference.dotted not in ARGUMENT_MUTATORS:
             return
         call = visit.parent.node if visit.parent else None
@@ -49,15 +51,10 @@ class Writes:
                 return
         yield _write(node, f"{reference.dotted}(")
 
-    def _exported(self, node: ast.Attribute, scope: Scope) -> bool:
+    def _exported(self, node: ast.Attribute, scope: NameScope) -> bool:
         """A module's function of that name (`heapq.merge`, `operator.add`) changes no object by itself."""
-        base = self.rules.refer(node.value, scope)
+        base = self.references.refer(node.value, scope)
         return base is not None and base.is_module
-
-
-def _operator(node: ast.AugAssign) -> str:
-    symbols = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "BitOr": "|", "BitAnd": "&", "BitXor": "^"}
-    return symbols.get(type(node.op).__name__, "")
 
 
 def _write(node: ast.expr | ast.AugAssign, pattern: str) -> Violation:

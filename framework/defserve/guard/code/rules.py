@@ -9,11 +9,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any
 
 from defserve.guard.code import imports, names
-from defserve.guard.code.policy import Policy
-from defserve.guard.code.scopes import Scope, Visit, Walk
+from defserve.guard.code.policy import CodePolicy
+from defserve.guard.code.references import Reference, References
+from defserve.guard.code.scopes import NameScope
+from defserve.guard.code.walk import Visit, Walk
 from defserve.guard.verdict import Violation
 
 _READING_MODES = frozenset({"r", "rb", "rt", "br", "tr"})
@@ -33,24 +35,15 @@ _REFUSED_BY_STRICT: dict[str, str] = {
 }
 
 
-class Reference(NamedTuple):
-    """What a name or attribute chain stands for, import aliases resolved."""
-
-    dotted: str
-    is_module: bool
-
-
-class Rules:
+class CodeRules:
     """The rules of one policy over one walked tree."""
 
-    def __init__(self, walk: Walk, policy: Policy) -> None:
-        self.walk = walk
-        self.policy = policy
-        self.strict = policy.strict
-        self._references: dict[int, Reference | None] = {}
+    def __init__(self, walk: Walk, policy: CodePolicy) -> None:
+        self.walk, self.policy, self.strict = walk, policy, policy.strict
+        self.references = References(walk, self.strict)
         blocked = names.STRICT_BUILTINS if self.strict else names.BLOCKED_BUILTINS
         self._builtins = (blocked | policy.blocked_names) - policy.trust
-        self._checks: dict[type[ast.AST], Callable[[Visit], Iterator[Violation]]] = {
+        self._checks: dict[type[ast.AST], Callable[[Visit, Any], Iterator[Violation]]] = {
             ast.Name: self._name,
             ast.Attribute: self._attribute,
             ast.Import: self._import,
@@ -76,66 +69,24 @@ class Rules:
         for visit in self.walk.visits:
             check = self._checks.get(type(visit.node))
             if check is not None:
-                yield from check(visit)
+                yield from check(visit, visit.node)
             if self.strict:
                 syntax = _REFUSED_BY_STRICT.get(type(visit.node).__name__)
                 if syntax:
                     yield _violation(visit, "syntax", f"Blocked syntax: '{syntax}'")
 
-    # References
-
-    def refer(self, node: ast.expr, scope: Scope) -> Reference | None:
-        """What an expression refers to, if it is an imported module or a member of one."""
-        chain: list[ast.Attribute] = []
-        while isinstance(node, ast.Attribute) and id(node) not in self._references:
-            chain.append(node)
-            node = node.value
-        if isinstance(node, ast.Attribute):
-            reference = self._references[id(node)]
-        else:
-            reference = self._imported(node.id, scope) if isinstance(node, ast.Name) else None
-        for link in reversed(chain):
-            if reference is not None:
-                dotted = f"{reference.dotted}.{link.attr}"
-                reference = Reference(dotted, reference.is_module and self._is_submodule(dotted))
-            self._references[id(link)] = reference
-        return reference
-
-    def _imported(self, name: str, scope: Scope) -> Reference | None:
-        home = scope.find(name)
-        binding = home.imports.get(name) if home else None
-        if binding is None:
-            return None
-        if binding.module is not None:
-            return Reference(binding.module, True)
-        return Reference(binding.member or "", self._is_submodule(binding.member or ""))
-
-    def _is_submodule(self, dotted: str) -> bool:
-        return imports.exports(dotted, self.strict) is not None or dotted in self.walk.imported
-
-    def is_builtin(self, name: str, scope: Scope) -> bool:
-        """Whether the name may be the built-in here."""
-        home = scope.find(name)
-        if home is None:
-            return True
-        if home.shields:
-            return False
-        return home is not self.walk.module or not self.walk.settled(name)
-
     # Checks
 
-    def _name(self, visit: Visit) -> Iterator[Violation]:
-        node = visit.node
-        assert isinstance(node, ast.Name)
+    def _name(self, visit: Visit, node: ast.Name) -> Iterator[Violation]:
         name = node.id
         if isinstance(node.ctx, ast.Load):
             if name in self._builtins:
-                if self.is_builtin(name, visit.scope):
+                if self.references.is_builtin(name, visit.scope):
                     yield _violation(visit, "builtin", f"Blocked pattern: '{name}('")
                 return
             if (name in names.BY_NAME or name == "open") and name not in self.policy.trust:
                 yield from self._by_name(visit, name)
-            yield from self._reference(visit, self.refer(node, visit.scope))
+            yield from self._reference(visit, self.references.refer(node, visit.scope))
         if not self._dunder_name_allowed(visit, node):
             yield from self._bad_identifier(visit, name)
 
@@ -150,7 +101,7 @@ class Rules:
 
     def _by_name(self, visit: Visit, name: str) -> Iterator[Violation]:
         """R2."""
-        if not self.is_builtin(name, visit.scope):
+        if not self.references.is_builtin(name, visit.scope):
             return
         call = visit.parent.node if visit.parent else None
         if not isinstance(call, ast.Call) or call.func is not visit.node:
@@ -177,10 +128,8 @@ class Rules:
         if reference.is_module and not isinstance(parent, ast.Attribute):
             yield _violation(visit, "module-value", f"Blocked use of module '{reference.dotted}' as a value")
 
-    def _attribute(self, visit: Visit) -> Iterator[Violation]:
-        node = visit.node
-        assert isinstance(node, ast.Attribute)
-        base = self.refer(node.value, visit.scope)
+    def _attribute(self, visit: Visit, node: ast.Attribute) -> Iterator[Violation]:
+        base = self.references.refer(node.value, visit.scope)
         if base is not None and base.is_module:
             if not isinstance(node.ctx, ast.Load):
                 yield _violation(visit, "module-write", f"Blocked write to module '{base.dotted}'")
@@ -194,7 +143,7 @@ class Rules:
                 yield _violation(visit, "attribute", message)
         if node.attr in ("format", "format_map", "vformat") and not (base and base.is_module):
             yield from self._format(visit, node)
-        yield from self._reference(visit, self.refer(node, visit.scope))
+        yield from self._reference(visit, self.references.refer(node, visit.scope))
 
     def _untabled(self, dotted: str) -> bool:
         module = dotted.rpartition(".")[0] or dotted
@@ -203,7 +152,7 @@ class Rules:
     def _member(self, visit: Visit, module: str, attribute: str) -> Iterator[Violation]:
         """R3."""
         dotted = f"{module}.{attribute}"
-        if self.policy.trusts(module) or attribute == "__version__" or self._is_submodule(dotted):
+        if self.policy.trusts(module) or attribute == "__version__" or self.references.is_submodule(dotted):
             return
         table = imports.exports(module, self.strict)
         if table is not None:
@@ -235,8 +184,8 @@ class Rules:
             case _:
                 return False
 
-    def _is_self(self, base: ast.expr, scope: Scope) -> bool:
-        """Whether an expression is the object (or class) of the method around it, or its peer."""
+    def _is_self(self, base: ast.expr, scope: NameScope) -> bool:
+        """Whether an expression is `self`, `cls` or `other` of the method around it."""
         while scope.kind == "comprehension" and scope.parent is not None:
             scope = scope.parent
         in_method = scope.kind == "function" and scope.parent is not None and scope.parent.kind == "class"
@@ -257,16 +206,12 @@ class Rules:
         elif any(re.search(r"\{[^}]*[.\[]_|__|\b[fgct][bior]?_", text) for text in templates):
             yield _violation(visit, "format", f"Blocked pattern: '.{node.attr}(' that reads private attributes")
 
-    def _import(self, visit: Visit) -> Iterator[Violation]:
-        node = visit.node
-        assert isinstance(node, ast.Import)
+    def _import(self, visit: Visit, node: ast.Import) -> Iterator[Violation]:
         for alias in node.names:
             if not self.policy.may_import(alias.name):
                 yield _violation(visit, "import", f"Blocked import: '{alias.name}'")
 
-    def _import_from(self, visit: Visit) -> Iterator[Violation]:
-        node = visit.node
-        assert isinstance(node, ast.ImportFrom)
+    def _import_from(self, visit: Visit, node: ast.ImportFrom) -> Iterator[Violation]:
         if node.level or not node.module:
             yield _violation(visit, "import", f"Blocked import: '{'.' * node.level}{node.module or ''}'")
             return
@@ -275,20 +220,16 @@ class Rules:
                 whole = node.module if not self.policy.may_import(node.module) else f"{node.module}.{alias.name}"
                 yield _violation(visit, "import", f"Blocked import: '{whole}'")
 
-    def _call(self, visit: Visit) -> Iterator[Violation]:
-        node = visit.node
-        assert isinstance(node, ast.Call)
+    def _call(self, visit: Visit, node: ast.Call) -> Iterator[Violation]:
         if self.strict and isinstance(node.func, ast.Name) and node.func.id == "print":
             if any(k.arg in ("file", None) for k in node.keywords):
                 yield _violation(visit, "print-file", "Blocked pattern: 'print(file='")
-        reference = self.refer(node.func, visit.scope)
+        reference = self.references.refer(node.func, visit.scope)
         writing = imports.WRITING_KEYWORDS.get(reference.dotted) if reference else None
         if writing and any(k.arg is None or k.arg in writing for k in node.keywords):
             yield _violation(visit, "write", f"Blocked write: '{reference.dotted if reference else ''}' to a file")
 
-    def _constant(self, visit: Visit) -> Iterator[Violation]:
-        node = visit.node
-        assert isinstance(node, ast.Constant)
+    def _constant(self, visit: Visit, node: ast.Constant) -> Iterator[Violation]:
         if not isinstance(node.value, str):
             return
         if self.strict and (found := names.DUNDER_TEXT.search(node.value)):
@@ -297,9 +238,9 @@ class Rules:
             # Libraries evaluate annotations that are strings.
             yield _violation(visit, "annotation", "Blocked annotation: a string that calls")
 
-    def _definition(self, visit: Visit) -> Iterator[Violation]:
-        node = visit.node
-        assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+    def _definition(
+        self, visit: Visit, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    ) -> Iterator[Violation]:
         methods = names.STRICT_METHODS if self.strict else names.METHODS
         in_class = visit.scope.kind == "class" and not isinstance(node, ast.ClassDef)
         if in_class and names.is_dunder(node.name):
@@ -308,13 +249,11 @@ class Rules:
             return
         yield from self._bad_identifier(visit, node.name)
 
-    def _identifier(self, visit: Visit) -> Iterator[Violation]:
-        for name in _identifiers(visit.node):
+    def _identifier(self, visit: Visit, node: ast.AST) -> Iterator[Violation]:
+        for name in _identifiers(node):
             yield from self._bad_identifier(visit, name)
 
-    def _match_class(self, visit: Visit) -> Iterator[Violation]:
-        node = visit.node
-        assert isinstance(node, ast.MatchClass)
+    def _match_class(self, visit: Visit, node: ast.MatchClass) -> Iterator[Violation]:
         for name in node.kwd_attrs:
             if (message := self._attribute_name(name)) is not None:
                 yield _violation(visit, "attribute", message)
@@ -359,7 +298,7 @@ def _opening(visit: Visit, call: ast.Call) -> Iterator[Violation]:
         yield _violation(visit, "path", "Blocked path: 'open(' of a system or hidden file")
 
 
-def _literals(node: ast.expr, scope: Scope, walk: Walk) -> list[str] | None:
+def _literals(node: ast.expr, scope: NameScope, walk: Walk) -> list[str] | None:
     """The literal texts an expression may be, or None if one of them is not a literal."""
     match node:
         case ast.Constant(value=str(text)):

@@ -1,4 +1,4 @@
-"""Judges addresses before anything connects to them: `judge(url, …)` gives a Verdict.
+"""Judges URLs and addresses before anything connects to them: `judge(url, …)` gives a Verdict.
 
 Only the text is looked at. Nothing is resolved or opened.
 

@@ -1,4 +1,4 @@
-"""Which IP addresses are public: by an own table, since `ipaddress.is_global` passes too much, and differs by version.
+"""Which IP addresses are public. By our own table: `ipaddress.is_global` lets too much pass, and differs by version.
 
 An IPv4 address is public unless a network below holds it. An IPv6 address is public only inside the global unicast
 space, outside the networks below; and whatever IPv4 address it carries must be public as well.
@@ -40,7 +40,7 @@ _MAPPED: Final = IPv6Network("::ffff:0:0/96")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 
-# Only what lies inside the global unicast space; Teredo is judged by the addresses it carries.
+# Only networks inside the global unicast space. Teredo is judged by the addresses it carries.
 _NOT_PUBLIC_6: Final = tuple(
     (IPv6Network(network), what)
     for network, what in (
@@ -72,7 +72,7 @@ def judge_address(address: str | IPv4Address | IPv6Address) -> Verdict:
 
 
 def not_public(address: IPv4Address | IPv6Address) -> str | None:
-    """What an address is instead of public; None when it is public."""
+    """What a non-public address is. None if it is public."""
     if isinstance(address, IPv4Address):
         return next((what for network, what in _NOT_PUBLIC_4 if address in network), None)
     if address.scope_id is not None:

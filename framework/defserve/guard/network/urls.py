@@ -1,8 +1,8 @@
-"""Whether a URL may be fetched on a stranger's word, by its text alone: a public http(s) address, written plainly.
+"""Whether a URL from a stranger may be fetched, by its text alone: a public http(s) address, written plainly.
 
-The grammar here is stricter than any client's, so that no client can read a URL that passes in another way; what
-`urlsplit` makes of it must agree as well. A name that passes may still resolve to a private address: that is for
-`judge_address` and whoever resolves to find out, for every address, before connecting to that very address.
+The grammar here is stricter than any client's, so that no client can read an allowed URL in another way. `urlsplit`
+must agree as well. An allowed name may still resolve to a private address: whoever resolves it must judge every address
+with `judge_address`, and connect to the very address that was judged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMES: Final = ("http", "https")
 PORTS: Final = (80, 443, 8080, 8443)
 DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
-# RFC 9110 §4.1 asks everyone to support this much.
+# RFC 9110 §4.1 asks every implementation to support this much.
 LONGEST_URL = 8_000
 LONGEST_NAME, LONGEST_LABEL = 253, 63
 LONGEST_QUOTE = 80
@@ -44,7 +44,7 @@ _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LOOSE_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 _PLAIN: Final = "!$%&'()*+,-./:;=?@_~"
 
-# Among them those RFC 6761 and 7686 keep out of the public DNS, and a cluster's own.
+# Including those that RFC 6761 and 7686 keep out of the public DNS, and those of a cluster.
 _PRIVATE_SUFFIXES: Final = frozenset(
     "localhost localdomain local internal intranet private corp home lan home.arpa svc test invalid onion".split()
 )
@@ -91,7 +91,7 @@ def judge(
     hosts     the only hosts that may be named: `api.example.com`, or `*.example.com` for the names below one;
               None for any public host
     private   hosts that may be reached although they are not public, each as exactly `host:port`, in lower case;
-              `ports` and `hosts` do not concern them
+              `ports` and `hosts` do not apply to them
     """
     hints = hints_of(schemes, ports, hosts)
     try:
@@ -161,7 +161,7 @@ def _why_malformed(url: str) -> _Bad:
 
 
 def _check_agreement(url: str, found: re.Match[str]) -> None:
-    """A second parser, and one that many clients use, must find the same host and port."""
+    """A second parser, which many clients use, must find the same host and port."""
     try:
         parts = urlsplit(url)
         same = (parts.hostname or "") == found["host"].strip("[]").lower() and parts.port == (
@@ -174,18 +174,18 @@ def _check_agreement(url: str, found: re.Match[str]) -> None:
 
 
 def _host(raw: str) -> str:
-    """The host as a resolver is asked for it."""
+    """The host, as it is given to a resolver."""
     if raw.startswith("["):
         try:
             return str(IPv6Address(raw[1:-1]))
         except ValueError:
-            raise _Bad("host", f"Blocked host: {_shown(raw)} is no IPv6 address") from None
+            raise _Bad("host", f"Blocked host: {_shown(raw)} is not an IPv6 address") from None
     name = _ascii(raw).lower()
     if _NUMBER.fullmatch(name.removesuffix(".").rpartition(".")[2]):
         return _dotted_quad(raw)
     labels = name.removesuffix(".").split(".")
     if len(name) > LONGEST_NAME + 1 or not all(map(_is_label, labels)):
-        raise _Bad("host", f"Blocked host: {_shown(raw)} is no host name")
+        raise _Bad("host", f"Blocked host: {_shown(raw)} is not a host name")
     return ".".join(labels)
 
 
@@ -196,14 +196,16 @@ def _dotted_quad(raw: str) -> str:
             return raw
     except ValueError:
         pass
-    raise _Bad("numeric-host", f"Blocked host: {_shown(raw)} is a number, but no IPv4 address of four decimal parts")
+    raise _Bad(
+        "numeric-host", f"Blocked host: {_shown(raw)} is a number, but not an IPv4 address of four decimal parts"
+    )
 
 
 def _ascii(raw: str) -> str:
     """UTS-46 maps what looks like another name to that name, so that it is judged for what it is."""
     if raw.isascii():
         return raw
-    # Not printable are the invisible marks, most of which the mapping would drop in silence.
+    # Invisible marks are not printable. The mapping would silently drop most of them.
     if len(raw) <= LONGEST_NAME and raw.isprintable():
         import idna
 
@@ -211,7 +213,7 @@ def _ascii(raw: str) -> str:
             return idna.encode(raw, uts46=True).decode("ascii")
         except (idna.IDNAError, UnicodeError, ValueError, IndexError):
             pass
-    raise _Bad("host", f"Blocked host: {_shown(raw)} is no internationalised host name")
+    raise _Bad("host", f"Blocked host: {_shown(raw)} is not an internationalised host name")
 
 
 def _is_label(label: str) -> bool:
@@ -221,7 +223,7 @@ def _is_label(label: str) -> bool:
 
 
 def _is_encoded_label(label: str) -> bool:
-    """Whether a punycode label stands for something that only it can stand for."""
+    """Whether a punycode label stands for text that has no plainer form."""
     import unicodedata
 
     try:
@@ -266,7 +268,7 @@ def _against_host(host: str) -> list[Violation]:
 def _address(host: str) -> IPv4Address | IPv6Address | None:
     if ":" in host:
         return IPv6Address(host)
-    # Of a name, `_host` let none pass that ends in a number.
+    # `_host` refuses a name that ends in a number.
     return IPv4Address(host) if host.rpartition(".")[2].isdigit() else None
 
 

@@ -1,4 +1,4 @@
-"""Archives, signals and the few others whose operands need more than a table."""
+"""Checks for programs whose operands need more than a table: archives, signals and a few others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from defserve.guard.shell.places import written
-from defserve.guard.shell.program import Mode, is_flag, operands
+from defserve.guard.shell.program import ShellMode, is_flag, operands
 from defserve.guard.verdict import Violation
 
 _TAR_LETTERS = frozenset("xtcrudzjJZavfpCkOhm")
@@ -19,7 +19,7 @@ _TAR_LONG = frozenset(
 _TAR_WRITES = frozenset("-x -c -r -u --extract --get --create --append --update".split())
 
 
-def tar(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def tar(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """Known flags only, written in full; the first word may be a bundle without a dash; no archive on another host."""
     flags: set[str] = set()
     for index, word in enumerate(words):
@@ -51,15 +51,15 @@ def _archive(words: Sequence[str]) -> Iterator[str]:
             yield word
 
 
-def unzip(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def unzip(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     looks = bool(words) and re.fullmatch(r"-[ltvzq]+", words[0]) is not None and words[0].strip("-q") != ""
     if mode == "readonly" and not looks:
         yield Violation("write", "Blocked write: unzip may only list ('unzip -l')")
     yield from written(words, mode)
 
 
-def kill(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
-    """One signal, then processes one by one: no groups, no 'everything I may', no jobs."""
+def kill(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
+    """One signal, then processes by number: no groups, no 'all I may signal', no jobs."""
     if words in (["-l"], ["-L"]):
         return
     rest = list(words)
@@ -74,14 +74,14 @@ def kill(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
         yield Violation("write", "Blocked effect: 'kill'")
 
 
-def modes(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def modes(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """chmod may not lend an owner's rights: no set-user-id, no set-group-id."""
     for word in words:
         if re.fullmatch(r"0*[2-7][0-7]{3}", word) or re.search(r"(?:^|[,=])[ugoa]*[+=][rwxXt]*s", word):
             yield Violation("mode", f"Blocked mode: '{word}' lends its owner's rights")
 
 
-def second_is_written(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def second_is_written(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """`uniq in out` and `xxd in out` write their second operand."""
     pairs = zip(["", *words], words, strict=False)
     second = [w for before, w in pairs if not is_flag(w) and not (re.fullmatch(r"-[a-z]", before) and w.isdigit())][1:]
@@ -90,41 +90,41 @@ def second_is_written(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
     yield from written(second, mode)
 
 
-def no_operands(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def no_operands(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """`hostname x` sets it."""
     if rest := operands(words):
         yield Violation("write", f"Blocked write: '{rest[0]}'")
 
 
-def processes(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def processes(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """`ps e` shows other processes' environments; `ps -e` all processes. The word after a flag may be its value."""
     for before, word in zip(["", *words], words, strict=False):
         if re.fullmatch(r"[A-Za-z]*e[A-Za-z]*", word) and not re.search(r"^-.*[opuUgGtCqs]$|^--", before):
             yield Violation("secret", f"Blocked flag of ps: '{word}' shows environments")
 
 
-def date(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def date(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """An operand that is no format sets the clock."""
     for before, word in zip(["", *words], words, strict=False):
         if not is_flag(word) and not word.startswith("+") and before not in ("-d", "--date", "-r", "--reference", "-f"):
             yield Violation("write", f"Blocked operand of date: '{word}'")
 
 
-def local_only(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def local_only(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """No operand names another host."""
     for word in operands(words):
         if ":" in word:
             yield Violation("remote", f"Blocked remote: '{word}'")
 
 
-def node_packages(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def node_packages(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """`owner/name` is a repository on the network; `@scope/name` and `./name` are not."""
     for word in operands(words):
         if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?:#.*)?", word):
             yield Violation("package", f"Blocked package source: '{word}'")
 
 
-def packages(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def packages(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """Packages come by name from where the machine is set up to get them, or from the working directory."""
     for word in words:
         if re.search(r"://|^(?:git\+|git@|file:|link:|github:|gitlab:|bitbucket:)|@(?:file|git|https?):", word):

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from defserve.guard.shell.places import written
 from defserve.guard.shell.program import (
-    Check,
-    Mode,
     Program,
+    ProgramCheck,
+    ShellMode,
     flag_violations,
     is_flag,
     operands,
@@ -46,34 +46,34 @@ _LISTING = frozenset(
 _LISTING_OPERANDS = frozenset("-l --list --contains --no-contains --merged --no-merged --points-at".split())
 
 
-def _listing(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _listing(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """`branch` and `tag` with a name create it; with a listing flag they look."""
     flags = {flag for word in words for flag in spelt(word)}
     if mode == "readonly" and (flags - _LISTING or (operands(words) and not flags & _LISTING_OPERANDS)):
         yield Violation("write", "Blocked write: only listing branches and tags")
 
 
-def _remote_names(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _remote_names(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """A remote may name a helper (`ext::sh -c id`) or hide a flag for ssh (`ssh://-oProxyCommand=…`)."""
     for word in words:
         if re.search(r"::|//[^/]*@?-|@-", word):
             yield Violation("remote", f"Blocked remote: '{word}'")
 
 
-def _refspecs(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _refspecs(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     for word in operands(words):
         if word[:1] in ("+", ":"):
             yield Violation("delete", f"Blocked refspec: '{word}' overwrites or deletes")
 
 
-def _whole_tree(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _whole_tree(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """Throwing away one file's changes is an edit; throwing away all of them is a deletion."""
     for word in operands(words):
         if re.fullmatch(r"[./]+|:[/!(].*|.*\*.*", word):
             yield Violation("delete", f"Blocked path: '{word}' throws away every change")
 
 
-def _reflog(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _reflog(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     first = next(iter(operands(words)), "show")
     if first not in ("show", "exists", "list") and not first.startswith("HEAD"):
         yield Violation("action", f"Blocked git command: 'git reflog {first}'")
@@ -86,7 +86,7 @@ _CONFIG_SCOPES = frozenset("--global --local --system --worktree".split())
 _CONFIG_SETS = frozenset({"user.name", "user.email"})
 
 
-def _config(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _config(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """Most settings name a program to run, so only the author's name is set; any may be looked at."""
     flags = {word for word in words if is_flag(word)}
     rest = operands(words)
@@ -101,11 +101,11 @@ def _config(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
         yield Violation("write", "Blocked write: 'git config'")
 
 
-def _look(*danger: str, valued: str = "", checks: tuple[Check, ...] = ()) -> Program:
+def _look(*danger: str, valued: str = "", checks: tuple[ProgramCheck, ...] = ()) -> Program:
     return Program(danger=_ALWAYS + danger, harmless=_HARMLESS, valued=valued, checks=checks)
 
 
-def _change(*danger: str, valued: str = "", checks: tuple[Check, ...] = ()) -> Program:
+def _change(*danger: str, valued: str = "", checks: tuple[ProgramCheck, ...] = ()) -> Program:
     return Program(danger=_ALWAYS + danger, harmless=_HARMLESS, valued=valued, writes=True, checks=checks)
 
 
@@ -166,7 +166,7 @@ SUBCOMMANDS: dict[str, Program] = {
 }
 
 
-def git(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def git(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """What a git command line, without `git`, breaks."""
     if list(words) in (["--version"], ["-v"]):
         return

@@ -2,23 +2,22 @@
 
 An allowed command comes back as `argv`, to be run with `shell=False`. Nothing is looked up on this machine.
 
-Without `allowed`, programs come from a table of known ones and everything else is refused: a list of bad programs
-is never complete, and a refusal that names the setting costs less than an attack that was not foreseen.
-`sandbox` stops what destroys, escapes or runs other programs; `readonly` stops every write as well.
-Package managers are in `sandbox` and run what they install, so a boundary that has to hold is one the
-operating system draws.
+Without `allowed`, only programs from a table of known ones run. A list of bad programs would never be complete, and a
+refusal that names the setting costs less than an attack that nobody foresaw. `sandbox` stops what destroys, escapes or
+runs other programs; `readonly` stops every write as well. Package managers are allowed in `sandbox` and run what they
+install: a boundary that has to hold must be drawn by the operating system.
 
 With `allowed`, only what the author listed is run, and the known dangers of listed programs stay refused:
 
     {"git": ["status", "log"]}      `git status …` and `git log …`, without --output, --ext-diff and the like
     {"ls": None} or {"ls"}          `ls` with anything that passes its rules
-    {"kubectl": ["get", "-o"]}      not a program we know: `kubectl get …` with the flag -o and no other
+    {"kubectl": ["get", "-o"]}      a program we do not know: `kubectl get …` with the flag -o and no other
     {"python3 --version"}           exactly this command line, and nothing is asked about its flags
 
-A word that starts with a dash is never taken for data. Of a known program it passes unless it can mean, as itself or
-abbreviated or inside a cluster, one of that program's dangerous flags. Of an unknown program with listed words it
-passes only if the author listed it, since nobody can say what it does. `--` does not lift this: it can be the value of
-the flag before it, and to some programs it announces a command.
+A word that starts with a dash is never taken for data. For a known program it passes unless it can mean one of the
+program's dangerous flags, as itself, abbreviated or inside a cluster. For an unknown program with listed words it
+passes only if the author listed it. `--` does not change this: it can be the value of the flag before it, and to some
+programs it announces a command.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from defserve.guard.shell.allowed import Allowed, AllowList, allow_list
-from defserve.guard.shell.program import Mode, Program, flag_violations, operands, word_violations
+from defserve.guard.shell.program import Program, ShellMode, flag_violations, operands, word_violations
 from defserve.guard.shell.rules import KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, UNKNOWN
 from defserve.guard.shell.words import words
 from defserve.guard.verdict import Verdict, Violation, refused
@@ -37,7 +36,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _FORM = "one program and its arguments; no pipes, redirects, variables, globs or line breaks; text in single quotes"
 
 
-def judge(command: str, *, mode: Mode = "sandbox", allowed: Allowed | None = None) -> Verdict:
+def judge(command: str, *, mode: ShellMode = "sandbox", allowed: Allowed | None = None) -> Verdict:
     """Whether `command` may run, and as which argv. Never raises."""
     if not isinstance(command, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         return refused([Violation("text", "Blocked command: it is not text")], {"form": _FORM})
@@ -47,12 +46,12 @@ def judge(command: str, *, mode: Mode = "sandbox", allowed: Allowed | None = Non
     listed = None if allowed is None else allow_list(allowed)
     found = list(_by_rules(argv, mode) if listed is None else _by_list(argv, mode, listed))
     if found:
-        # The same reason from two words reads no better twice.
+        # Two words may break the same rule: it is named once.
         return refused(dict.fromkeys(found), _hints(argv[0], mode, listed))
     return Verdict(True, argv=tuple(argv))
 
 
-def _by_rules(argv: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _by_rules(argv: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """The author listed nothing: known programs only."""
     if name_problem := _name_problem(argv[0]):
         yield name_problem
@@ -62,7 +61,7 @@ def _by_rules(argv: Sequence[str], mode: Mode) -> Iterator[Violation]:
         yield _not_run(argv[0])
 
 
-def _arguments(argv: Sequence[str], program: Program, mode: Mode) -> Iterator[Violation]:
+def _arguments(argv: Sequence[str], program: Program, mode: ShellMode) -> Iterator[Violation]:
     yield from flag_violations(argv[1:], program, mode, argv[0])
     yield from word_violations(argv[1:], program, mode, argv[0])
 
@@ -78,7 +77,7 @@ def _name_problem(name: str) -> Violation | None:
 
 
 def _plain(name: str) -> str:
-    """The name rules go by: `/usr/bin/python3.12` is `python`."""
+    """The name by which rules are looked up: `/usr/bin/python3.12` is `python`."""
     base = name.rpartition("/")[2]
     return base if base in KINDS or base in PROGRAMS else re.sub(r"[\d.-]+$", "", base)
 
@@ -88,7 +87,7 @@ def _not_run(name: str) -> Violation:
     return Violation(kind, f"Blocked program: '{name}'")
 
 
-def _by_list(argv: Sequence[str], mode: Mode, listed: AllowList) -> Iterator[Violation]:
+def _by_list(argv: Sequence[str], mode: ShellMode, listed: AllowList) -> Iterator[Violation]:
     """The author listed what may run."""
     name, rest = argv[0], argv[1:]
     if not listed.names(name):
@@ -96,7 +95,7 @@ def _by_list(argv: Sequence[str], mode: Mode, listed: AllowList) -> Iterator[Vio
         return
     program = PROGRAMS.get(_plain(name)) or ON_REQUEST.get(_plain(name))
     if tuple(argv) in listed.lines:
-        # The author vouches for the whole line, but readonly is a promise to someone else.
+        # The author vouches for the whole line, but readonly is a promise to the caller.
         if mode == "readonly":
             yield from (found for found in _arguments(argv, program or Program(), mode) if found.rule == "write")
     elif (kind := KINDS.get(_plain(name))) in NEVER_OPEN:
@@ -115,8 +114,10 @@ def _first(rest: Sequence[str], program: Program | None) -> str:
     return next((word for word in rest if word not in prelude), "")
 
 
-def _listed_first(argv: Sequence[str], program: Program | None, mode: Mode, listed: set[str]) -> Iterator[Violation]:
-    """The first word is listed: judged by its rules, or where there are none, by the flags that are listed with it."""
+def _listed_first(
+    argv: Sequence[str], program: Program | None, mode: ShellMode, listed: set[str]
+) -> Iterator[Violation]:
+    """The first word is listed. Judge by its rules or, if there are none, by the flags that are listed with it."""
     found = list(_arguments(argv, program or Program(), mode))
     if program is None or any(violation.rule == "subcommand" for violation in found):
         yield from _unlisted_flags(argv, listed)
@@ -133,7 +134,7 @@ def _unlisted_flags(argv: Sequence[str], listed: set[str]) -> Iterator[Violation
             yield Violation("flag", f"Blocked flag of {argv[0]}: '{flag}' is not on the list")
 
 
-def _hints(name: str, mode: Mode, listed: AllowList | None) -> Mapping[str, Any]:
+def _hints(name: str, mode: ShellMode, listed: AllowList | None) -> Mapping[str, Any]:
     if listed is not None:
         return {"form": _FORM, "allowed": listed.readable()}
     hints: dict[str, Any] = {"form": _FORM}

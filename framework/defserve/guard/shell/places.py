@@ -1,7 +1,7 @@
 """Where a command may write: not into the system, not into what runs by itself later, not onto devices.
 
-This is a net for plain accidents and plain attacks. Which files an account may touch is for the operating
-system to say; a tool that takes paths guards them with `defserve.guard.paths`.
+This catches plain accidents and plain attacks. Which files an account may touch is up to the operating system. A tool
+that takes paths guards them with `defserve.guard.paths`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Sequence
 
-from defserve.guard.shell.program import Mode, is_flag, spelt
+from defserve.guard.shell.program import ShellMode, is_flag, spelt
 from defserve.guard.verdict import Violation
 
 _SYSTEM = frozenset(
@@ -35,7 +35,7 @@ _CREDENTIALS = frozenset(".ssh .gnupg .aws .azure .kube .netrc .pgpass .git-cred
 def place_problem(path: str) -> str | None:
     """Why nothing may be written to `path`, or None."""
     clean = _absolute(path) or posixpath.normpath(path)
-    # Lower case: some systems do not tell it apart.
+    # In lower case: some file systems ignore case.
     parts = [part for part in clean.lower().split("/") if part]
     if any(part in _TRUSTED or part.endswith(".pth") for part in parts):
         return "is trusted by other programs"
@@ -59,7 +59,7 @@ def _values(word: str) -> Iterator[str]:
         yield word[2:]
 
 
-def written(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def written(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """Every word is a place that is written, moved or removed."""
     for word in words:
         for path in _values(word):
@@ -67,7 +67,7 @@ def written(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
                 yield Violation("place", f"Blocked write: '{path}' {problem}")
 
 
-def copied(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def copied(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """The last operand is written, the others are read; with a target directory any of them may be it."""
     sources = [index for index, word in enumerate(words) if not is_flag(word)][:-1]
     named = any(flag == "-t" or "--target-directory".startswith(flag) for word in words for flag in spelt(word, "St"))
@@ -78,7 +78,7 @@ def copied(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
             yield Violation("place", f"Blocked copy: '{words[index]}' is a device")
 
 
-def output(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def output(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """Nothing is written without `-o`; with it, any word may be the place."""
     if any(flag == "-o" or (len(flag) > 2 and "--output".startswith(flag)) for word in words for flag in spelt(word)):
         yield from written(words, mode)

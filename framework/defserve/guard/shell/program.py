@@ -9,35 +9,35 @@ from typing import Literal, TypeAlias
 
 from defserve.guard.verdict import Violation
 
-Mode: TypeAlias = Literal["sandbox", "readonly"]
-Check: TypeAlias = Callable[[Sequence[str], Mode], Iterator[Violation]]
+ShellMode: TypeAlias = Literal["sandbox", "readonly"]
+ProgramCheck: TypeAlias = Callable[[Sequence[str], ShellMode], Iterator[Violation]]
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The rules of a program, or of a sub-command. Every field refuses; an empty one lets pass."""
+    """The rules of a program, or of a sub-command. Every field refuses something; an empty one refuses nothing."""
 
     danger: tuple[str, ...] = ()
     """Flags never passed on: they run another program, load settings, or write where no operand says so."""
     writing: tuple[str, ...] = ()
     """Flags that make a reading program write: not in readonly."""
     harmless: frozenset[str] = frozenset()
-    """Whole flags that begin a dangerous one and would be taken for its abbreviation."""
+    """Complete flags that a dangerous one begins with. They would be taken for its abbreviation."""
     only: frozenset[str] | None = None
-    """When given, the only flags there are, written in full; `-#` stands for a number."""
+    """If given, the only flags that pass, written in full. `-#` stands for a number."""
     valued: str = ""
     """Letters that take a value: what follows in the same word is not a flag."""
     writes: bool = False
     """It changes something: not in readonly, and its operands are judged as places."""
     reads: frozenset[str] | None = None
-    """When given, the first words that only look."""
+    """If given, the first words that only read."""
     acts: frozenset[str] = frozenset()
     """With `reads`: the first words that change something."""
     tasks: bool = False
-    """Every operand is a task of its own, so where first words are listed, all operands must be."""
+    """Every operand is a task of its own: if first words are listed, all operands must be."""
     prelude: frozenset[str] = frozenset()
     """Flags that may stand before the first word and leave its meaning alone."""
-    checks: tuple[Check, ...] = ()
+    checks: tuple[ProgramCheck, ...] = ()
 
 
 def is_flag(word: str) -> bool:
@@ -68,7 +68,7 @@ def names(flag: str, danger: str) -> bool:
     return flag == danger or (flag.startswith("--") and danger.startswith(flag))
 
 
-def flag_violations(words: Sequence[str], program: Program, mode: Mode, title: str) -> Iterator[Violation]:
+def flag_violations(words: Sequence[str], program: Program, mode: ShellMode, title: str) -> Iterator[Violation]:
     """What the flags of `words` break.
 
     `--` changes nothing: it may be the value of the flag before it, and then what follows are flags after all.
@@ -86,9 +86,9 @@ def flag_violations(words: Sequence[str], program: Program, mode: Mode, title: s
 
 
 def word_violations(
-    words: Sequence[str], program: Program, mode: Mode, title: str, rule: str = "subcommand"
+    words: Sequence[str], program: Program, mode: ShellMode, title: str, rule: str = "subcommand"
 ) -> Iterator[Violation]:
-    """What the first word and the program's own checks break. `rule` names the break of an unknown first word."""
+    """What the first word and the program's own checks refuse. `rule` is the rule that an unknown first word breaks."""
     if program.reads is not None:
         first = words[0] if words else ""
         # `git remote -v remove x`: behind a flag, the first operand is the word that counts as well.

@@ -12,16 +12,16 @@ from dataclasses import replace
 from defserve.guard.shell import archives, scripts
 from defserve.guard.shell.git import GLOBAL, git
 from defserve.guard.shell.places import copied, output, secret, written
-from defserve.guard.shell.program import Check, Mode, Program, is_flag, names, operands, spelt
+from defserve.guard.shell.program import Program, ProgramCheck, ShellMode, is_flag, names, operands, spelt
 from defserve.guard.verdict import Violation
 
 
-def _secrets(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _secrets(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     yield from secret(words)
 
 
-def _secrets_after_pattern(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
-    """A search's first operand is what is looked for, not where, unless a flag says what or where that is."""
+def _secrets_after_pattern(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
+    """The first operand of a search is the pattern, not a file, unless a flag gives the pattern."""
     flags = [word for word in words if is_flag(word)]
     told = any(flag in ("-e", "-f") or names(flag, "--regexp") or names(flag, "--file") for flag in _spelt(flags))
     yield from secret(flags + operands(words)[0 if told else 1 :])
@@ -32,11 +32,13 @@ def _spelt(flags: Sequence[str]) -> Iterator[str]:
         yield from spelt(word)
 
 
-def _reader(*danger: str, writing: tuple[str, ...] = (), valued: str = "", checks: tuple[Check, ...] = ()) -> Program:
+def _reader(
+    *danger: str, writing: tuple[str, ...] = (), valued: str = "", checks: tuple[ProgramCheck, ...] = ()
+) -> Program:
     return Program(danger=danger, writing=writing, valued=valued, checks=(_secrets, *checks))
 
 
-def _writer(*danger: str, valued: str = "", only: str = "", checks: tuple[Check, ...] = (written,)) -> Program:
+def _writer(*danger: str, valued: str = "", only: str = "", checks: tuple[ProgramCheck, ...] = (written,)) -> Program:
     flags = frozenset(only.split()) if only else None
     return Program(danger=danger, valued=valued, only=flags, writes=True, checks=(_secrets, *checks))
 
@@ -97,7 +99,7 @@ _PROJECT_PACKAGES = Program(
 
 
 def _packages(rules: Program, reads: str, acts: str) -> Program:
-    """What a manager of packages calls its work. A word it does not know it may take for a script's name."""
+    """The commands of a package manager. It may take an unknown word for the name of a script."""
     return replace(rules, reads=frozenset(f"{reads} --version".split()), acts=frozenset(acts.split()))
 
 
@@ -172,27 +174,27 @@ PROGRAMS: Mapping[str, Program] = {
 }
 
 
-def _script_first(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
-    """An interpreter is given a file of its own; what is typed at it (`-c`, `-e`, `-m`, standard input) is refused."""
+def _script_first(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
+    """An interpreter must be given a file. Code on the command line or on standard input is refused."""
     first = words[0] if words else "-"
     if first.startswith("-") and list(words) not in (["--version"], ["-V"], ["-v"], ["--help"], ["-h"]):
         yield Violation("interpreter", f"Blocked code for an interpreter: '{first}'")
 
 
-def _not_everything(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _not_everything(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     for word in operands(words):
         if set(word) <= {".", "/", "*"}:
             yield Violation("delete", f"Blocked delete: '{word}' is everything here")
 
 
-def _web_only(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _web_only(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     for word in operands(words):
         scheme, separator, _ = word.partition("://")
         if word.startswith("@") or (separator and scheme.lower() not in ("http", "https")):
             yield Violation("remote", f"Blocked operand: '{word}'")
 
 
-def _no_settings(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def _no_settings(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """`make SHELL=x` chooses what runs the recipes."""
     for word in operands(words):
         if "=" in word:
@@ -241,7 +243,7 @@ KINDS: Mapping[str, str] = {
     **dict.fromkeys(_DELETER_NAMES.split(), "delete"),
     **dict.fromkeys(_NETWORK_NAMES.split(), "network"),
 }
-"""Why a well-known program is not run: the rule a refusal names."""
+"""Why a well-known program is not run: the rule that a refusal names."""
 
 NEVER_OPEN = frozenset({"wrapper", "shell", "interactive"})
 """Kinds that run whatever they are told, so an author can only allow whole command lines of them."""
@@ -257,7 +259,7 @@ UNKNOWN = Program(
         """.split()
     )
 )
-"""For a program the author allows and nobody here knows: the flags that run or write in the programs we do know."""
+"""For an unknown program that the author allows: the flags that run or write in the programs we know."""
 
 ON_REQUEST: Mapping[str, Program] = {
     **{name: Program(checks=(_script_first,)) for name, kind in KINDS.items() if kind == "interpreter"},

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from defserve.guard.shell.places import written
-from defserve.guard.shell.program import Mode, is_flag
+from defserve.guard.shell.program import ShellMode, is_flag
 from defserve.guard.verdict import Violation
 
 _ADDRESS = re.compile(r"\s*(?:\d+(?:~\d+)?|\$|/(?:[^/\\\[]|\\.|\[[^\]/]*\])*/[IM]*)")
@@ -66,7 +66,7 @@ def _substitution(script: str, at: int, command: str) -> int | None:
     return flags.end() if flags else None
 
 
-def sed(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def sed(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """The script is the first operand, or the values of `-e`; files are written only with `-i`."""
     scripts: list[str] = []
     rest: list[str] = []
@@ -152,7 +152,7 @@ def _awk_writes(code: str) -> bool:
     return False
 
 
-def awk(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def awk(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """The program may compute and print: no commands, pipes, redirects, includes or environment."""
     rest = list(words)
     while rest and is_flag(rest[0]):
@@ -172,7 +172,7 @@ def awk(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
         yield Violation("flag", f"Blocked flag of awk: '{word}' after the program")
 
 
-def jq(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def jq(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """A filter may not read the environment or other filters. `.env` is a field."""
     for word in words:
         if word.endswith((".json", ".jsonl", ".ndjson")):
@@ -193,7 +193,7 @@ _FIND = frozenset(
 )
 
 
-def find(words: Sequence[str], mode: Mode) -> Iterator[Violation]:
+def find(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """Tests and prints only: no action that runs, deletes or writes, known or yet to come."""
     for word in filter(is_flag, words):
         # `-mtime -7`, `-perm -u+x`: values that start with a dash.

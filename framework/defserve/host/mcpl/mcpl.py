@@ -17,7 +17,7 @@ from defserve.host.mcpl.scopes import Approve
 from defserve.host.mcpl.state import SENDING, Sending
 from defserve.protocols.mcpl.extension import VERSION
 from defserve.protocols.mcpl.turns import ModelInfo
-from defserve.protocols.mgp.audit import AuditLogger, Sink, Sinks, sinks_of
+from defserve.protocols.mgp.audit.sinks import AuditLogger, AuditSink, AuditSinks, sinks_of
 
 CHANNELS: Final = ("register", "publish", "observe", "lifecycle", "streaming")
 OFFERS: Final = ("pushEvents", "contextHooks", "inferenceRequest", "modelInfo", "featureSets", "channels")
@@ -64,7 +64,7 @@ class Mcpl:
         before_seconds: float = BEFORE_SECONDS,
         after_seconds: float = AFTER_SECONDS,
         fail_closed: bool = False,
-        audit: Sinks | None = None,
+        audit: AuditSinks | None = None,
         without: Sequence[str] = (),
     ) -> None:
         if unknown := sorted(set(without) - set(OFFERS)):
@@ -83,7 +83,7 @@ class Mcpl:
         self._without, self._audit = frozenset(without), audit
 
     @cached_property
-    def sinks(self) -> tuple[Sink, ...]:
+    def sinks(self) -> tuple[AuditSink, ...]:
         """Where the audit log goes. Files are opened with the first connection."""
         return sinks_of(self._audit if self._audit is not None else AuditLogger())
 

@@ -11,7 +11,7 @@ from defserve.host.mgp.permissions.approval import Approval, Approve, Policy
 from defserve.host.mgp.security.confirmation import Confirm
 from defserve.host.mgp.security.validation import CallValidation, Checks
 from defserve.protocols.mgp.agreed import EXTENSION_ID, VERSION
-from defserve.protocols.mgp.audit import AuditLogger, Sink, Sinks, sinks_of
+from defserve.protocols.mgp.audit.sinks import AuditLogger, AuditSink, AuditSinks, sinks_of
 
 # Older and newer names, so that old and new servers each find their own.
 EXTENSIONS: Final = (
@@ -55,7 +55,7 @@ class Mgp:
         *,
         confirm_moderate: bool = False,
         validators: Mapping[str, Checks] | None = None,
-        audit: Sinks | None = None,
+        audit: AuditSinks | None = None,
         retry: bool = True,
         extensions: Sequence[str] | None = None,
     ) -> None:
@@ -66,7 +66,7 @@ class Mgp:
         self._audit = audit
 
     @cached_property
-    def sinks(self) -> tuple[Sink, ...]:
+    def sinks(self) -> tuple[AuditSink, ...]:
         """Where the audit trail goes. Files are opened with the first connection."""
         return sinks_of(self._audit if self._audit is not None else AuditLogger())
 

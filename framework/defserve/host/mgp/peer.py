@@ -30,7 +30,7 @@ from defserve.wire.codec import encode
 from defserve.wire.messages import Id
 
 if TYPE_CHECKING:
-    from defserve.protocols.mgp.permissions import Decision
+    from defserve.protocols.mgp.permissions.grants import PermissionDecision
 
 CHUNK: Final = "notifications/mgp.stream.chunk"
 
@@ -79,7 +79,7 @@ class MgpPeer:
         self._confirmation = CallConfirmation(options.confirm, client.answers, moderate=options.confirm_moderate)
 
     @property
-    def grants(self) -> dict[str, Decision]:
+    def grants(self) -> dict[str, PermissionDecision]:
         """The current decision about each permission."""
         return self._grants.grants
 

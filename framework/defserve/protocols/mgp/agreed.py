@@ -1,17 +1,22 @@
-"""MGP §2: capability negotiation. What a client offered, and what of it this server takes up."""
+"""MGP §2: capability negotiation. What a client offered, which sections of it are active, and how to ask for them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from defserve.core.extension import Offer
 from defserve.wire.jsonvalue import is_array, is_object
 
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.core.composition import Terms
+
+NAME = "mgp"
 VERSION = "0.3.0"
 EXTENSION_ID = "dev.cloto/mgp"
 
-# Every extension name, old or new, and the sections of ours it switches on.
+# Every extension name, old or new, and the sections that it switches on.
 SECTIONS: Mapping[str, frozenset[str]] = {
     "security": frozenset({"permissions", "tool_security"}),
     "permissions": frozenset({"permissions"}),
@@ -29,7 +34,7 @@ SECTIONS: Mapping[str, frozenset[str]] = {
 }
 
 
-class Agreed:
+class Agreement:
     """What was agreed with one peer: `extensions` in the peer's own words, `sections` in ours."""
 
     __slots__ = ("extensions", "sections")
@@ -38,8 +43,8 @@ class Agreed:
         self.extensions, self.sections = extensions, sections
 
 
-def agree(offer: Offer, served: frozenset[str]) -> Agreed | None:
-    """The intersection of an offer with the sections served here; None where the conversation stays plain."""
+def agree(offer: Offer, served: frozenset[str]) -> Agreement | None:
+    """The sections that are both offered and served here. None: the conversation stays plain MCP."""
     offered = _offered(offer)
     if offered is None:
         return None
@@ -51,7 +56,18 @@ def agree(offer: Offer, served: frozenset[str]) -> Agreed | None:
         _log(f"the client speaks MGP {version[:32]!r}, this server {VERSION}: going on without")
         return None
     known = tuple(dict.fromkeys(n for n in names if isinstance(n, str) and SECTIONS.get(n, frozenset()) & served))
-    return Agreed(known, frozenset[str]().union(*(SECTIONS[name] & served for name in known)))
+    return Agreement(known, frozenset[str]().union(*(SECTIONS[name] & served for name in known)))
+
+
+def sections(call: Call) -> frozenset[str]:
+    """The sections of MGP that are active for this call's peer."""
+    return sections_of(call.terms)
+
+
+def sections_of(terms: Terms) -> frozenset[str]:
+    """The same, for what was agreed with a peer."""
+    agreed = terms.states.get(NAME)
+    return agreed.sections if isinstance(agreed, Agreement) else frozenset()
 
 
 def _offered(offer: Offer) -> Mapping[str, Any] | None:

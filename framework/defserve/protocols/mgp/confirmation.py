@@ -1,11 +1,11 @@
-"""MGP §4.4: who confirms a dangerous call: the client if it speaks MGP, else a person, else its standing counts.
+"""MGP §4.4: who confirms a dangerous call: a client that speaks MGP, else a person who can be asked, else nobody.
 
 | peer | `auto` | `always` | `never` |
 |---|---|---|---|
-| speaks MGP security | it confirms by itself | asked | – |
-| can be asked | asked | asked | – |
-| local or authenticated, cannot be asked | trusted to its own approval, audited | refused | – |
-| anonymous on the network, cannot be asked | refused | refused | – |
+| speaks MGP security | passes: the client confirms | asked | passes |
+| can be asked | asked | asked | passes |
+| local or authenticated, cannot be asked | passes, audited: it is assumed to have asked its user | refused | passes |
+| anonymous on the network, cannot be asked | refused | refused | passes |
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 from defserve.core.call import Call
 from defserve.errors import Refused
 from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mgp.agreed import sections
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.tools.tools import Tool
-    from defserve.protocols.mgp.extension import MGP
+    from defserve.protocols.mgp.audit.trail import AuditTrail
+    from defserve.protocols.mgp.options import ConfirmPolicy
 
 LONGEST_VALUE = 200
 
-# Where a confirmation is always asked for, nothing stands in for the question.
+# With `always`, nothing can replace the question.
 FIX = {
     "auto": "use a client that offers elicitation or MGP security, or authenticate",
     "always": "use a client that offers elicitation or MGP callbacks",
@@ -30,17 +32,17 @@ FIX = {
 
 
 class NotConfirmed(Refused):
-    """A call that somebody has to confirm, and nobody did."""
+    """A call that has to be confirmed, and was not."""
 
     error_type = "confirmation_required"
 
 
-async def confirmed(mgp: MGP, call: Call, tool: Tool, arguments: dict[str, Any]) -> None:
+async def confirmed(
+    policy: ConfirmPolicy, audit: AuditTrail, call: Call, tool: Tool, arguments: dict[str, Any]
+) -> None:
     """Return when the call may go on. Raises NotConfirmed."""
     from defserve.protocols.mcp.asking import client_requests
-    from defserve.protocols.mgp.extension import sections
 
-    policy = mgp.options.confirm
     if policy == "never" or (policy == "auto" and "tool_security" in sections(call)):
         return
     if client_requests.can(call, "elicitation"):
@@ -52,7 +54,7 @@ async def confirmed(mgp: MGP, call: Call, tool: Tool, arguments: dict[str, Any])
         raise NotConfirmed(
             f"{tool.name} has to be confirmed, and this client cannot be asked: {fix}", data={"fix": fix}
         )
-    mgp.audit.report(call, "dev.defserve.unconfirmed", tool=tool.name, details={"reason": "the client cannot be asked"})
+    audit.report(call, "dev.defserve.unconfirmed", tool=tool.name, details={"reason": "the client cannot be asked"})
 
 
 def question(tool: Tool, arguments: dict[str, Any]) -> str:
@@ -61,7 +63,7 @@ def question(tool: Tool, arguments: dict[str, Any]) -> str:
 
     from defserve.redaction import redact
 
-    # A redacted object is the name of its class; what is confirmed has to be read, so objects become their texts first.
+    # Redaction turns an object into the name of its class. A person has to read the values, so they become texts first.
     plain = {name: to_jsonable_python(value, bytes_mode="base64", fallback=str) for name, value in arguments.items()}
     shown = [f"  {name}: {_brief(value)}" for name, value in redact(plain).items()]
     return "\n".join([f"Run {tool.options.title or tool.name}?", *shown])

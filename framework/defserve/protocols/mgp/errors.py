@@ -1,4 +1,4 @@
-"""MGP §14: error handling. The 19 codes as data, their exceptions, and how an error looks where MGP is spoken.
+"""MGP §14: error handling. The 19 codes as data, their exceptions, and what a client may do about each.
 
 1000 PermissionDenied   2000 ServerNotReady             3000 RateLimited, LimitExceeded("rate")
 1001 AccessDenied       2001 errors.Draining            3001 ResourceExhausted, any other LimitExceeded
@@ -12,30 +12,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
 
-from defserve.core.profile import error_object
-from defserve.errors import BadArguments, InvalidParams, LimitExceeded, Refused, Rejected, ToolError
-from defserve.protocols.mcp.failures import ERROR_KEY, UnknownTool, lone, rejection, tool_failure
-from defserve.protocols.mcp.trace import trace_id
-from defserve.wire.messages import Params
+from defserve.errors import LimitExceeded, Refused, ToolError
 
-if TYPE_CHECKING:
-    from defserve.core.call import Call
-
-Strategy: TypeAlias = Literal["immediate", "fixed_delay", "exponential_backoff"]
+RetryStrategy: TypeAlias = Literal["immediate", "fixed_delay", "exponential_backoff"]
 
 # §14.2: the range of a code is its category.
 CATEGORIES = {1: "security", 2: "lifecycle", 3: "resource", 4: "validation", 5: "external"}
 
 
-class Kind(NamedTuple):
+class ErrorKind(NamedTuple):
     """One standard code, and what a client may do about it unless the error says otherwise."""
 
     code: int
     name: str
     retryable: bool = False
-    retry_strategy: Strategy | None = None
+    retry_strategy: RetryStrategy | None = None
     max_retries: int | None = None
 
     @property
@@ -49,32 +42,32 @@ class Kind(NamedTuple):
 
 TOOL_NOT_FOUND = 4001
 
-KINDS: Mapping[int, Kind] = {
+KINDS: Mapping[int, ErrorKind] = {
     kind.code: kind
     for kind in (
-        Kind(1000, "PERMISSION_DENIED"),
-        Kind(1001, "ACCESS_DENIED"),
-        Kind(1002, "AUTH_REQUIRED"),
-        Kind(1003, "AUTH_EXPIRED"),
-        Kind(1010, "VALIDATION_BLOCKED"),
-        Kind(1011, "CODE_SAFETY_VIOLATION"),
-        Kind(2000, "SERVER_NOT_READY", True, "fixed_delay", 5),
-        Kind(2001, "SERVER_DRAINING", True, "exponential_backoff", 3),
-        Kind(2002, "SERVER_RESTARTING", True, "exponential_backoff", 5),
-        Kind(3000, "RATE_LIMITED", True, "exponential_backoff", 3),
-        Kind(3001, "RESOURCE_EXHAUSTED", True, "exponential_backoff", 3),
-        Kind(3002, "QUOTA_EXCEEDED", False, "fixed_delay", 1),
-        Kind(3003, "TIMEOUT", True, "exponential_backoff", 2),
-        Kind(4000, "INVALID_TOOL_ARGS"),
-        Kind(TOOL_NOT_FOUND, "TOOL_NOT_FOUND"),
-        Kind(4002, "TOOL_DISABLED"),
-        Kind(5000, "UPSTREAM_ERROR", False, "exponential_backoff", 3),
-        Kind(5001, "UPSTREAM_TIMEOUT", True, "exponential_backoff", 2),
-        Kind(5002, "UPSTREAM_UNAVAILABLE", True, "exponential_backoff", 3),
+        ErrorKind(1000, "PERMISSION_DENIED"),
+        ErrorKind(1001, "ACCESS_DENIED"),
+        ErrorKind(1002, "AUTH_REQUIRED"),
+        ErrorKind(1003, "AUTH_EXPIRED"),
+        ErrorKind(1010, "VALIDATION_BLOCKED"),
+        ErrorKind(1011, "CODE_SAFETY_VIOLATION"),
+        ErrorKind(2000, "SERVER_NOT_READY", True, "fixed_delay", 5),
+        ErrorKind(2001, "SERVER_DRAINING", True, "exponential_backoff", 3),
+        ErrorKind(2002, "SERVER_RESTARTING", True, "exponential_backoff", 5),
+        ErrorKind(3000, "RATE_LIMITED", True, "exponential_backoff", 3),
+        ErrorKind(3001, "RESOURCE_EXHAUSTED", True, "exponential_backoff", 3),
+        ErrorKind(3002, "QUOTA_EXCEEDED", False, "fixed_delay", 1),
+        ErrorKind(3003, "TIMEOUT", True, "exponential_backoff", 2),
+        ErrorKind(4000, "INVALID_TOOL_ARGS"),
+        ErrorKind(TOOL_NOT_FOUND, "TOOL_NOT_FOUND"),
+        ErrorKind(4002, "TOOL_DISABLED"),
+        ErrorKind(5000, "UPSTREAM_ERROR", False, "exponential_backoff", 3),
+        ErrorKind(5001, "UPSTREAM_TIMEOUT", True, "exponential_backoff", 2),
+        ErrorKind(5002, "UPSTREAM_UNAVAILABLE", True, "exponential_backoff", 3),
     )
 }
 
-# The codes by the symbol that errors carry in every protocol; the last four are named by `defserve.errors`.
+# Codes by the symbol that errors carry in every protocol. The last four symbols come from `defserve.errors`.
 CODES: Mapping[str, int] = {kind.error_type: code for code, kind in KINDS.items()} | {
     "draining": 2001,
     "limit_exceeded": 3001,
@@ -88,7 +81,7 @@ class Recovery(TypedDict, total=False):
 
     retryable: bool
     retry_after_ms: int
-    retry_strategy: Strategy
+    retry_strategy: RetryStrategy
     max_retries: int
     fallback_tool: str
 
@@ -96,177 +89,78 @@ class Recovery(TypedDict, total=False):
 Details: TypeAlias = Mapping[str, Any] | None
 
 
-class CodedRefusal(Refused):
-    """A refusal with a code of MGP. `data` and `details` both become the details of the error."""
+class CodedError:
+    """An error with a code of MGP. `data` and `details` both become the details of the error."""
 
     code: ClassVar[int]
+    error_type: str
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, code: int | None = None) -> None:
+        if code is not None:
+            cls.code = code
         cls.error_type = KINDS[cls.code].error_type
 
     def __init__(
         self, message: str, *, data: Details = None, details: Details = None, **recovery: Unpack[Recovery]
     ) -> None:
-        super().__init__(message, data={**(data or {}), **(details or {}), **recovery})
+        told = {**(data or {}), **(details or {}), **recovery}
+        super().__init__(message, data=told)  # pyright: ignore[reportCallIssue]  (of Refused, or of ToolError)
 
 
-class PermissionDenied(CodedRefusal):
+class PermissionDenied(CodedError, Refused, code=1000):
     """The caller lacks a permission the tool needs."""
 
-    code = 1000
 
-
-class AccessDenied(CodedRefusal):
+class AccessDenied(CodedError, Refused, code=1001):
     """This caller has no access to the tool."""
 
-    code = 1001
+
+class AuthRequired(CodedError, Refused, code=1002):
+    """The caller has to authenticate."""
 
 
-class AuthRequired(CodedRefusal):
-    """The caller has to say who it is."""
-
-    code = 1002
+class AuthExpired(CodedError, Refused, code=1003):
+    """The caller's credentials have expired."""
 
 
-class AuthExpired(CodedRefusal):
-    """The caller's credentials held once, and no longer do."""
-
-    code = 1003
-
-
-class ServerNotReady(CodedRefusal):
+class ServerNotReady(CodedError, Refused, code=2000):
     """The server cannot take calls yet."""
 
-    code = 2000
 
-
-class ServerRestarting(CodedRefusal):
+class ServerRestarting(CodedError, Refused, code=2002):
     """The server will be back in a moment."""
 
-    code = 2002
 
-
-class RateLimited(CodedRefusal):
+class RateLimited(CodedError, Refused, code=3000):
     """Too many calls in too short a time."""
 
-    code = 3000
 
-
-class ResourceExhausted(CodedRefusal):
+class ResourceExhausted(CodedError, Refused, code=3001):
     """Memory, connections or another resource of the server has run out."""
 
-    code = 3001
+
+class QuotaExceeded(CodedError, Refused, code=3002):
+    """The caller has used up its quota (tokens, calls, money)."""
 
 
-class QuotaExceeded(CodedRefusal):
-    """What the caller may use in all (tokens, calls, money) is used up."""
-
-    code = 3002
-
-
-class ToolDisabled(CodedRefusal):
+class ToolDisabled(CodedError, Refused, code=4002):
     """The tool exists and is switched off."""
 
-    code = 4002
 
-
-class UpstreamError(ToolError):
+class UpstreamError(CodedError, ToolError, code=5000):
     """A service behind the tool answered with an error."""
 
-    code: ClassVar[int] = 5000
-    error_type = "upstream_error"
 
-    def __init_subclass__(cls) -> None:
-        cls.error_type = KINDS[cls.code].error_type
-
-    def __init__(
-        self, message: str, *, data: Details = None, details: Details = None, **recovery: Unpack[Recovery]
-    ) -> None:
-        super().__init__(message, data={**(data or {}), **(details or {}), **recovery})
-
-
-class UpstreamTimeout(UpstreamError):
+class UpstreamTimeout(UpstreamError, code=5001):
     """A service behind the tool did not answer in time."""
 
-    code = 5001
 
-
-class UpstreamUnavailable(UpstreamError):
+class UpstreamUnavailable(UpstreamError, code=5002):
     """A service behind the tool cannot be reached."""
-
-    code = 5002
-
-
-# -- on the wire -----------------------------------------------------------------------------------------
 
 
 def code_of(error: BaseException) -> int | None:
-    """The MGP code of an error; None for one that MGP has no word for."""
+    """The MGP code of an error. None if MGP has none for it."""
     if isinstance(error, LimitExceeded) and error.data.get("limit") == "rate":
         return RateLimited.code
     return CODES.get(error.error_type) if isinstance(error, Refused | ToolError) else None
-
-
-def failure(call: Call, error: BaseException) -> Params | None:
-    """The rest of the reply to a request that raised, for a peer that speaks MGP; None leaves it to MCP."""
-    error = lone(error)
-    if isinstance(error, UnknownTool):
-        block = _block(KINDS[TOOL_NOT_FOUND], {}, {"tool": call.params["name"]})
-        return _error(call, error.code, error.message, {"error_type": KINDS[TOOL_NOT_FOUND].error_type, "_mgp": block})
-    if not isinstance(error, Refused | ToolError) or (code := code_of(error)) is None:
-        return None
-    block = recovery_block(call, KINDS[code], error)
-    # What a model can put right stays a result, as it is for peers without MGP.
-    if call.method == "tools/call" and isinstance(error, ToolError | Rejected):
-        return {"result": call.terms.profile.result(call, _result(call, KINDS[code], error, block))}
-    number = InvalidParams.code if isinstance(error, BadArguments) else code
-    found = error.data if isinstance(error, Rejected) else {}
-    return _error(call, number, error.message, {"error_type": error.error_type, **found, "_mgp": block})
-
-
-def recovery_block(call: Call, kind: Kind, error: Refused | ToolError) -> Params:
-    """§14.4: the `_mgp` object of an error."""
-    said: Params = {key: error.data[key] for key in Recovery.__annotations__ if key in error.data}
-    if isinstance(error, LimitExceeded):
-        # A result that is too large stays too large: only a limit that says when it lifts is worth waiting for.
-        said.setdefault("retryable", "retry_after_ms" in said)
-    elif kind.error_type == "timeout" and not _is_repeatable(call):
-        said.setdefault("retryable", False)
-    if isinstance(error, Rejected):
-        details: Params = {"validator": error.guard}
-    elif isinstance(error, BadArguments):
-        details = {"problems": [{"field": p.field, "reason": p.reason} for p in error.problems]}
-    else:
-        details = {key: value for key, value in error.data.items() if key not in said}
-    return _block(kind, said, details)
-
-
-def _block(kind: Kind, said: Params, details: Params) -> Params:
-    retryable = bool(said.get("retryable", kind.retryable or "retry_after_ms" in said))
-    block: Params = {"code": kind.code, "name": kind.name, "category": kind.category, "retryable": retryable}
-    if retryable:
-        defaults: Params = {"retry_strategy": kind.retry_strategy, "max_retries": kind.max_retries}
-        block |= {key: value for key, value in (defaults | said).items() if value is not None}
-    elif "fallback_tool" in said:
-        block["fallback_tool"] = said["fallback_tool"]
-    return block | {"retryable": retryable, "details": details}
-
-
-def _is_repeatable(call: Call) -> bool:
-    """Whether calling the tool again does no harm: one that timed out may have done half of its work."""
-    hints: Mapping[str, Any] = getattr(getattr(call.subject, "options", None), "annotations", None) or {}
-    return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
-
-
-def _result(call: Call, kind: Kind, error: Refused | ToolError, block: Params) -> Params:
-    if isinstance(error, Rejected):
-        detail: Params = {"trace_id": trace_id(call), "error_type": error.error_type, "_mgp": block}
-        result = rejection(error.data | {"code": kind.code, "name": kind.name}, detail)
-    else:
-        result = tool_failure(call, error)
-        result["_meta"][ERROR_KEY]["_mgp"] = block
-    return result | {"_mgp": block}
-
-
-def _error(call: Call, code: int, message: str, data: Params) -> Params:
-    return {"error": error_object(code, message, {"trace_id": trace_id(call), **data})}

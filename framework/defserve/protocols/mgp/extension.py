@@ -1,4 +1,4 @@
-"""MGP as an extension (§1, §2): what it adds to a conversation, each section imported when it is first needed."""
+"""MGP as an extension (§1, §2): puts its sections together, each imported when it is first needed."""
 
 from __future__ import annotations
 
@@ -14,31 +14,34 @@ from defserve.core.registry import Registry
 from defserve.core.session import Session
 from defserve.core.stages import Stages
 from defserve.errors import MethodNotFound
-from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.lifecycle import dialect_of
-from defserve.protocols.mgp.agreed import EXTENSION_ID, VERSION, Agreed, agree
+from defserve.protocols.mgp.agreed import EXTENSION_ID, NAME, VERSION, Agreement, agree, sections, sections_of
 from defserve.protocols.mgp.options import SecurityOptions
+from defserve.protocols.mgp.security.facet import SECURITY_KEY, tool_security
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from weakref import WeakKeyDictionary
 
-    from defserve.core.composition import Composition, Terms
+    from defserve.core.composition import Composition
     from defserve.core.service import Phase
     from defserve.net.client import GuardedClient
     from defserve.protocols.mcp.tools.tools import Tool
-    from defserve.protocols.mgp.access.access import Access
-    from defserve.protocols.mgp.audit import Audit
-    from defserve.protocols.mgp.callbacks.callbacks import Callbacks
-    from defserve.protocols.mgp.events.events import Events
-    from defserve.protocols.mgp.lifecycle.health import Health, HealthCheck
-    from defserve.protocols.mgp.lifecycle.lifecycle import Lifecycle
-    from defserve.protocols.mgp.permissions import Permissions
-    from defserve.protocols.mgp.security.security import Guarded
-    from defserve.protocols.mgp.streaming.streaming import Streaming
+    from defserve.protocols.mgp.access.access import AccessSection
+    from defserve.protocols.mgp.audit.trail import AuditTrail
+    from defserve.protocols.mgp.callbacks.callbacks import CallbackSection
+    from defserve.protocols.mgp.events.events import EventSection
+    from defserve.protocols.mgp.lifecycle.checks import HealthCheck
+    from defserve.protocols.mgp.lifecycle.health import HealthSection
+    from defserve.protocols.mgp.lifecycle.lifecycle import LifecycleSection
+    from defserve.protocols.mgp.permissions.permissions import PermissionSection
+    from defserve.protocols.mgp.streaming.streaming import StreamSection
 
-_BRINGERS = {"defserve.protocols.mgp.security.security", "defserve.guard.arguments"}
-SECURITY_KEY = VENDOR + "security"
+# To declare security, an author imports one of these. Until then, tools need not be read.
+_DECLARING = {"defserve.protocols.mgp.security.security", "defserve.guard.arguments"}
+_ALWAYS_SERVED = frozenset(
+    {"permissions", "tool_security", "audit", "code_safety", "callbacks", "events", "streaming", "lifecycle"}
+)
 
 # Method → the section it belongs to, and that section's handler.
 METHODS: Mapping[str, tuple[str, str, str]] = {
@@ -54,7 +57,7 @@ METHODS: Mapping[str, tuple[str, str, str]] = {
     "mgp/events/replay": ("events", "events", "replay"),
     "mgp/health/status": ("lifecycle", "health", "status"),
 }
-# The same for what is answered at once: those who wait for it may hold every place there is.
+# The same, for methods that are answered at once: the calls that wait for them may take up every slot.
 AT_ONCE: Mapping[str, tuple[str, str, str]] = {
     "mgp/callback/respond": ("callbacks", "callbacks", "respond"),
     "mgp/stream/cancel": ("streaming", "streaming", "cancel"),
@@ -66,7 +69,7 @@ AT_ONCE: Mapping[str, tuple[str, str, str]] = {
 class MGP(Extension):
     """Security that is declared, enforced for every peer, and shown to those who speak MGP."""
 
-    name = "mgp"
+    name = NAME
     opens_with = frozenset(method for method in METHODS if method.startswith("mgp/permission/"))
     while_draining = frozenset({"mgp/health/status"})
 
@@ -76,7 +79,14 @@ class MGP(Extension):
         self.server_id = options.server_id or server_id
         self.checks: dict[str, HealthCheck] = {}
         self.mounted: list[tuple[str, MGP]] = []
+        self.access: AccessSection | None = None
+        self._callbacks: CallbackSection | None = None
+        self._events: EventSection | None = None
         self.hides = options.access is not None
+        if options.access is not None:
+            from defserve.protocols.mgp.access.access import AccessSection
+
+            self.access = AccessSection(options.access, self.server_id, tools, lambda: self.audit)
         if options.permissions is not None or options.granted:
             _ = self.permissions  # which complains about a policy or permission that does not exist
 
@@ -84,13 +94,11 @@ class MGP(Extension):
 
     @property
     def served(self) -> frozenset[str]:
-        always = frozenset(
-            {"permissions", "tool_security", "audit", "code_safety", "callbacks", "events", "streaming", "lifecycle"}
-        )
+        """The sections this server takes part in."""
         access = self.options.access
-        return always | {"access_control"} if access is not None and access.admins else always
+        return _ALWAYS_SERVED | {"access_control"} if access is not None and access.admins else _ALWAYS_SERVED
 
-    def negotiate(self, offer: Offer) -> Agreed | None:
+    def negotiate(self, offer: Offer) -> Agreement | None:
         return agree(offer, self.served)
 
     def capabilities(self, offer: Offer) -> Mapping[str, Any]:
@@ -109,67 +117,66 @@ class MGP(Extension):
     # -- sections, made when they are first needed -------------------------------------------------------
 
     @cached_property
-    def permissions(self) -> Permissions:
-        from defserve.protocols.mgp.permissions import Permissions
+    def permissions(self) -> PermissionSection:
+        from defserve.protocols.mgp.permissions.permissions import PermissionSection
 
-        return Permissions(self)
-
-    @cached_property
-    def access(self) -> Access:
-        from defserve.protocols.mgp.access.access import Access
-
-        return Access(self)
+        return PermissionSection(self.options, lambda: self.audit)
 
     @cached_property
-    def audit(self) -> Audit:
-        from defserve.protocols.mgp.audit import Audit
+    def audit(self) -> AuditTrail:
+        from defserve.protocols.mgp.audit.trail import AuditTrail
 
-        return Audit(self)
+        return AuditTrail(self.options.audit, self.server_id, self._call_listeners)
 
-    @cached_property
-    def callbacks(self) -> Callbacks:
-        from defserve.protocols.mgp.callbacks.callbacks import Callbacks
+    def _call_listeners(self) -> EventSection | None:
+        return self._events if self._events is not None and self._events.watches_calls else None
 
-        return Callbacks(self)
+    @property
+    def callbacks(self) -> CallbackSection:
+        if self._callbacks is None:
+            from defserve.protocols.mgp.callbacks.callbacks import CallbackSection
 
-    @cached_property
-    def events(self) -> Events:
-        from defserve.protocols.mgp.events.events import Events
+            self._callbacks = CallbackSection()
+        return self._callbacks
 
-        return Events(self)
+    @property
+    def events(self) -> EventSection:
+        if self._events is None:
+            from defserve.protocols.mgp.events.events import EventSection
+
+            self._events = EventSection()
+        return self._events
 
     def pushes_events(self, call: Call) -> bool:
         """Whether this call's peer can be sent events (§13.3)."""
         return "events" in sections(call) and not dialect_of(call).stateless
 
     @cached_property
-    def streaming(self) -> Streaming:
-        from defserve.protocols.mgp.streaming.streaming import Streaming
+    def streaming(self) -> StreamSection:
+        from defserve.protocols.mgp.streaming.streaming import StreamSection
 
-        return Streaming(self)
-
-    @cached_property
-    def lifecycle(self) -> Lifecycle:
-        from defserve.protocols.mgp.lifecycle.lifecycle import Lifecycle
-
-        return Lifecycle(self)
+        return StreamSection()
 
     @cached_property
-    def health(self) -> Health:
-        from defserve.protocols.mgp.lifecycle.health import Health
+    def lifecycle(self) -> LifecycleSection:
+        from defserve.protocols.mgp.lifecycle.lifecycle import LifecycleSection
 
-        return Health(self)
+        return LifecycleSection(self.server_id, self.options.access, lambda: self.audit)
+
+    @cached_property
+    def health(self) -> HealthSection:
+        from defserve.protocols.mgp.lifecycle.health import HealthSection
+
+        return HealthSection(self.server_id, self.tools, self.all_checks)
 
     def all_checks(self) -> dict[str, HealthCheck]:
         """The author's health checks by name, with those of mounted servers under their prefixes."""
-        found: dict[str, HealthCheck] = {}
-        for prefix, mounted in self.mounted:
-            found |= {prefix + name: check for name, check in mounted.all_checks().items()}
-        return found | self.checks
+        theirs = ((prefix + name, check) for prefix, one in self.mounted for name, check in one.all_checks().items())
+        return dict(theirs) | self.checks
 
     @property
     def http(self) -> GuardedClient:
-        """The guarded client of the running loop; its connections are of no use to another."""
+        """The guarded client of the running event loop. Its connections cannot serve another loop."""
         from asyncio import get_running_loop
         from weakref import WeakKeyDictionary
 
@@ -185,10 +192,10 @@ class MGP(Extension):
     # -- the plug ----------------------------------------------------------------------------------------
 
     def methods(self) -> Mapping[str, Handler]:
-        lazy = {method: self._lazy(*place) for method, place in METHODS.items()}
-        return lazy | {method: self._at_once(*place) for method, place in AT_ONCE.items()}
+        waiting = {method: _waiting(self._handler(*place)) for method, place in METHODS.items()}
+        return waiting | {method: self._handler(*place) for method, place in AT_ONCE.items()}
 
-    def _at_once(self, section: str, attribute: str, handler: str) -> Handler:
+    def _handler(self, section: str, attribute: str, handler: str) -> Handler:
         def run(call: Call, params: Params) -> Any:
             if section not in sections(call):
                 raise MethodNotFound(f"Method not found: {call.method}")
@@ -197,7 +204,7 @@ class MGP(Extension):
         return run
 
     def notifications(self) -> Mapping[str, Listener]:
-        # Which find only streams, and so nothing where they were not negotiated.
+        # Both look for a stream, and there is none where streaming was not negotiated.
         return {
             "notifications/mgp.stream.pace": lambda session, params: self.streaming.pace(session, params),
             "notifications/mgp.stream.gap": lambda session, params: self.streaming.gap(session, params),
@@ -211,27 +218,17 @@ class MGP(Extension):
             return following(call, params)
         return self.streaming.around(call, params, following)
 
-    def asker(self, call: Call) -> Callbacks | None:
-        """The road to a person by callbacks (§13.4); see `mcp.talkback.BringsAsker`."""
+    def asker(self, call: Call) -> CallbackSection | None:
+        """How to ask a person by callbacks (§13.4); see `mcp.asking.client_requests.BringsAsker`."""
         # Without a session there is no channel for the answer.
         return self.callbacks if "callbacks" in sections(call) and not dialect_of(call).stateless else None
 
-    def _lazy(self, section: str, attribute: str, handler: str) -> Handler:
-        async def run(call: Call, params: Params) -> Any:
-            if section not in sections(call):
-                raise MethodNotFound(f"Method not found: {call.method}")
-            result = getattr(getattr(self, attribute), handler)(call, params)
-            return await result if hasattr(result, "__await__") else result
-
-        return run
-
     def declared(self, item: Any) -> None:
-        # Marks and guarded types bring their modules along; without them there is nothing to read.
-        if item.kind != "tool" or not (item.options.security or sys.modules.keys() & _BRINGERS):
+        if item.kind != "tool" or not (item.options.security or sys.modules.keys() & _DECLARING):
             return
-        from defserve.protocols.mgp.security.security import Guarded
+        from defserve.protocols.mgp.security.tool_security import ToolSecurity
 
-        found = Guarded.of(item)
+        found = ToolSecurity.of(item)
         if found is not None:
             item.facets[self.name] = found
             item.is_dangerous = found.security.risk_level == "dangerous"
@@ -247,30 +244,30 @@ class MGP(Extension):
         return self.audit.around(call, tool)
 
     def _admit(self, call: Call, tool: Any) -> None:
-        if self.options.access is not None:
+        if self.access is not None:
             self.access.admit(call, tool)
-        if guarded(tool) is not None:
+        if tool_security(tool) is not None:
             self.permissions.admit(call, tool)
 
     async def _judge(self, call: Call, tool: Any, arguments: dict[str, Any]) -> None:
-        found = guarded(tool)
+        found = tool_security(tool)
         if found is None:
             return
-        await found.judge(self, call, tool, arguments)
+        await found.judge(self.options.egress, arguments)
         if found.security.confirmation_required:
             from defserve.protocols.mgp.confirmation import confirmed
 
-            await confirmed(self, call, tool, arguments)
+            await confirmed(self.options.confirm, self.audit, call, tool, arguments)
 
     def visible(self, call: Call, item: Any) -> bool:
-        return self.options.access is None or self.access.visible(call, item)
+        return self.access is None or self.access.visible(call, item)
 
     def view(self, call: Call) -> object:
-        seen = self.access.view(call) if self.options.access is not None else None
+        seen = self.access.view(call) if self.access is not None else None
         return sections(call) & {"tool_security", "code_safety"}, "meta" in dialect_of(call).has, seen
 
     def describe(self, item: Any, view: Any) -> Mapping[str, Any]:
-        found = guarded(item)
+        found = tool_security(item)
         if found is None:
             return {}
         shown, has_meta, _ = view
@@ -282,33 +279,28 @@ class MGP(Extension):
         return described
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
-        from defserve.protocols.mgp import errors
+        from defserve.protocols.mgp import failures
 
-        return errors.failure(call, error)
+        return failures.failure(call, error)
 
     def phase_changed(self, composition: Composition, previous: Phase) -> None:
-        # Where nobody wants to know, nothing need be imported.
-        listeners = [s for s in composition.sessions if s.terms and "lifecycle" in _agreed(s.terms)]
+        # Where nobody listens, nothing need be imported.
+        listeners = [s for s in composition.sessions if s.terms and "lifecycle" in sections_of(s.terms)]
         if listeners:
             self.lifecycle.phase_changed(composition.service, previous, listeners)
 
     def session_closed(self, session: Session) -> None:
-        if "callbacks" in self.__dict__:
-            self.callbacks.closed(session)
-        if "events" in self.__dict__:
-            self.events.closed(session)
+        if self._callbacks is not None:
+            self._callbacks.closed(session)
+        if self._events is not None:
+            self._events.closed(session)
 
 
-def sections(call: Call) -> frozenset[str]:
-    """The sections of MGP that are active for this call's peer."""
-    return _agreed(call.terms)
+def _waiting(run: Handler) -> Handler:
+    """Make a handler one that may wait: it is answered in its turn, not at once."""
 
+    async def later(call: Call, params: Params) -> Any:
+        result = run(call, params)
+        return await result if hasattr(result, "__await__") else result
 
-def _agreed(terms: Terms) -> frozenset[str]:
-    agreed = terms.states.get(MGP.name)
-    return agreed.sections if isinstance(agreed, Agreed) else frozenset()
-
-
-def guarded(item: Any) -> Guarded | None:
-    """What a tool declared of its security, as it was read at registration."""
-    return item.facets.get(MGP.name)
+    return later

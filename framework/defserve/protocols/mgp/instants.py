@@ -8,12 +8,12 @@ from defserve.errors import InvalidParams
 
 
 def now() -> datetime:
-    """The wall clock: what a peer's `expires_at` is measured by."""
+    """The wall clock, against which a peer's `expires_at` is measured."""
     return datetime.now(UTC)
 
 
 def read(value: object, name: str) -> datetime | None:
-    """A member that is an instant, or null. Raises InvalidParams; a time without an offset could be anyone's."""
+    """Read an instant, or null. Raises InvalidParams, also for a time without an offset: its zone is unknown."""
     if value is None:
         return None
     try:
@@ -26,7 +26,7 @@ def read(value: object, name: str) -> datetime | None:
 
 
 def wire(instant: datetime | None) -> str | None:
-    """An instant as it travels; to the second, where it has no fraction."""
+    """An instant as it is sent: with milliseconds if it has a fraction, otherwise without."""
     if instant is None:
         return None
     timespec = "milliseconds" if instant.microsecond else "seconds"

@@ -7,29 +7,29 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 if TYPE_CHECKING:
     from defserve.net.egress import Egress
-    from defserve.protocols.mgp.access.access import AccessPolicy
-    from defserve.protocols.mgp.audit import Sinks
+    from defserve.protocols.mgp.access.policy import AccessPolicy
+    from defserve.protocols.mgp.audit.sinks import AuditSinks
 
-Policy = Literal["operator", "config_only", "deny_all"]
-Confirm = Literal["auto", "always", "never"]
+PermissionPolicy = Literal["operator", "config_only", "deny_all"]
+ConfirmPolicy = Literal["auto", "always", "never"]
 TrustLevel = Literal["trusted", "standard", "sandboxed", "core", "experimental", "untrusted"]
 
 
 class SecurityFields(TypedDict, total=False):
     """How a server protects its tools. See `SecurityOptions`."""
 
-    permissions: Policy
+    permissions: PermissionPolicy
     granted: Sequence[str]
-    confirm: Confirm
+    confirm: ConfirmPolicy
     access: AccessPolicy
-    audit: Sinks
+    audit: AuditSinks
     server_id: str
     trust_level: TrustLevel
     egress: Egress
 
 
 class SecurityOptions:
-    """The same, with defaults filled in; made without importing what a server does not use.
+    """The same with its defaults. Making one imports nothing that the server does not use.
 
     `permissions` None: `operator` for local and authenticated peers, `config_only` for anonymous ones.
     """
@@ -38,18 +38,18 @@ class SecurityOptions:
 
     def __init__(
         self,
-        permissions: Policy | None = None,
+        permissions: PermissionPolicy | None = None,
         granted: Sequence[str] = (),
-        confirm: Confirm = "auto",
+        confirm: ConfirmPolicy = "auto",
         access: AccessPolicy | None = None,
-        audit: Sinks = (),
+        audit: AuditSinks = (),
         server_id: str | None = None,
         trust_level: TrustLevel = "standard",
         egress: Egress | None = None,
     ) -> None:
-        self.permissions, self.granted, self.confirm = permissions, granted, confirm
-        self.access, self.audit, self.server_id, self.trust_level = access, audit, server_id, trust_level
-        self.egress = egress
+        self.confirm: ConfirmPolicy = confirm
+        self.permissions, self.granted, self.access, self.audit = permissions, granted, access, audit
+        self.server_id, self.trust_level, self.egress = server_id, trust_level, egress
 
     @property
     def acts(self) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from defserve.protocols.mcp.items import Item
-from defserve.protocols.mgp.extension import guarded
+from defserve.protocols.mgp.security.facet import tool_security
 from defserve.protocols.mgp.security.guarded_types import guards_of
 from defserve.server.server import Server
 from defserve.tooling.lint.definitions import Definition, Definitions, FeatureSetUse, of_wire, parameters_of
@@ -41,7 +41,7 @@ def _completed(item: Definition, declared: Any) -> Definition:
     item = replace(item, where=declared.where, function=declared.function.signature.function)
     if item.kind != "tool":
         return item
-    security = guarded(declared)
+    security = tool_security(declared)
     validators = security.security.validators if security is not None else ()
     judged = any(validator != "none" for validator in validators)
     in_types = guards_of(declared)

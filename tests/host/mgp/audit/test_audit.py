@@ -13,7 +13,7 @@ from defserve.errors import BadArguments, Draining, PeerError, TimedOut, ToolErr
 from defserve.host import AuditServer, Client, Mgp
 from defserve.host.mgp.failures import Failure
 from defserve.protocols.mgp import errors
-from defserve.protocols.mgp.audit import EVENT_TYPES
+from defserve.protocols.mgp.audit.trail import EVENT_TYPES
 from defserve.protocols.mgp.confirmation import NotConfirmed
 from defserve.protocols.mgp.errors import PermissionDenied, RateLimited
 from tests.host.mgp import guarded

@@ -10,7 +10,7 @@ from typing import Any
 from defserve.errors import PeerError
 from defserve.host.caller import Caller
 from defserve.host.mgp.audit.trail import AUDIT
-from defserve.protocols.mgp.audit import AuditLogger
+from defserve.protocols.mgp.audit.sinks import AuditLogger
 
 log = logging.getLogger("defserve.host")
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 from defserve.errors import Refused, Rejected
 from defserve.host.audit import AuditTrail
 from defserve.protocols.mgp import instants
-from defserve.protocols.mgp.audit import Sink
+from defserve.protocols.mgp.audit.sinks import AuditSink
 from defserve.redaction import redact
 
 AUDIT: Final = "notifications/mgp.audit"
@@ -20,7 +20,7 @@ FELL_BACK: Final = "dev.defserve.tool_fell_back"
 class MgpAuditTrail(AuditTrail):
     """`actor` is the name this host goes by in its own events."""
 
-    def __init__(self, sinks: Sequence[Sink], actor: str) -> None:
+    def __init__(self, sinks: Sequence[AuditSink], actor: str) -> None:
         super().__init__(sinks)
         self._actor = actor
 

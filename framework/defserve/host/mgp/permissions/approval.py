@@ -10,8 +10,8 @@ from defserve.errors import UsageError
 from defserve.host.answers import Answers, settled
 from defserve.host.person import agrees
 from defserve.protocols.mgp import instants
-from defserve.protocols.mgp.permissions import FAMILIES, Decision
-from defserve.protocols.mgp.security.security import PERMISSIONS, checked_permission
+from defserve.protocols.mgp.permissions.grants import PermissionDecision
+from defserve.protocols.mgp.security.vocabulary import FAMILIES, PERMISSIONS, checked_permission
 from defserve.redaction import printable
 
 Policy = Literal["interactive", "auto_approve", "deny_all", "config_only"]
@@ -20,7 +20,7 @@ Policy = Literal["interactive", "auto_approve", "deny_all", "config_only"]
 class Grant(NamedTuple):
     """A decision, and when it expires."""
 
-    decision: Decision
+    decision: PermissionDecision
     expires_at: datetime | None = None
 
     def holds(self, now: datetime) -> bool:
@@ -33,12 +33,12 @@ class Grant(NamedTuple):
         return self.decision if until is None else {"decision": self.decision, "expires_at": until}
 
 
-Approved: TypeAlias = bool | Decision | Grant | None
+Approved: TypeAlias = bool | PermissionDecision | Grant | None
 """True approves, False denies, None defers the decision."""
 Approve: TypeAlias = Callable[[str, str, str], Approved | Awaitable[Approved]]
 
 # The decision about a permission that is not in `granted`, by the policies that ask nobody.
-_OTHERS: dict[str, Decision] = {"auto_approve": "approved", "deny_all": "denied", "config_only": "deferred"}
+_OTHERS: dict[str, PermissionDecision] = {"auto_approve": "approved", "deny_all": "denied", "config_only": "deferred"}
 
 
 class Approval:
@@ -82,8 +82,9 @@ def _grant(said: Any) -> Grant:
         return said
     if said is None or isinstance(said, bool):
         return Grant("deferred" if said is None else "approved" if said else "denied")
-    if said not in get_args(Decision):
+    if said not in get_args(PermissionDecision):
         raise UsageError(
-            f"approve returned {said!r}", fix=f"return True, False, None, a Grant, or one of {get_args(Decision)}"
+            f"approve returned {said!r}",
+            fix=f"return True, False, None, a Grant, or one of {get_args(PermissionDecision)}",
         )
     return Grant(said)

@@ -17,7 +17,8 @@ from defserve.host.mgp.audit.trail import MgpAuditTrail
 from defserve.host.mgp.permissions.approval import Approval, Grant
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.errors import PermissionDenied
-from defserve.protocols.mgp.permissions import FAMILIES, GRANT_KEYS, Decision
+from defserve.protocols.mgp.permissions.grants import GRANT_KEYS, PermissionDecision
+from defserve.protocols.mgp.security.vocabulary import FAMILIES
 
 Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
@@ -40,7 +41,7 @@ class ServerGrants:
         self.send: Send | None = None
 
     @property
-    def grants(self) -> dict[str, Decision]:
+    def grants(self) -> dict[str, PermissionDecision]:
         """The current decision about each permission. An expired one is `deferred`."""
         return {name: self._held(name).decision for name in self._grants}
 

@@ -56,7 +56,7 @@ class CallValidation:
             self._check_standard(tool, arguments, enforced)
         for check in configured:
             if isinstance(check, Validator):
-                await check.judge(_NO_SERVER, dict(arguments))
+                await check.judge(dict(arguments))
             elif check != "none":
                 judge(check, arguments)
 

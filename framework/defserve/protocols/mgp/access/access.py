@@ -1,46 +1,47 @@
 """MGP §5: access control. Which tools an agent sees and calls, and the methods by which an admin changes that.
 
-An agent is whoever the transport authenticated: an `agent_id` in params only ever says whom an admin talks about.
+An agent is whoever the transport authenticated: an `agent_id` in params only says whom an admin means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from defserve.core.call import Call
 from defserve.errors import InvalidParams, MethodNotFound, UsageError
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mgp import instants
-from defserve.protocols.mgp.access.policy import AccessPolicy, Decision, Entry, EntryStore, MemoryEntries
+from defserve.protocols.mgp.access.policy import AccessDecision, AccessPolicy, Entry, EntryType
 from defserve.protocols.mgp.errors import AccessDenied
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
+    from defserve.core.registry import Registry
     from defserve.protocols.mcp.tools.tools import Tool
-    from defserve.protocols.mgp.extension import MGP
-
-__all__ = ["Access", "AccessPolicy", "Decision", "Entry", "EntryStore", "MemoryEntries"]
+    from defserve.protocols.mgp.audit.trail import AuditTrail
 
 REFUSED = "dev.defserve.access_refused"
 NO_ENTRY = "there is no such entry"
-# The members of an entry that are the admin's to say.
+# The members of an entry that an admin sets.
 GIVEN = ("entry_type", "agent_id", "tool_name", "permission", "justification")
 
 
-class Access:
+class AccessSection:
     """`mgp/access/*`, and the gate before every tool of a server with an AccessPolicy. `clock` is the wall clock."""
 
-    def __init__(self, mgp: MGP, *, clock: Callable[[], datetime] = instants.now) -> None:
-        policy = mgp.options.access
-        if policy is None:
-            raise UsageError("this server has no access policy", fix="make it with Server(access=AccessPolicy(…))")
-        self._mgp, self.policy, self.clock = mgp, policy, clock
-        # What agents see of the tools follows from the entries, so a change here is a change of that list.
-        policy.watch(mgp.tools.touch)
+    def __init__(
+        self,
+        policy: AccessPolicy,
+        server_id: str,
+        tools: Registry[Tool],
+        audit: Callable[[], AuditTrail],
+    ) -> None:
+        self.policy, self._server_id, self._audit, self.clock = policy, server_id, audit, instants.now
+        # The entries decide which tools an agent sees, so a change of them is a change of its list.
+        policy.watch(tools.touch)
 
     # -- the gate ----------------------------------------------------------------------------------------
 
@@ -54,22 +55,22 @@ class Access:
             )
 
     def visible(self, call: Call, item: Any) -> bool:
-        """Whether the caller sees an item. At the call itself every tool is seen: there `admit` says no, and why."""
+        """Whether lists show the caller an item. A call finds every tool, so that `admit` can say why it refuses."""
         if item.kind != "tool" or call.method == "tools/call":
             return True
         return self._decide(call, item.name).permission == "allow"
 
     def view(self, call: Call) -> object:
-        """The rules that hold for the caller now: a list is remembered for as long as, and for all to whom, they do."""
+        """The rules that hold for the caller now. Callers with the same rules share one remembered list."""
         return self.policy.rules(identity(call.session).id, self.clock())
 
-    def _decide(self, call: Call, tool_name: str) -> Decision:
+    def _decide(self, call: Call, tool_name: str) -> AccessDecision:
         return self.policy.decide(identity(call.session).id, tool_name, self.clock())
 
     # -- methods (§5.4) ----------------------------------------------------------------------------------
 
     def query(self, call: Call, params: Params) -> Params:
-        """Whether an agent may use a tool, or, without one, the server at large."""
+        """Whether an agent may use a tool or, if none is named, the server."""
         self._check(call, params)
         decision = self.policy.decide(text(params, "agent_id"), _tool_name(params), self.clock())
         return {
@@ -81,7 +82,7 @@ class Access:
         }
 
     async def grant(self, call: Call, params: Params) -> Params:
-        """Put an entry in place; whoever it says granted it: it is the caller who did. Answers with the entry."""
+        """Put an entry in place, and answer with it. `granted_by` is always the caller, whatever it says."""
         self._check(call, params)
         entry = self._entry(call, params)
         event = "ACCESS_GRANTED" if entry.permission == "allow" else "ACCESS_REVOKED"
@@ -89,10 +90,12 @@ class Access:
         return self._wire(entry)
 
     async def revoke(self, call: Call, params: Params) -> Params:
-        """Take an entry away. `revoked` says whether there was one."""
+        """Remove an entry. `revoked` says whether there was one."""
         self._check(call, params)
-        agent_id, tool_name = text(params, "agent_id"), _tool_name(params)
-        if _needs_tool(params) != (tool_name is not None):
+        agent_id, tool_name, entry_type = text(params, "agent_id"), _tool_name(params), text(params, "entry_type")
+        if entry_type not in get_args(EntryType):
+            raise InvalidParams(f"Invalid params: entry_type must be one of {', '.join(get_args(EntryType))}")
+        if (entry_type == "tool_grant") != (tool_name is not None):
             raise InvalidParams("Invalid params: a tool_grant has a tool_name, a server_grant has none")
         entry = self.policy.entry(agent_id, tool_name)
         if entry is None:
@@ -106,10 +109,10 @@ class Access:
             raise MethodNotFound(f"Method not found: {call.method}")
         caller = identity(call.session)
         if not self.policy.is_admin(caller):
-            self._mgp.audit.report(call, REFUSED, result="BLOCKED", details={"method": call.method})
+            self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
             raise AccessDenied(f"{caller.id} is not an admin of this server", details={"agent_id": caller.id})
-        if text(params, "server_id") != self._mgp.server_id:
-            raise InvalidParams(f"Invalid params: server_id must be {self._mgp.server_id!r}, this server's own")
+        if text(params, "server_id") != self._server_id:
+            raise InvalidParams(f"Invalid params: server_id must be {self._server_id!r}, this server's own")
 
     def _entry(self, call: Call, params: Params) -> Entry:
         given: Any = {name: params.get(name) for name in GIVEN}
@@ -124,15 +127,15 @@ class Access:
             raise InvalidParams(f"Invalid params: {error.problem}") from None
 
     def _change(self, call: Call, event: str, entry: Entry, change: Callable[[], Entry | None]) -> Entry | None:
-        """What cannot be written down does not happen. In a thread: log and store may wait for the disk."""
-        self._mgp.audit.report(call, event, tool=entry.tool_name, details=self._wire(entry), durable=True)
+        """Record a change, then make it: one that cannot be recorded is not made. In a thread, because of the disk."""
+        self._audit().report(call, event, tool=entry.tool_name, details=self._wire(entry), durable=True)
         return change()
 
     def _wire(self, entry: Entry) -> Params:
         return {
             "entry_type": entry.entry_type,
             "agent_id": entry.agent_id,
-            "server_id": self._mgp.server_id,
+            "server_id": self._server_id,
             "tool_name": entry.tool_name,
             "permission": entry.permission,
             "granted_by": entry.granted_by,
@@ -144,10 +147,3 @@ class Access:
 
 def _tool_name(params: Params) -> str | None:
     return None if params.get("tool_name") is None else text(params, "tool_name")
-
-
-def _needs_tool(params: Params) -> bool:
-    found = text(params, "entry_type")
-    if found not in ("server_grant", "tool_grant"):
-        raise InvalidParams("Invalid params: entry_type must be one of server_grant, tool_grant")
-    return found == "tool_grant"

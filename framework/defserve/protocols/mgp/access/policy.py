@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 EntryType = Literal["server_grant", "tool_grant"]
 Permission = Literal["allow", "deny"]
-Default = Literal["opt-in", "opt-out"]
-Source = Literal["tool_grant", "server_grant", "default_policy"]
+AccessDefault = Literal["opt-in", "opt-out"]
+AccessSource = Literal["tool_grant", "server_grant", "default_policy"]
 
 LONGEST_TOOL_NAME, LONGEST_JUSTIFICATION = 128, 2_000
 
@@ -26,8 +26,8 @@ LONGEST_TOOL_NAME, LONGEST_JUSTIFICATION = 128, 2_000
 class Entry:
     """One decision about an agent: for a tool (`tool_grant`), or for the whole server (`server_grant`).
 
-    `agent_id` is a principal's id: a token's, `local`, or `anonymous:<address>`. Raises UsageError for one that could
-    not be meant.
+    `agent_id` is a principal's id: a token's, `local`, or `anonymous:<address>`. Raises UsageError for an entry that
+    makes no sense.
     """
 
     entry_type: EntryType
@@ -58,112 +58,104 @@ class Entry:
                 )
 
     def holds(self, now: datetime) -> bool:
-        """Whether it has not expired."""
+        """Whether it has not expired yet."""
         return self.expires_at is None or now < self.expires_at
 
 
-class Decision(NamedTuple):
-    """Whether an agent may, and by what (§5.4)."""
+class AccessDecision(NamedTuple):
+    """Whether an agent is allowed, and which entry or default says so (§5.4)."""
 
     permission: Permission
-    source: Source
+    source: AccessSource
     granted_by: str | None = None
     granted_at: datetime | None = None
     expires_at: datetime | None = None
 
 
 class EntryStore(Protocol):
-    """Where granted entries outlive the process. What `put` and `remove` return from is safe."""
+    """Where granted entries outlive the process. When `put` or `remove` returns, the change is safe."""
 
     def load(self) -> Iterable[Entry]: ...
     def put(self, entry: Entry) -> None: ...
     def remove(self, entry: Entry) -> None: ...
 
 
-class MemoryEntries:
-    """An EntryStore that forgets: the policy holds the entries itself."""
-
-    def load(self) -> Iterable[Entry]:
-        return ()
-
-    def put(self, entry: Entry) -> None: ...
-    def remove(self, entry: Entry) -> None: ...
-
-
-# An agent has one entry a tool, and one for the server, under None.
+# An agent has at most one entry for each tool, and one for the server, under None.
 _Entries: TypeAlias = Mapping[str, Mapping[str | None, Entry]]
 
 
 class AccessPolicy:
     """Which agents may use which tools: a tool's own entry, else the server's, else `default`.
 
-    `opt-in` denies who has no entry, `opt-out` allows. `admins` are ids or scopes of principals who may change entries
-    over the wire; without any, nobody can. `grant` and `revoke` may be called from any thread. Entries in `store` stand
-    over `entries` with the same agent and tool; one of the latter that is revoked is back with the next start.
+    `opt-in` denies an agent without an entry, `opt-out` allows it. `admins` are ids or scopes of principals who may
+    change entries over the wire; without any, nobody can. `grant` and `revoke` may be called from any thread. An entry
+    in `store` replaces one of `entries` for the same agent and tool. An entry of `entries` that is revoked comes back
+    at the next start.
     """
 
     def __init__(
         self,
-        default: Default = "opt-in",
+        default: AccessDefault = "opt-in",
         entries: Iterable[Entry] = (),
         admins: Iterable[str] = (),
         *,
         store: EntryStore | None = None,
     ) -> None:
-        _one_of("default", default, Default)
-        self.default: Default = default
+        _one_of("default", default, AccessDefault)
+        self.default: AccessDefault = default
         self.admins = _checked_admins(admins)
-        self._fallback = Decision("deny" if default == "opt-in" else "allow", "default_policy")
-        self._store, self._lock = store or MemoryEntries(), Lock()
+        self._fallback = AccessDecision("deny" if default == "opt-in" else "allow", "default_policy")
+        self._store, self._lock = store, Lock()
         self._watchers: tuple[Callable[[], None], ...] = ()
         self._entries: _Entries = {}
         for entry in entries:
             if self.entry(entry.agent_id, entry.tool_name) is not None:
-                raise UsageError(
-                    f"two entries for {entry.agent_id!r} and {_subject(entry)}", fix="keep the one that is meant"
-                )
+                subject = "the server" if entry.tool_name is None else f"tool {entry.tool_name!r}"
+                raise UsageError(f"two entries for {entry.agent_id!r} and {subject}", fix="keep the one that is meant")
             self._entries = _with(self._entries, entry)
-        for entry in self._store.load():
+        for entry in store.load() if store is not None else ():
             self._entries = _with(self._entries, entry)
 
-    def decide(self, agent_id: str, tool_name: str | None, now: datetime) -> Decision:
-        """Whether an agent may use a tool, or, without one, the server at large."""
+    def decide(self, agent_id: str, tool_name: str | None, now: datetime) -> AccessDecision:
+        """Whether an agent may use a tool or, if none is named, the server."""
         mine = self._entries.get(agent_id, {})
         for subject in (tool_name, None):
             entry = mine.get(subject)
             if entry is not None and entry.holds(now):
-                return Decision(
+                return AccessDecision(
                     entry.permission, entry.entry_type, entry.granted_by, entry.granted_at, entry.expires_at
                 )
         return self._fallback
 
     def rules(self, agent_id: str, now: datetime) -> frozenset[tuple[str | None, Permission]]:
-        """What holds for an agent beside the default; agents with the same rules may do the same."""
+        """What holds for an agent besides the default. Agents with the same rules may do the same."""
         mine = self._entries.get(agent_id, {})
         return frozenset((subject, entry.permission) for subject, entry in mine.items() if entry.holds(now))
 
     def entry(self, agent_id: str, tool_name: str | None = None) -> Entry | None:
-        """What was said of an agent and a tool, or without one the server; None if nothing was."""
+        """The entry of an agent for a tool or, if none is named, for the server. None if there is none."""
         return self._entries.get(agent_id, {}).get(tool_name)
 
     def is_admin(self, principal: Principal) -> bool:
-        """Whether a caller may change entries. Nobody vouches for an anonymous one, whatever it is called."""
+        """Whether a caller may change entries. An anonymous one never may, whatever its id."""
         return principal.kind != "anonymous" and not self.admins.isdisjoint({principal.id, *principal.scopes})
 
     def grant(self, entry: Entry) -> None:
-        """Put an entry in the place of whatever the agent had there."""
+        """Set an entry. It replaces the one the agent had for that tool or server."""
         with self._lock:
-            self._store.put(entry)
+            if self._store is not None:
+                self._store.put(entry)
             self._entries = _with(self._entries, entry)
         self._tell()
 
     def revoke(self, agent_id: str, tool_name: str | None = None) -> Entry | None:
-        """Take an agent's entry for a tool, or for the server, away. Returns it, or None where there was none."""
+        """Remove an agent's entry for a tool, or for the server. Returns it, or None if there was none."""
         with self._lock:
             entry = self.entry(agent_id, tool_name)
             if entry is None:
                 return None
-            self._store.remove(entry)
+            if self._store is not None:
+                self._store.remove(entry)
             self._entries = _without(self._entries, entry)
         self._tell()
         return entry
@@ -186,10 +178,6 @@ def _without(entries: _Entries, entry: Entry) -> _Entries:
     mine = {subject: kept for subject, kept in entries[entry.agent_id].items() if subject != entry.tool_name}
     others = {agent: theirs for agent, theirs in entries.items() if agent != entry.agent_id}
     return {**others, entry.agent_id: mine} if mine else others
-
-
-def _subject(entry: Entry) -> str:
-    return f"tool {entry.tool_name!r}" if entry.tool_name is not None else "the server"
 
 
 def _checked_admins(admins: Iterable[str]) -> frozenset[str]:

@@ -14,7 +14,7 @@ from defserve.core.extension import OutgoingMessage
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, PeerGone, TimedOut
 from defserve.protocols.mcp.params import text
-from defserve.protocols.mgp.callbacks.questions import Question, questions
+from defserve.protocols.mgp.callbacks.questions import CallbackQuestion, questions
 from defserve.stores.nonces import MemoryNonces
 from defserve.wire.codec import notification
 from defserve.wire.jsonvalue import is_object
@@ -22,16 +22,15 @@ from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.elicitation import Form
-    from defserve.protocols.mgp.extension import MGP
 
 REQUEST = "notifications/mgp.callback.request"
 REMEMBERED_ANSWERS = 4_096
 
 
-class Asked:
+class OpenCallbacks:
     """What one session was asked and has not answered, by caller and callback; and which answers it has given.
 
-    Kept a session apart: none can use up the memory of another's answers.
+    Each session has its own, so none can use up the memory of another's answers.
     """
 
     __slots__ = ("waiting", "answered")
@@ -41,29 +40,16 @@ class Asked:
         self.answered = MemoryNonces(REMEMBERED_ANSWERS)
 
 
-class NotPending(InvalidParams):
-    """An answer nobody waits for. Does not tell whether there ever was such a callback, here or in another session."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Invalid params: no callback waits for this answer; it is unknown, answered, or over",
-            data={"error_type": "callback_not_pending"},
-        )
-
-
-class Callbacks:
-    """The asking side of callbacks. A road for `talkback`: see `talkback.Asker`."""
-
-    def __init__(self, mgp: MGP) -> None:
-        self.mgp = mgp
+class CallbackSection:
+    """The asking side of callbacks: an `Asker` of `mcp.asking.client_requests`. Keeps nothing: sessions do."""
 
     # -- asking ------------------------------------------------------------------------------------------
 
     async def form(self, call: Call, message: str, form: Form) -> Params:
         """Ask for the fields of a form one after another.
 
-        Raises Declined or Dismissed at the first that is refused, TimedOut at one that is not answered in time,
-        PeerGone if the peer leaves, ToolError for an answer that is none of the options.
+        Stops at the first that is refused: raises Declined or Dismissed. Raises TimedOut for a question that is not
+        answered in time, PeerGone if the peer leaves, ToolError for an answer that is none of the options.
         """
         return {name: question.read(await self._answer(call, question)) for name, question in questions(message, form)}
 
@@ -71,11 +57,11 @@ class Callbacks:
         """Tell a person something that needs no answer. From any thread."""
         call.notify(REQUEST, _request(call, token_urlsafe(24), "notification", message, []))
 
-    async def _answer(self, call: Call, question: Question) -> Any:
+    async def _answer(self, call: Call, question: CallbackQuestion) -> Any:
         if call.settled or call.session.closed:
             raise PeerGone(f"nobody is there to answer any more: {question.message}")
         seconds = call.session.composition.limits.callback
-        id, waiting = token_urlsafe(24), call.session.local(Asked).waiting
+        id, waiting = token_urlsafe(24), call.session.local(OpenCallbacks).waiting
         place, answer = (call.principal, id), call.engine.pending()
         waiting[place] = answer
         params = _request(call, id, question.type, question.message, question.options)
@@ -95,23 +81,27 @@ class Callbacks:
     def respond(self, call: Call, params: Params) -> Params:
         """`mgp/callback/respond`. Raises InvalidParams for an answer nobody waits for, which changes nothing.
 
-        Takes no turn of the event loop, so that it can be served while the server drains or all its places are taken
-        by calls that wait for just this.
+        Runs at once, without a turn of the event loop: it must be served while the server drains, and while calls that
+        wait for this very answer take up every slot.
         """
         id = text(params, "callback_id")
         if "response" not in params or is_object(params["response"]):
             raise InvalidParams("Invalid params: response must be a text, a number, true, false, null, or a list")
-        asked = call.session.peek(Asked)
+        asked = call.session.peek(OpenCallbacks)
         answer = asked.waiting.get((call.principal, id)) if asked is not None else None
         seconds = call.session.composition.limits.callback
         if asked is None or answer is None or not asked.answered.spend_now(id, ttl=seconds) or answer.done():
-            raise NotPending
+            # Does not tell whether there ever was such a callback, here or in another session.
+            raise InvalidParams(
+                "Invalid params: no callback waits for this answer; it is unknown, answered, or over",
+                data={"error_type": "callback_not_pending"},
+            )
         answer.set_result(params["response"])
         return {"accepted": True}
 
     def closed(self, session: Session) -> None:
         """Nobody will answer any more."""
-        asked = session.peek(Asked)
+        asked = session.peek(OpenCallbacks)
         for answer in list(asked.waiting.values()) if asked is not None else ():
             if not answer.done():
                 answer.set_exception(PeerGone("the peer has left"))

@@ -6,7 +6,7 @@
 | a choice | `selection` | an option as shown, or its value; of several choices a list; `cancel` and `decline` decline |
 | text, a number | `input` | the text, or a number; `cancel` and `decline` decline |
 
-Null dismisses the question. A field that may be left blank is, by null and by an empty text.
+Null dismisses the question. Null or an empty text leaves an optional field blank.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ YES = frozenset({CONFIRM, "confirmed", "yes", "true", "approve", "approved", "ac
 """The words that confirm, in any case. Everything else does not: consent is never guessed."""
 
 
-class Question:
-    """One field: `type`, `message` and `options` are as they travel."""
+class CallbackQuestion:
+    """One field. `type`, `message` and `options` are sent as they are."""
 
     type = "input"
 
@@ -58,8 +58,8 @@ class Question:
             raise Declined(f"the user declined: {self.message}")
 
 
-class Confirmation(Question):
-    """Yes or no. `cancel` is the no that is offered, so it answers the question."""
+class CallbackConfirmation(CallbackQuestion):
+    """Yes or no. `cancel` is the offered no, so it answers the question."""
 
     type = "confirmation"
 
@@ -72,8 +72,8 @@ class Confirmation(Question):
         return response is True or _word(response) in YES
 
 
-class Selection(Question):
-    """One of several texts, or some of them. Shown by their labels, where these tell them apart."""
+class CallbackSelection(CallbackQuestion):
+    """One of several texts, or some of them. Shown by their labels, if no two are the same."""
 
     type = "selection"
 
@@ -101,7 +101,7 @@ class Selection(Question):
         raise ToolError(f"the answer to {self.message!r} is none of {', '.join(self.options)}")
 
 
-def questions(message: str, form: Form) -> Iterator[tuple[str, Question]]:
+def questions(message: str, form: Form) -> Iterator[tuple[str, CallbackQuestion]]:
     """The fields of a form in their order, each with a text that says which it is."""
     alone = len(form.properties) == 1
     for name, field in form.properties.items():
@@ -113,10 +113,12 @@ def questions(message: str, form: Form) -> Iterator[tuple[str, Question]]:
         yield name, _kind(field)(text, field, required=required)
 
 
-def _kind(field: Params) -> type[Question]:
+def _kind(field: Params) -> type[CallbackQuestion]:
     if field.get("type") == "boolean":
-        return Confirmation
-    return Selection if field.get("type") == "array" or "enum" in field or "oneOf" in field else Question
+        return CallbackConfirmation
+    return (
+        CallbackSelection if field.get("type") == "array" or "enum" in field or "oneOf" in field else CallbackQuestion
+    )
 
 
 def _labels(field: Params) -> dict[str, str]:
@@ -140,7 +142,7 @@ def _word(response: Any) -> str:
 
 
 def _number(text: str) -> Any:
-    """The number a text says; the text itself where it says none, for the form to complain about."""
+    """The number in a text. Any other text is returned as it is, for the form to complain about."""
     from pydantic_core import from_json
 
     try:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from secrets import token_urlsafe
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pydantic_core import to_jsonable_python
 
@@ -19,6 +19,9 @@ from defserve.protocols.mgp import instants
 from defserve.wire.codec import encode
 from defserve.wire.messages import Params
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 LONGEST_NAME = 128
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
@@ -26,12 +29,12 @@ Audience: TypeAlias = "str | Principal | Session | None"
 """Whom an event is for: everybody who subscribed, the sessions of one principal, or one session."""
 
 
-class Publisher(Protocol):
-    def publish(self, event: Event) -> None: ...
+class EventPublisher(Protocol):
+    def publish(self, event: MgpEvent) -> None: ...
 
 
-class Event:
-    """What happened, where, when, how grave, and for whom. `severity` is its rank among the levels of MCP's logging."""
+class MgpEvent:
+    """What happened, on which channel, when, and for whom. `severity` is a rank among MCP's log levels."""
 
     __slots__ = ("channel", "id", "at", "data", "severity", "size", "_to")
 
@@ -42,7 +45,7 @@ class Event:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it can be read later: not what the framework tells of a call, nor what was for one session alone."""
+        """Whether it can be read later. The framework's own events and those for one session cannot."""
         return not (self.channel.standard or isinstance(self._to, Session))
 
     def concerns(self, session: Session) -> bool:
@@ -52,7 +55,7 @@ class Event:
         if self._to is None or self._to is session:
             return True
         caller = identity(session)
-        # A crowd is many behind one name: what is meant for one of them is not for all.
+        # Many callers may share one identity. What is meant for one of them is not for all.
         return self._to == caller.id and not caller.is_shared_identity
 
     def wire(self) -> Params:
@@ -67,7 +70,7 @@ class Event:
 class EventChannel:
     """`usage = server.event_channel("model.token_usage", Usage)`, then `await usage.emit(tokens_used=12)`.
 
-    Emitting never waits for those who listen, and is the same whether anybody does.
+    Emitting never waits for listeners, and does the same whether or not there are any.
     """
 
     def __init__(
@@ -81,9 +84,9 @@ class EventChannel:
         self.name, self.standard = name, standard
         self.scopes = frozenset(checked_scopes(scopes))
         self.patterns = frozenset(_patterns(name))
-        self.audiences: list[Publisher] = []
+        self.audiences: list[EventPublisher] = []
         self._kind = kind
-        self._plain: Callable[[Any], Any] | None = None
+        self._adapter: TypeAdapter[Any] | None = None
 
     async def emit(self, value: Any = ..., /, *, severity: str = "info", to: Audience = None, **fields: Any) -> None:
         """Tell subscribers something: a value of the channel's type, or its fields. See `emit_now`."""
@@ -92,16 +95,16 @@ class EventChannel:
     def emit_now(self, value: Any = ..., /, *, severity: str = "info", to: Audience = None, **fields: Any) -> None:
         """The same without `await`, from any thread.
 
-        `to` names those it is for: a session (`ctx.session`) or a principal; anonymous callers on this machine cannot
-        be told apart, so that only their session names one. Raises ValueError for a value that does not fit the type
-        or has no JSON form, and for a severity that is none of MCP's log levels.
+        `to` says whom it is for: a session (`ctx.session`) or a principal. Anonymous callers on this machine share one
+        identity: use the session for them. Raises ValueError for a value that does not fit the type or has no JSON
+        form, and for a severity that is none of MCP's log levels.
         """
         if severity not in LOG_LEVELS:
             raise ValueError(f"severity {severity!r} is none of {', '.join(LOG_LEVELS)}")
         if fields and value is not ...:
             raise ValueError(f"{self.name}: give a value or its fields, not both")
         data = self._data(fields if value is ... else value)
-        event = Event(self, instants.now(), data, LOG_LEVELS.index(severity), to)
+        event = MgpEvent(self, instants.now(), data, LOG_LEVELS.index(severity), to)
         for audience in self.audiences:
             audience.publish(event)
 
@@ -112,16 +115,11 @@ class EventChannel:
     def _data(self, value: Any) -> Any:
         if self._kind is None:
             return to_jsonable_python(value)
-        if self._plain is None:
-            self._plain = _serialiser(self._kind)
-        return self._plain(value)
+        if self._adapter is None:
+            from pydantic import TypeAdapter
 
-
-def _serialiser(kind: Any) -> Callable[[Any], Any]:
-    from pydantic import TypeAdapter
-
-    adapter = TypeAdapter[Any](kind)
-    return lambda value: adapter.dump_python(adapter.validate_python(value), mode="json", by_alias=True)
+            self._adapter = TypeAdapter[Any](self._kind)
+        return self._adapter.dump_python(self._adapter.validate_python(value), mode="json", by_alias=True)
 
 
 def _patterns(name: str) -> Iterable[str]:

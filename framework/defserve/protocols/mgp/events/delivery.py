@@ -1,4 +1,4 @@
-"""MGP §13.3: events on their way to a reader who may be slow, and the last ones for those who ask. Both are bounded."""
+"""MGP §13.3: events that wait for a slow reader, and the latest ones for peers that ask. Both are bounded."""
 
 from __future__ import annotations
 
@@ -7,53 +7,53 @@ from threading import Lock
 
 from defserve.core.extension import OutgoingMessage
 from defserve.core.session import Session
-from defserve.protocols.mgp.events.channel import Event, EventChannel
+from defserve.protocols.mgp.events.channel import EventChannel, MgpEvent
 from defserve.wire.codec import notification
 
 EVENT = "notifications/mgp.event"
 
-# Of one subscription: with the transport, and waiting for it to take more.
+# Limits of one subscription: events the transport has taken and not sent, and events that wait behind them.
 UNDER_WAY = 16
 WAITING = 256
 WAITING_BYTES = 1024 * 1024
 
 
-class Bounded:
-    """The newest events that fit: so many, of so many bytes. One is always kept, however large."""
+class EventBuffer:
+    """The newest events, up to a number and a size. One is always kept, however large."""
 
     __slots__ = ("events", "_size")
 
     def __init__(self) -> None:
-        self.events: deque[tuple[int, Event]] = deque()
+        self.events: deque[tuple[int, MgpEvent]] = deque()
         self._size = 0
 
-    def append(self, number: int, event: Event) -> None:
+    def append(self, number: int, event: MgpEvent) -> None:
         self.events.append((number, event))
         self._size += event.size
         while len(self.events) > WAITING or (self._size > WAITING_BYTES and len(self.events) > 1):
             self.popleft()
 
-    def popleft(self) -> tuple[int, Event]:
+    def popleft(self) -> tuple[int, MgpEvent]:
         number, event = self.events.popleft()
         self._size -= event.size
         return number, event
 
 
-class Subscription:
-    """What one session wants to hear, from `least` severity on. All but `wants` is for the session's own loop."""
+class EventSubscription:
+    """What one session wants to hear, from severity `least` up. Call all but `wants` on the session's own loop."""
 
     __slots__ = ("id", "session", "patterns", "least", "_last", "_sent", "_waiting", "_under_way", "_ended")
 
     def __init__(self, id: str, session: Session, patterns: frozenset[str], least: int) -> None:
         self.id, self.session, self.patterns, self.least = id, session, patterns, least
         self._last = self._sent = self._under_way = 0
-        self._waiting, self._ended = Bounded(), False
+        self._waiting, self._ended = EventBuffer(), False
 
     def wants(self, channel: EventChannel) -> bool:
         return not channel.patterns.isdisjoint(self.patterns)
 
-    def offer(self, event: Event) -> None:
-        """Send an event as soon as the reader has taken those before it; the oldest that wait make room."""
+    def offer(self, event: MgpEvent) -> None:
+        """Send an event once the reader has taken those before it. If too many wait, the oldest are dropped."""
         if self._ended or not event.concerns(self.session):
             return
         self._last += 1
@@ -61,7 +61,7 @@ class Subscription:
         self._send()
 
     def end(self) -> None:
-        self._ended, self._waiting = True, Bounded()
+        self._ended, self._waiting = True, EventBuffer()
 
     def _send(self) -> None:
         while self._waiting.events and self._under_way < UNDER_WAY:
@@ -80,20 +80,20 @@ class Subscription:
             self.session.engine.soon(self._send)
 
 
-class Recent:
-    """The last events of a server, for those who cannot be sent any. From any thread."""
+class RecentEvents:
+    """The latest events of a server, for peers that cannot be sent any. From any thread."""
 
     __slots__ = ("_kept", "_lock")
 
     def __init__(self) -> None:
-        self._kept, self._lock = Bounded(), Lock()
+        self._kept, self._lock = EventBuffer(), Lock()
 
-    def keep(self, event: Event) -> None:
+    def keep(self, event: MgpEvent) -> None:
         with self._lock:
             self._kept.append(0, event)
 
-    def after(self, id: str | None) -> tuple[list[Event], bool]:
-        """The events behind the one with this id, and whether there may have been more of them."""
+    def after(self, id: str | None) -> tuple[list[MgpEvent], bool]:
+        """The events after the one with this id, and whether some may be missing."""
         with self._lock:
             events = [event for _, event in self._kept.events]
         if id is None:

@@ -1,8 +1,8 @@
-"""MGP §13.1–13.3, §13.5: event channels. Emitted once, told to those who subscribed and whom it concerns.
+"""MGP §13.1–13.3, §13.5: event channels. An event is emitted once, and goes to the subscribers that it concerns.
 
-A subscription belongs to one session. What its reader is too slow for is dropped, oldest first: every event has a
-`sequence`, and the next one that is sent names the `gap`. Where there is no session, nothing can be pushed: there the
-last events of a server's own channels are read with `mgp/events/replay`, which is ours.
+A subscription belongs to one session. If its reader is too slow, the oldest events are dropped: every event has a
+`sequence`, and the next one that is sent names the `gap`. Without a session nothing can be pushed. There, the latest
+events of a server's own channels are read with `mgp/events/replay`, an addition of ours.
 """
 
 from __future__ import annotations
@@ -19,22 +19,20 @@ from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.lifecycle import LOG_LEVELS, dialect_of
 from defserve.protocols.mcp.params import optional_fields, text
 from defserve.protocols.mcp.trace import trace_id
-from defserve.protocols.mgp.events.channel import Audience, Event, EventChannel
-from defserve.protocols.mgp.events.delivery import Recent, Subscription
+from defserve.protocols.mgp.events.channel import Audience, EventChannel, MgpEvent
+from defserve.protocols.mgp.events.delivery import EventSubscription, RecentEvents
 from defserve.wire.jsonvalue import is_array
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from defserve.protocols.mgp.extension import MGP
-
-# §13.5: the channels every server has, and how grave what they tell is.
+# §13.5: the channels that every server has, and the severity of their events.
 TOOL_CHANNELS: Mapping[str, str] = {"tool.started": "info", "tool.completed": "info", "tool.failed": "error"}
 ACCESS, PERMISSION, VALIDATION = "security.access_denied", "security.permission_denied", "security.validation_failed"
 SECURITY_CHANNELS = (ACCESS, PERMISSION, VALIDATION)
 
-# What the audit trail calls it, or why a tool was blocked, to the channel that tells of it.
+# The type of an audit event, or why a tool was blocked → the channel it goes to.
 SECURITY_EVENTS: Mapping[str, str] = {
     "VALIDATION_FAILED": VALIDATION,
     "CODE_REJECTED": VALIDATION,
@@ -45,38 +43,19 @@ SECURITY_EVENTS: Mapping[str, str] = {
 }
 
 
-class UnknownSubscription(InvalidParams):
-    """Does not tell whether there ever was such a subscription, here or in another session."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Invalid params: this session has no such subscription", data={"error_type": "unknown_subscription"}
-        )
-
-
-class Subscribed:
+class SessionSubscriptions(dict[str, EventSubscription]):
     """The subscriptions of one session, by id."""
 
-    __slots__ = ("subscriptions",)
+
+class EventSection:
+    """The channels of a server, their subscriptions, and the latest events."""
 
     def __init__(self) -> None:
-        self.subscriptions: dict[str, Subscription] = {}
-
-    @property
-    def patterns(self) -> int:
-        return sum(len(each.patterns) for each in self.subscriptions.values())
-
-
-class Events:
-    """The channels of a server, who listens to them, and what they told last."""
-
-    def __init__(self, mgp: MGP) -> None:
-        self.mgp = mgp
         self.channels: dict[str, EventChannel] = {}
-        self.recent = Recent()
+        self.recent = RecentEvents()
         self._watchers = 0
-        self._subscriptions: set[Subscription] = set()
-        self._followers: list[Events] = []
+        self._subscriptions: set[EventSubscription] = set()
+        self._followers: list[EventSection] = []
         for name in (*TOOL_CHANNELS, *SECURITY_CHANNELS):
             self.channels[name] = EventChannel(name, None, standard=True)
             self.channels[name].audiences.append(self)
@@ -84,25 +63,25 @@ class Events:
     # -- declaring ---------------------------------------------------------------------------------------
 
     def declare(self, name: str, kind: Any = None, *, scopes: str | Iterable[str] = ()) -> EventChannel:
-        """A channel of this server. Raises UsageError for a name that cannot be one, or is taken."""
+        """Declare a channel of this server. Raises UsageError for a name that is not allowed, or is taken."""
         if name in self.channels:
             raise UsageError(
                 f"event channel {name!r} exists already",
-                fix="emit on the one there is" if not self.channels[name].standard else "choose another name",
+                fix="use the existing channel" if not self.channels[name].standard else "choose another name",
             )
         channel = EventChannel(name, kind, scopes=scopes)
         self._adopt(channel)
         return channel
 
-    def follow(self, child: Events) -> None:
-        """Tell of what a server that is mounted on this one emits, on channels it has now or later."""
+    def follow(self, child: EventSection) -> None:
+        """Pass on what a mounted server emits, on channels it has now or later."""
         child._followers.append(self)
         for channel in child.channels.values():
             if not channel.standard:
                 self._adopt(channel)
 
     def _adopt(self, channel: EventChannel) -> None:
-        # Two mounted servers may both have a channel of this name: what either emits is told.
+        # Two mounted servers may both have a channel of this name. The events of both are passed on.
         self.channels.setdefault(channel.name, channel)
         if self not in channel.audiences:
             channel.audiences.append(self)
@@ -120,22 +99,24 @@ class Events:
             )
         patterns, least = _wanted(params), _least(params)
         names, unsupported = self._fitting(call.session, patterns)
-        mine, limit = call.session.local(Subscribed), call.session.composition.limits.subscriptions
-        if len(mine.subscriptions) >= limit or mine.patterns + len(patterns) > limit:
+        mine, limit = call.session.local(SessionSubscriptions), call.session.composition.limits.subscriptions
+        if len(mine) >= limit or sum(len(each.patterns) for each in mine.values()) + len(patterns) > limit:
             raise LimitExceeded("too many event subscriptions in this session", data={"limit": "subscriptions"})
         id = token_urlsafe(24)
         wanted = frozenset(patterns) - frozenset(unsupported)
-        mine.subscriptions[id] = subscription = Subscription(id, call.session, wanted, least)
+        mine[id] = subscription = EventSubscription(id, call.session, wanted, least)
         self._subscriptions.add(subscription)
         self._watchers += self._watches(subscription)
         return {"subscribed": names, "unsupported": unsupported, "subscription_id": id}
 
     def unsubscribe(self, call: Call, params: Params) -> Params:
         """`mgp/events/unsubscribe`. Raises InvalidParams for an id this session does not have."""
-        id, mine = text(params, "subscription_id"), call.session.peek(Subscribed)
-        subscription = mine.subscriptions.pop(id, None) if mine is not None else None
+        id, mine = text(params, "subscription_id"), call.session.peek(SessionSubscriptions)
+        subscription = mine.pop(id, None) if mine is not None else None
         if subscription is None:
-            raise UnknownSubscription
+            # Does not tell whether there ever was such a subscription, here or in another session.
+            problem = "Invalid params: this session has no such subscription"
+            raise InvalidParams(problem, data={"error_type": "unknown_subscription"})
         self._end(subscription)
         return {"unsubscribed": True, "subscription_id": id}
 
@@ -157,12 +138,11 @@ class Events:
         }
 
     def closed(self, session: Session) -> None:
-        """The session has ended, and its subscriptions with it."""
-        mine = session.peek(Subscribed)
-        for subscription in list(mine.subscriptions.values()) if mine is not None else ():
+        """End the subscriptions of a session that has ended."""
+        for subscription in list((session.peek(SessionSubscriptions) or SessionSubscriptions()).values()):
             self._end(subscription)
 
-    def _end(self, subscription: Subscription) -> None:
+    def _end(self, subscription: EventSubscription) -> None:
         subscription.end()
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
@@ -175,16 +155,16 @@ class Events:
 
     @property
     def watches_calls(self) -> bool:
-        """Whether anybody wants to hear of tools and security; if not, calls are not looked at for it."""
+        """Whether anybody subscribed to the channels about tools and security. If not, calls are not watched."""
         return self._watchers > 0
 
-    def _watches(self, subscription: Subscription) -> bool:
+    def _watches(self, subscription: EventSubscription) -> bool:
         return any(subscription.wants(channel) for channel in self.channels.values() if channel.standard)
 
     def _fitting(
         self, session: Session, patterns: list[str], *, kept_only: bool = False
     ) -> tuple[list[str], list[str]]:
-        """The channels this session may hear of that fit, and the patterns that none of them fits."""
+        """The matching channels that are open to this session, and the patterns that match none of them."""
         open_to = [c for c in self.channels.values() if c.is_open_to(session) and not (kept_only and c.standard)]
         names = sorted(channel.name for channel in open_to if not channel.patterns.isdisjoint(patterns))
         fitting = frozenset[str]().union(*(channel.patterns for channel in open_to))
@@ -192,8 +172,8 @@ class Events:
 
     # -- news --------------------------------------------------------------------------------------------
 
-    def publish(self, event: Event) -> None:
-        """Hand an event to whom it concerns. From any thread."""
+    def publish(self, event: MgpEvent) -> None:
+        """Send an event to the subscribers that it concerns. From any thread."""
         if event.is_kept:
             self.recent.keep(event)
         for subscription in list(self._subscriptions):
@@ -205,12 +185,12 @@ class Events:
                     engine.post(partial(subscription.offer, event))
 
     def tool(self, call: Call, name: str, tool: str, **details: Any) -> None:
-        """A call of a tool has come so far; told to its own caller."""
+        """Tell the caller of a tool how far its call has come."""
         data = {"tool_name": tool, "request_id": call.id, "trace_id": trace_id(call), **details}
         self.channels[name].emit_now(data, severity=TOOL_CHANNELS[name], to=_caller(call))
 
     def audited(self, call: Call, event_type: str, tool: str | None, details: Mapping[str, Any]) -> None:
-        """Something went on the audit trail; its own caller is told if it is a matter of security."""
+        """Tell a caller of an event on the audit trail, if it is about security."""
         reason = details.get("reason")
         name = SECURITY_EVENTS.get(str(reason) if event_type == "TOOL_BLOCKED" else event_type)
         if name is not None:
@@ -221,7 +201,7 @@ class Events:
 
 
 def _caller(call: Call) -> Audience:
-    # Callers nobody can tell apart share a principal; what concerns one of them is for its session alone.
+    # Callers that cannot be told apart share a principal. What concerns one of them is for its session alone.
     caller = identity(call.session)
     return call.session if caller.is_shared_identity else caller.id
 

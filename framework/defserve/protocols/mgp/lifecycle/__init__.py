@@ -1,1 +1,8 @@
-"""TODO door."""
+"""Lifecycle and health (MGP §11): the states of a server, its checks, and an end that lets calls finish.
+
+A ping and a shutdown are answered at once, whatever else runs. A check never raises and never takes longer than its
+timeout.
+
+May import: `core`, `wire`, `sandbox.layers`, `protocols.mcp`, `protocols.mgp.access.policy`, `protocols.mgp.audit`,
+`protocols.mgp.errors`, `protocols.mgp.instants`.
+"""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from defserve.core.call import Call
@@ -17,15 +16,18 @@ from defserve.protocols.mgp.errors import AccessDenied
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
-    from defserve.protocols.mgp.extension import MGP
+    from defserve.protocols.mgp.access.policy import AccessPolicy
+    from defserve.protocols.mgp.audit.trail import AuditTrail
 
 CHANGED = "notifications/mgp.lifecycle"
 REFUSED = "dev.defserve.shutdown_refused"
 
-State: TypeAlias = Literal["registered", "connecting", "connected", "draining", "disconnected", "error", "restarting"]
+LifecycleState: TypeAlias = Literal[
+    "registered", "connecting", "connected", "draining", "disconnected", "error", "restarting"
+]
 
 # §11.2: the edges of the diagram; `error` is also where a running or restarting server goes when it fails (§11.5).
-TRANSITIONS: Mapping[State, frozenset[State]] = {
+TRANSITIONS: Mapping[LifecycleState, frozenset[LifecycleState]] = {
     "registered": frozenset({"connecting"}),
     "connecting": frozenset({"connected", "error"}),
     "connected": frozenset({"draining", "error"}),
@@ -35,8 +37,8 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     "restarting": frozenset({"connected", "error"}),
 }
 
-# How far a server is, in the words of §11.2. Restarting is what its kernel does.
-STATES: Mapping[Phase, State] = {
+# The phases of a server in the words of §11.2. Restarting is up to its kernel.
+STATES: Mapping[Phase, LifecycleState] = {
     "idle": "registered",
     "starting": "connecting",
     "serving": "connected",
@@ -46,47 +48,39 @@ STATES: Mapping[Phase, State] = {
 }
 
 REASONS = ("operator_request", "configuration_change", "resource_limit", "idle_timeout", "kernel_shutdown")
-# Of an end that nobody asked for in the protocol: a signal, or the end of input.
+# The reason of an end that nobody asked for in the protocol: a signal, or the end of input.
 UNSAID = REASONS[0]
 
 
 class IllegalTransition(DefserveError):
     """There is no way from the one state to the other."""
 
-    def __init__(self, previous: State, new: State) -> None:
-        super().__init__(f"a server that is {previous} cannot become {new}")
-        self.previous, self.new = previous, new
+
+def check_transition(previous: LifecycleState, new: LifecycleState) -> None:
+    """Raises IllegalTransition for a step that §11.2 does not have."""
+    if new not in TRANSITIONS[previous]:
+        raise IllegalTransition(f"a server that is {previous} cannot become {new}")
 
 
-class StateMachine:
-    """Where a server is, and where it can go from there."""
-
-    __slots__ = ("state",)
-
-    def __init__(self, state: State = "registered") -> None:
-        self.state: State = state
-
-    def move(self, new: State) -> None:
-        """Raises IllegalTransition, which changes nothing."""
-        if new not in TRANSITIONS[self.state]:
-            raise IllegalTransition(self.state, new)
-        self.state = new
-
-
-class Lifecycle:
+class LifecycleSection:
     """`mgp/lifecycle/shutdown` and `notifications/mgp.lifecycle`. `clock` is the wall clock."""
 
-    def __init__(self, mgp: MGP, *, clock: Callable[[], datetime] = instants.now) -> None:
-        self._mgp, self.clock = mgp, clock
+    def __init__(
+        self,
+        server_id: str,
+        access: AccessPolicy | None,
+        audit: Callable[[], AuditTrail],
+    ) -> None:
+        self._server_id, self._access, self._audit, self.clock = server_id, access, audit, instants.now
 
     def phase_changed(self, service: Service, previous: Phase, listeners: Iterable[Session]) -> None:
-        """Tell those who negotiated it that the server is in another state."""
-        machine = StateMachine(STATES[previous])
-        machine.move(STATES[service.phase])
+        """Tell the peers that negotiated it that the state has changed."""
+        before, after = STATES[previous], STATES[service.phase]
+        check_transition(before, after)
         params: Params = {
-            "server_id": self._mgp.server_id,
-            "previous_state": STATES[previous],
-            "new_state": machine.state,
+            "server_id": self._server_id,
+            "previous_state": before,
+            "new_state": after,
             "reason": service.reason or UNSAID,
             "timestamp": instants.wire(self.clock()),
         }
@@ -94,19 +88,19 @@ class Lifecycle:
             _tell(session, params)
 
     def shutdown(self, call: Call, params: Params) -> Params:
-        """Drain and end. Raises AccessDenied for a caller who may not ask for it, InvalidParams for a bad wish.
+        """Drain and end. Raises AccessDenied for a caller who may not ask for it, InvalidParams for bad params.
 
-        Answered at once, whatever else runs: a server that is stuck must be able to hear it.
+        Answered at once, whatever else runs: it must reach a server that is stuck.
         """
         self._check(call)
         composition = call.session.composition
         reason, seconds = _reason(params), _seconds(params, composition)
         pending = [one for one in composition.calls() if one is not call and not one.endless]
         if composition.service.phase == "serving":
-            self._mgp.audit.report(call, "SERVER_DISCONNECTED", details={"reason": reason})
+            self._audit().report(call, "SERVER_DISCONNECTED", details={"reason": reason})
             composition.service.stop(seconds, reason)
-        # What is not done in time is ended: no call, however long it might take, makes the drain longer.
-        longest = max((_longest(one, composition) for one in pending), default=0.0)
+        # Calls that are not done in time are ended, so no call can make the drain longer.
+        longest = max((_timeout(one) or composition.limits.tool for one in pending), default=0.0)
         return {
             "accepted": True,
             "pending_requests": len(pending),
@@ -114,10 +108,10 @@ class Lifecycle:
         }
 
     def _check(self, call: Call) -> None:
-        caller, policy = identity(call.session), self._mgp.options.access
+        caller, policy = identity(call.session), self._access
         if caller.kind == "local" or (policy is not None and policy.is_admin(caller)):
             return
-        self._mgp.audit.report(call, REFUSED, result="BLOCKED", details={"method": call.method})
+        self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
         raise AccessDenied(f"{caller.id} may not shut this server down", details={"agent_id": caller.id})
 
 
@@ -136,7 +130,7 @@ def _reason(params: Params) -> str:
 
 
 def _seconds(params: Params, composition: Composition) -> float:
-    """How long calls may take to finish; none takes longer than the limits let it."""
+    """How long calls may take to finish, at most as long as the limits allow."""
     limits = composition.limits
     given: Any = params.get("timeout_ms", limits.drain * 1000)
     if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
@@ -144,6 +138,5 @@ def _seconds(params: Params, composition: Composition) -> float:
     return min(given / 1000, limits.tool_max)
 
 
-def _longest(call: Call, composition: Composition) -> float:
-    """An upper bound: the time a call has in all."""
-    return getattr(getattr(call.subject, "options", None), "timeout", None) or composition.limits.tool
+def _timeout(call: Call) -> float | None:
+    return getattr(getattr(call.subject, "options", None), "timeout", None)

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from defserve.guard.arguments import Code, checked
+from defserve.guard.arguments import Code
+from defserve.guard.code.levels import CodeLevel
 from defserve.guard.shell import judgement
-from defserve.guard.verdict import Verdict
+from defserve.guard.shell.program import ShellMode
+from defserve.guard.verdict import Verdict, checked
 from defserve.protocols.mgp.security.validators import STANDARD
 from defserve.wire.jsonvalue import is_array, is_object
 
-Level = Literal["standard", "strict", "readonly", "unrestricted"]
-Mode = Literal["sandbox", "readonly"]
-
-# Which programs a tool runs is its author's list, and the list does not travel.
+# The list of programs that a tool may run is its author's, and is not sent to the client.
 _UNLISTED = frozenset({"unknown-program", "subcommand"})
 
 
 def judge(name: str, arguments: Mapping[str, Any], block: Mapping[str, Any] | None = None) -> None:
     """Apply the validator `name` to the arguments it is meant for, or to all where none has such a name.
 
-    `block` is the `security` object of a server that applies it as well, and knows which arguments are meant: of
-    several whose names do not tell, none is judged here. Its code safety settings hold, and commands are judged by
-    their form and the dangers known of them, not by whether the program is on a list. Raises Rejected.
+    `block` is the `security` object of a server that applies the validator too. The server knows which arguments are
+    meant: if there are several and their names do not tell, none is judged here. Its code safety settings hold.
+    Commands are judged by their form and known dangers, not by whether the program is on a list. Raises Rejected.
     """
     _, telling = STANDARD[name]
     found = {argument: list(texts(value)) for argument, value in arguments.items()}
@@ -57,7 +56,7 @@ def _judge_text(name: str, text: str, block: Mapping[str, Any] | None) -> None:
         STANDARD[name][0](text)
 
 
-def _in_form(command: str, mode: Mode) -> Verdict:
+def _in_form(command: str, mode: ShellMode) -> Verdict:
     verdict = judgement.judge(command, mode=mode)
     rules = {violation.rule for violation in verdict.violations}
     if verdict.allowed or not rules <= _UNLISTED:
@@ -68,12 +67,12 @@ def _in_form(command: str, mode: Mode) -> Verdict:
 
 
 def _code(block: Any) -> Code:
-    """What a server said of its code safety (§7.3); what is garbled counts as not said."""
+    """A server's code safety settings (§7.3). Malformed ones are ignored."""
     said: Mapping[str, Any] = block if is_object(block) else {}
     level: Any = said.get("level")
     size = said.get("max_code_size_bytes")
     return Code(
-        level=level if level in get_args(Level) else "standard",
+        level=level if level in get_args(CodeLevel) else "standard",
         allow=_names(said.get("allowed_imports")),
         block=_names(said.get("blocked_imports")),
         max_bytes=size if isinstance(size, int) and size > 0 else None,

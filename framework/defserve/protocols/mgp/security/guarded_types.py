@@ -1,4 +1,4 @@
-"""MGP §4.5: guards in the types of a tool's parameters, found wherever they hide, and unions that would bypass them."""
+"""MGP §4.5: guards in the types of a tool's parameters, however deep, and unions that would bypass them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 Guard: TypeAlias = Shell | Url | Within | Code
 
-# Types that take any text there is.
+# Types that accept any text.
 _TEXTS = (str, bytes, bytearray, PurePath)
 
 
 def guards_of(tool: Tool) -> dict[str, list[Guard]]:
-    """The guards in the types of a tool's parameters. Raises UsageError for one that a union would let bypass."""
+    """The guards in the types of a tool's parameters. Raises UsageError for a union that would bypass one."""
     found: dict[str, list[Guard]] = {}
     for parameter in tool.function.signature.parameters:
         guards = list(_guards(parameter.annotation, f"{tool.name}: parameter {parameter.name!r}", tool.where, {}))
@@ -35,7 +35,7 @@ def _guards(annotation: Any, subject: str, place: str, seen: dict[int, Any]) -> 
     annotation = getattr(annotation, "__value__", annotation)  # what `type Name = …` stands for
     if id(annotation) in seen:
         return
-    seen[id(annotation)] = annotation  # kept, or its id might come again for another one
+    seen[id(annotation)] = annotation  # kept alive, so that no other object gets its id
     if isinstance(annotation, type) and annotation in GUARDED_TYPES:
         yield GUARDED_TYPES[annotation]()
         return
@@ -72,7 +72,7 @@ def _fields(annotation: Any) -> list[Any]:
 
 
 def _refuse_bypass(branches: tuple[Any, ...], subject: str, place: str) -> None:
-    """A union with what the guarded type is made of would let every refused value in by the other branch."""
+    """Refuse a union of a guarded type with its plain form: a refused value would pass by the other branch."""
     guarded = [_unguarded(branch) for branch in branches if any(_guards(branch, subject, place, {}))]
     for branch in branches:
         plain = _unguarded(branch)
@@ -85,7 +85,7 @@ def _refuse_bypass(branches: tuple[Any, ...], subject: str, place: str) -> None:
 
 
 def _unguarded(given: Any) -> Any:
-    """What JSON a type takes, as a type without guards: what takes any text is `str`, guarded fields are a `dict`."""
+    """The JSON that a type accepts, as a type without guards: `str` for any text, `dict` for guarded fields."""
     annotation: Any = getattr(given, "__value__", getattr(given, "__supertype__", given))
     if inspect.isclass(annotation) and (annotation in GUARDED_TYPES or issubclass(annotation, _TEXTS)):
         return str

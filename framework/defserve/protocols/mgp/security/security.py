@@ -1,64 +1,32 @@
-"""MGP §4: tool security metadata. What a tool may do, declared by a mark and kept honest at registration."""
+"""MGP §4: tool security metadata. What a tool may do, declared by a mark; contradictions are refused at once."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
 from defserve.binding.functions import place, where
 from defserve.errors import UsageError
+from defserve.protocols.mgp.security.vocabulary import (
+    EFFECTS,
+    PERMISSIONS,
+    READING,
+    VALIDATORS,
+    Risk,
+    checked_permission,
+)
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
-    from defserve.core.call import Call
-    from defserve.protocols.mcp.tools.tools import Tool
-    from defserve.protocols.mgp.extension import MGP
-    from defserve.protocols.mgp.security.validators import Validator, Watch
+    from defserve.protocols.mgp.security.validators import Validator
 
-Risk = Literal["safe", "moderate", "dangerous"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 MARK = "__defserve_security__"
 REGISTERED = "__defserve_registered__"
-
-# §3.2: the standard permissions and their risk.
-PERMISSIONS: Mapping[str, Risk] = {
-    "filesystem.read": "moderate",
-    "filesystem.write": "dangerous",
-    "network.outbound": "moderate",
-    "network.listen": "dangerous",
-    "shell.execute": "dangerous",
-    "code_execution": "dangerous",
-    "memory.read": "safe",
-    "memory.write": "moderate",
-    "system.info": "safe",
-    "camera": "dangerous",
-    "notification": "safe",
-}
-READING = frozenset({"filesystem.read", "network.outbound", "memory.read", "system.info"})
-EFFECTS = ("filesystem", "network", "process", "database", "notification")
 DETAILS = ("effects", "validator", "reversible", "confirm")
-VALIDATORS = ("sandbox", "readonly", "network_restricted", "code_safety", "none")
-CUSTOM = re.compile(r"[a-z][a-z0-9-]*(\.[a-z0-9][a-z0-9_-]*){2,}")
-
-
-def checked_permission(name: object, place: str = "") -> str:
-    """A standard permission or one in reverse-domain notation. Raises UsageError for anything else."""
-    if isinstance(name, str) and (name in PERMISSIONS or CUSTOM.fullmatch(name)):
-        return name
-    from difflib import get_close_matches
-
-    close = get_close_matches(str(name), PERMISSIONS, 1)
-    raise UsageError(
-        f"{name!r} is not a permission",
-        where=place,
-        fix=f"did you mean {close[0]!r}?"
-        if close
-        else f"use one of {', '.join(PERMISSIONS)}, or your own in reverse-domain notation: com.example.billing",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +34,7 @@ class Security:
     """What a tool may do. `@safe`, `@moderate` and `@dangerous` make one; `security=Security(…)` says the same.
 
     `validator` is one of the standard validators, one of your own (`@validator`), or several. None: what the types of
-    the arguments say. `confirm` None: a dangerous tool is confirmed. `where` is the declaration, for complaints.
+    the arguments say. `confirm` None: a dangerous tool is confirmed. `where` is where it was declared, for errors.
     """
 
     risk_level: Risk
@@ -88,7 +56,7 @@ class Security:
 
     @property
     def validators(self) -> tuple[str | Validator, ...]:
-        """Every guard that was named: none, one or several."""
+        """The validators that were named: none, one or several."""
         given = self.validator
         if given is None:
             return ()
@@ -96,7 +64,7 @@ class Security:
 
     @property
     def confirmation_required(self) -> bool:
-        """What `confirm` says; where it says nothing, whether the tool is dangerous."""
+        """What `confirm` says. If it is None, whether the tool is dangerous."""
         return self.risk_level == "dangerous" if self.confirm is None else self.confirm
 
     def wire(self) -> Params:
@@ -130,7 +98,7 @@ def _check(security: Security) -> None:
         return UsageError(problem, where=security.where, fix=fix)
 
     risk: str = security.risk_level
-    if risk not in ("safe", "moderate", "dangerous"):
+    if risk not in get_args(Risk):
         raise wrong(f"risk level {risk!r}", "use safe, moderate or dangerous")
     for given in (security.permissions, security.effects):
         if isinstance(given, str):
@@ -184,7 +152,7 @@ def dangerous(function: F, /) -> F: ...
 @overload
 def dangerous(*permissions: str, **details: Any) -> Callable[[F], F]: ...
 def dangerous(*permissions: Any, **details: Any) -> Any:
-    """Effects on the system that cannot be taken back: confirmed before it runs, unless `confirm=False`."""
+    """Effects that cannot be undone: a call is confirmed before it runs, unless `confirm=False`."""
     return _mark("dangerous", permissions, details)
 
 
@@ -213,64 +181,3 @@ def _marked(function: F, risk: Risk, permissions: tuple[Any, ...], details: dict
         raise UsageError(f"@{risk} has no option {unknown[0]!r}", where=here, fix=f"use some of {', '.join(DETAILS)}")
     function.__dict__[MARK] = Security(risk, permissions, where=here, **details)
     return function
-
-
-# -- what was read of a tool -----------------------------------------------------------------------------
-
-
-class Guarded:
-    """A tool's security as it is enforced: the block in effect, and what has to look at its arguments."""
-
-    __slots__ = ("security", "_watches")
-
-    def __init__(self, security: Security, watches: tuple[Watch, ...]) -> None:
-        self.security, self._watches = security, watches
-
-    @classmethod
-    def of(cls, tool: Tool) -> Guarded | None:
-        """Read a tool. None for one that declares nothing; raises UsageError for one that contradicts itself."""
-        from defserve.protocols.mgp.security import guarded_types, validators
-
-        function = tool.function.signature.function
-        given: Any = tool.options.security
-        if given is not None and not isinstance(given, Security):
-            raise UsageError(f"security={given!r}", where=tool.where, fix="write security=Security(…)")
-        marked: Security | None = getattr(function, MARK, None)
-        if given is not None and marked is not None and given != marked:
-            raise UsageError(
-                f"tool {tool.name!r} is marked {marked.risk_level} and given another security=…",
-                where=tool.where,
-                fix="keep one of the two",
-            )
-        declared = given or marked
-        _remember(function)
-        found = guarded_types.guards_of(tool)
-        if declared is None and not found:
-            return None
-        security = validators.in_effect(tool, declared, found)
-        tool.options = replace(tool.options, annotations=_annotations(tool, security))
-        return cls(security, validators.watches(tool, declared, security, found))
-
-    async def judge(self, mgp: MGP, call: Call, tool: Tool, arguments: dict[str, Any]) -> None:
-        """Let everyone concerned look at the validated arguments. Raises Rejected."""
-        for watch in self._watches:
-            await watch(mgp, arguments)
-
-
-def _remember(function: Any) -> None:
-    """So that a mark that comes too late can say so."""
-    if hasattr(function, "__code__"):  # methods and other callables cannot be marked later in the same way
-        function.__dict__[REGISTERED] = True
-
-
-def _annotations(tool: Tool, security: Security) -> Params:
-    """The author's own hints win, unless they promise what the security block denies."""
-    given, derived = dict(tool.options.annotations or {}), security.annotations()
-    if given.get("readOnlyHint") is True and (security.effects or security.risk_level == "dangerous"):
-        raise UsageError(
-            f"tool {tool.name!r} says readOnlyHint, but it is {security.risk_level}"
-            + (f" with effects {', '.join(security.effects)}" if security.effects else ""),
-            where=tool.where,
-            fix="drop the hint, or mark the tool as what it is",
-        )
-    return derived | given

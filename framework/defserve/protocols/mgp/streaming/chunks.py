@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.engine import PendingAnswer, Task
 
-# Together at most 64 KiB of a call wait: what the transport has, twice, for it may be writing as much as it holds,
-# and what a worker thread may be ahead. Only a chunk that is larger by itself waits alone.
+# At most 64 KiB of a call wait in all: twice the window, since the transport may be writing as much as it holds, and
+# what a worker thread may be ahead. A larger chunk waits alone.
 WINDOW_BYTES = 24 * 1024
 AHEAD_BYTES = 16 * 1024
 
-# What a message has around its content, about.
+# About how much a message adds to its content.
 AROUND_BYTES = 128
 
 # What can be sent again.
 KEPT_BYTES = 64 * 1024
 
 
-class Chunks:
-    """A `mcp.function.Sink`. All but `give` and `full` belongs to the loop."""
+class StreamChunks:
+    """A `mcp.function.Sink`. Call all but `give` and `full` on the loop."""
 
     __slots__ = (
         "call",
@@ -69,7 +69,7 @@ class Chunks:
         return bool(self._waiting)
 
     def give(self, part: Any) -> None:
-        """See `mcp.function.Sink`. On the loop it cannot wait: whoever can asks for `room`."""
+        """See `mcp.function.Sink`. On the loop it cannot wait: use `room` there."""
         engine, contents = self.call.engine, [encode(block) for block in pieces(self.call, part)]
         if engine.on_loop():
             self._put(contents)
@@ -81,7 +81,7 @@ class Chunks:
             engine.wait_from_thread(self.call, self.room())
 
     async def room(self) -> None:
-        """See `mcp.function.Sink`. The call's own timeout stands still meanwhile, as for a question to the peer.
+        """See `mcp.function.Sink`. The call's own timeout is paused meanwhile, as for a question to the peer.
 
         Raises TimedOut when the reader has not caught up after as long as a question may take.
         """
@@ -143,7 +143,7 @@ class Chunks:
                 waiter.set_result(None)
 
     async def drained(self) -> None:
-        """Return when everything is on its way; the answer, which comes next, does not wait for a pace."""
+        """Return when everything is on its way. The answer comes next and ignores the pace."""
         self.pace(None)
         await self.room()
 
@@ -197,9 +197,9 @@ class Chunks:
             self._kept_bytes -= len(self._kept.pop(next(iter(self._kept))))
 
     def resend(self, missing: set[int]) -> None:
-        """Send chunks again, as far as the window goes; the first that is lost for good is named so.
+        """Send chunks again, as many as the window takes. The first that is lost for good is reported as such.
 
-        The rest may be asked for again: the final response has it all in any case.
+        The client may ask for the rest again. The final response holds everything in any case.
         """
         if self._closed or self.call.stopped:
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from defserve.core.call import Call
 from defserve.core.extension import Next
@@ -18,29 +18,23 @@ from defserve.protocols.mcp.function import Emitted
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.reporting import Reported
 from defserve.protocols.mcp.tools.tools import so_far
-from defserve.protocols.mgp.streaming.chunks import Chunks
+from defserve.protocols.mgp.streaming.chunks import StreamChunks
 from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Id, Params
-
-if TYPE_CHECKING:
-    from defserve.protocols.mgp.extension import MGP
 
 PROGRESS = "notifications/mgp.stream.progress"
 STREAM_KEY = VENDOR + "stream"
 CALL = "tools/call"
 
-# Chunks a second that are as good as no bound.
+# Chunks a second; more than this is no limit at all.
 FASTEST = 1e6
 
-# Where callers cannot be told apart, only an id that nobody would guess says whose a call is.
+# Where callers cannot be told apart, only an id of this length, which nobody can guess, shows whose a call is.
 UNGUESSABLE = 16
 
 
-class Streaming:
-    """The serving side of streams."""
-
-    def __init__(self, mgp: MGP) -> None:
-        self.mgp = mgp
+class StreamSection:
+    """The serving side of streams. Keeps nothing: what is known of a stream belongs to its call."""
 
     # -- calls -------------------------------------------------------------------------------------------
 
@@ -57,7 +51,7 @@ class Streaming:
     def cancel(self, call: Call, params: Params) -> Params:
         """`mgp/stream/cancel`: end a call with what it has given so far. Its own request is answered with that, too.
 
-        Takes no turn of the event loop: calls that are to be cancelled may hold every place there is.
+        Runs at once, without a turn of the event loop: the calls to cancel may take up every slot.
         """
         id = params.get("request_id")
         if not _is_id(id):
@@ -83,7 +77,7 @@ class Streaming:
 
 
 async def _streamed(call: Call, params: Params, following: Next) -> Any:
-    call.local(Emitted).sink = chunks = Chunks(call)
+    call.local(Emitted).sink = chunks = StreamChunks(call)
     try:
         result = await following(call, params)
         await chunks.drained()
@@ -92,7 +86,7 @@ async def _streamed(call: Call, params: Params, following: Next) -> Any:
     return _with_figures(call, result, chunks)
 
 
-def _with_figures(call: Call, result: Any, chunks: Chunks | None, **more: Any) -> Any:
+def _with_figures(call: Call, result: Any, chunks: StreamChunks | None, **more: Any) -> Any:
     if chunks is None or not is_object(result):
         return result
     duration = round((monotonic() - chunks.began) * 1000)
@@ -108,7 +102,7 @@ def _progress_of(call: Call) -> Callable[[float, float | None, str | None], None
     began = monotonic()
 
     def progress(value: float, total: float | None, message: str | None) -> None:
-        # Without a total only a share is a share.
+        # Without a total, only a value between 0 and 1 can be a share.
         share = value / total if total else value
         if not 0 <= share <= 1:
             return
@@ -123,7 +117,7 @@ def _progress_of(call: Call) -> Callable[[float, float | None, str | None], None
 
 
 def _find(call: Call, id: Id) -> Call | None:
-    """The caller's request of this id: in its session or, where there are none, the only one that is certainly its."""
+    """The caller's request of this id: of its session or, without sessions, the only one that is certainly its own."""
     mine = call.session.in_flight.get(id)
     if mine is not None or call.terms.offer is None or not call.terms.offer.stateless:
         return mine
@@ -134,15 +128,15 @@ def _find(call: Call, id: Id) -> Call | None:
     return found[0] if len(found) == 1 else None
 
 
-def _chunks_in(session: Session, params: Params) -> Chunks | None:
+def _chunks_in(session: Session, params: Params) -> StreamChunks | None:
     id = params.get("request_id")
     call = session.in_flight.get(id) if _is_id(id) else None
     return _chunks(call) if call is not None else None
 
 
-def _chunks(call: Call) -> Chunks | None:
+def _chunks(call: Call) -> StreamChunks | None:
     emitted = call.peek(Emitted)
-    return emitted.sink if emitted is not None and isinstance(emitted.sink, Chunks) else None
+    return emitted.sink if emitted is not None and isinstance(emitted.sink, StreamChunks) else None
 
 
 def _is_id(id: Any) -> TypeGuard[Id]:

@@ -25,8 +25,8 @@ from defserve import (
     validator,
 )
 from defserve.protocols.mcp.tools.tools import ToolOptions
-from defserve.protocols.mgp.security.security import PERMISSIONS
-from defserve.protocols.mgp.security.validators import UnguardedParameter
+from defserve.protocols.mgp.security.tool_security import UnguardedParameter
+from defserve.protocols.mgp.security.vocabulary import PERMISSIONS
 from tests.protocols.mgp.callers import code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, VERSIONS, Json
 

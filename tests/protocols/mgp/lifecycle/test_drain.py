@@ -121,7 +121,6 @@ def test_whenever_a_signal_comes_a_first_call_is_answered(patience: float, tmp_p
         assert server.exit_code() == 0
     # One that has not been read yet is not in flight.
     assert [outcome(m) for m in said if m.get("id") == 1] in (["done"], [2001], [])
-    assert patience < 0.02 or "id" in str(said)
     assert [m["params"]["new_state"] for m in said if m.get("method") == CHANGED] == ["draining", "disconnected"]
 
 

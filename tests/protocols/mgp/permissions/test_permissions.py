@@ -17,7 +17,8 @@ from defserve.core.extension import Offer
 from defserve.errors import InvalidParams
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.errors import PermissionDenied
-from defserve.protocols.mgp.security.security import PERMISSIONS, moderate, safe
+from defserve.protocols.mgp.security.security import moderate, safe
+from defserve.protocols.mgp.security.vocabulary import PERMISSIONS
 from tests.core.stepping import Talk
 from tests.protocols.mgp.callers import ALICE, LOOPBACK, NOON, STRANGER, Clock, Trail, code_of, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, text_of
@@ -280,7 +281,7 @@ async def test_an_approval_holds_until_it_expires(expires_at: str, policy: Any):
         assert code_of(await call(peer, "note")) is None
         clock.pass_seconds(0.1)
         reply = await call(peer, "note")
-        assert code_of(reply) == 1000 and "held until 2026-03-01T12:01:00Z" in reply["error"]["message"]
+        assert code_of(reply) == 1000 and "expired at 2026-03-01T12:01:00Z" in reply["error"]["message"]
         answer = await ask(peer, "request", permissions=["memory.write"])
         assert (answer["grants"], answer["approved_by"]) == ({"memory.write": "deferred"}, None)
     details = {"permissions": ["memory.write"], "expires_at": {"memory.write": "2026-03-01T12:01:00Z"}}

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from defserve.errors import Declined, Dismissed, ToolError
 from defserve.protocols.mcp.asking.elicitation import Form
-from defserve.protocols.mgp.callbacks.questions import Question, questions
+from defserve.protocols.mgp.callbacks.questions import CallbackQuestion, questions
 
 
 class Guest(BaseModel):
@@ -18,7 +18,7 @@ class Guest(BaseModel):
     breakfast: bool = Field(default=False, title="With breakfast")
 
 
-def only(field: dict[str, Any], *, required: bool = True) -> Question:
+def only(field: dict[str, Any], *, required: bool = True) -> CallbackQuestion:
     form = Form({"value": field}, ["value"] if required else [], lambda content: content)
     ((_, question),) = questions("Well?", form)
     return question

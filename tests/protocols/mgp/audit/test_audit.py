@@ -23,7 +23,7 @@ from defserve import (
     moderate,
 )
 from defserve.auth.principals import LOCAL
-from defserve.protocols.mgp.audit import EVENT_TYPES
+from defserve.protocols.mgp.audit.trail import EVENT_TYPES
 from defserve.stores.audit.log import verify
 from tests.protocols.mgp.callers import ALICE, STRANGER, Trail, speaking
 from tests.raw import ERAS, HANDSHAKE, Json, raw
@@ -206,7 +206,7 @@ async def test_without_a_sink_and_without_a_listener_nothing_is_made(monkeypatch
         pytest.fail("an event was made")
 
     server = made()
-    monkeypatch.setattr("defserve.protocols.mgp.audit.Audit._event", make)
+    monkeypatch.setattr("defserve.protocols.mgp.audit.trail.AuditTrail._event", make)
     async with speaking(server, SESSION, ["security"]) as peer:
         assert not (await peer.call("run", {"command": "ls"})).get("isError")
 
@@ -214,5 +214,5 @@ async def test_without_a_sink_and_without_a_listener_nothing_is_made(monkeypatch
 @pytest.mark.parametrize("sink", [7, object(), [None]])
 def test_what_takes_no_events_is_no_sink(sink: Any):
     server = Server("x", "1", audit=sink)
-    with pytest.raises(UsageError, match="is no sink"):
+    with pytest.raises(UsageError, match="is not an audit sink"):
         _ = server.mgp.audit

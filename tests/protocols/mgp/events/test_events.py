@@ -531,13 +531,13 @@ async def test_calls_are_not_watched_unless_somebody_listens():
     plant = Plant()
     audit = plant.server.mgp.audit
     async with speaking(plant.server, SESSION, ["events"]) as peer:
-        assert audit.listeners is None
+        assert audit.listeners() is None
         await subscribed(peer, "model.*")
-        assert audit.listeners is None
+        assert audit.listeners() is None
         id = (await subscribed(peer, "tool.*"))["subscription_id"]
-        assert audit.listeners is not None
+        assert audit.listeners() is not None
         await peer.ask("mgp/events/unsubscribe", {"subscription_id": id})
-        assert audit.listeners is None
+        assert audit.listeners() is None
 
 
 # -- without a session -----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from defserve import Context, Declined, Limits, Server
 from defserve.errors import PeerGone
-from defserve.protocols.mgp.callbacks.callbacks import REQUEST, Asked, Callbacks
+from defserve.protocols.mgp.callbacks.callbacks import REQUEST, CallbackSection, OpenCallbacks
 from tests.asgi import Peer, last, living, text
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw, text_of, turns
 
@@ -68,7 +68,7 @@ def inn(limits: Limits | None = None) -> Server:
 
     @server.tool
     async def told(ctx: Context) -> str:
-        Callbacks(server.mgp).notify(ctx.call, "The bar is open")
+        CallbackSection().notify(ctx.call, "The bar is open")
         return "told"
 
     return server
@@ -122,7 +122,7 @@ def detail(result: Json) -> Json:
 
 def waiting(server: Server) -> int:
     (session,) = server.composition.sessions
-    asked = session.peek(Asked)
+    asked = session.peek(OpenCallbacks)
     return len(asked.waiting) if asked is not None else 0
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from defserve import Server, UsageError
 from defserve.auth.principals import LOCAL, Principal
-from defserve.protocols.mgp.access.access import AccessPolicy, Decision, Entry
+from defserve.protocols.mgp.access.policy import AccessDecision, AccessPolicy, Entry
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, NOON, STRANGER, Clock, Trail, code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw
 
@@ -377,7 +377,7 @@ async def test_what_cannot_be_written_down_does_not_happen():
     async with speaking(server, SESSION, ["access_control"], who=ALICE) as admin:
         reply = await change(admin, "grant", entry_type="server_grant", agent_id="bob", permission="allow")
     assert "error" in reply
-    assert policy.decide("bob", "copy", NOON) == Decision("deny", "default_policy")
+    assert policy.decide("bob", "copy", NOON) == AccessDecision("deny", "default_policy")
 
 
 @pytest.mark.parametrize("version", ERAS)

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.guard.code import Level, judge
-from tests.effort import cpu_within
+from defserve.guard.code import judge
+from defserve.guard.code.levels import CodeLevel
+from tests.effort import calls_of, cpu_within
 
 CORPORA = Path(__file__).parents[1] / "corpora"
-LEVELS: tuple[Level, ...] = ("standard", "strict", "readonly")
+LEVELS: tuple[CodeLevel, ...] = ("standard", "strict", "readonly")
 
 
-def snippets(corpus: str, level: Level) -> Iterator[tuple[str, str, bool]]:
+def snippets(corpus: str, level: CodeLevel) -> Iterator[tuple[str, str, bool]]:
     """Each snippet that the judge decides about at this level: its id, its source, whether it is allowed."""
     for line in (CORPORA / f"{corpus}.jsonl").read_text().splitlines():
         snippet = json.loads(line)
@@ -32,7 +33,7 @@ def snippets(corpus: str, level: Level) -> Iterator[tuple[str, str, bool]]:
 @pytest.mark.req("MGP-7.2")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("corpus", ["code", "code_more"])
-def test_the_corpora_are_judged_as_expected(corpus: str, level: Level) -> None:
+def test_the_corpora_are_judged_as_expected(corpus: str, level: CodeLevel) -> None:
     judged = wrong = 0
     told = ""
     for id, source, allowed in snippets(corpus, level):
@@ -47,7 +48,7 @@ def test_the_corpora_are_judged_as_expected(corpus: str, level: Level) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(st.text(max_size=300), st.binary(max_size=300)), st.sampled_from(LEVELS))
-def test_no_input_makes_the_judge_raise(source: str | bytes, level: Level) -> None:
+def test_no_input_makes_the_judge_raise(source: str | bytes, level: CodeLevel) -> None:
     judge(source, level=level)
 
 
@@ -60,7 +61,7 @@ PIECES = st.sampled_from(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(PIECES, max_size=40), st.sampled_from(LEVELS))
-def test_no_shuffled_program_makes_the_judge_raise(pieces: list[str], level: Level) -> None:
+def test_no_shuffled_program_makes_the_judge_raise(pieces: list[str], level: CodeLevel) -> None:
     judge(" ".join(pieces), level=level)
 
 
@@ -85,9 +86,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", HOSTILE)
-def test_ten_kilobytes_of_hostile_input_are_answered_within_100_ms(name: str, level: Level) -> None:
-    judge("x = 1", level=level)
-    assert cpu_within(0.1, lambda: judge(HOSTILE[name], level=level))
+def test_ten_kilobytes_of_hostile_input_are_little_work(name: str, level: CodeLevel) -> None:
+    # A million calls take about 100 ms. The time is for what is one call and may still be slow: regular expressions.
+    assert calls_of(lambda: judge(HOSTILE[name], level=level)) < 1_000_000
+    assert cpu_within(1, lambda: judge(HOSTILE[name], level=level))
 
 
 def test_violations_use_the_words_of_the_specification_and_carry_line_and_rule() -> None:

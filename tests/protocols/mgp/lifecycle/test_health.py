@@ -17,7 +17,8 @@ from defserve import AccessPolicy, Context, Limits, Server
 from defserve.auth.principals import Principal
 from defserve.errors import UsageError
 from defserve.protocols.mgp.lifecycle import health
-from defserve.protocols.mgp.lifecycle.health import Finding, derived
+from defserve.protocols.mgp.lifecycle.checks import CheckResult
+from defserve.protocols.mgp.lifecycle.health import status_from
 from tests.asgi import Exchange, Web, living
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, Json, Raw, raw, text_of, until
@@ -117,7 +118,7 @@ async def test_a_ping_tells_what_is_known_and_looks_again_when_that_is_old(monke
 
     async with kernel(server) as peer:
         assert (await ping(peer))["status"] == "healthy"
-        await until(lambda: server.mgp.health.findings != {})
+        await until(lambda: server.mgp.health.results != {})
         assert (await ping(peer))["status"] == "degraded"
         assert len(asked) == 1
         monkeypatch.setattr(health, "STALE", 0)
@@ -127,8 +128,8 @@ async def test_a_ping_tells_what_is_known_and_looks_again_when_that_is_old(monke
 
 # -- status ----------------------------------------------------------------------------------------------
 
-BAD, GOOD = Finding("broken", False), Finding(None, False)
-FATAL, FINE = Finding("broken", True), Finding(None, True)
+BAD, GOOD = CheckResult("broken", False), CheckResult(None, False)
+FATAL, FINE = CheckResult("broken", True), CheckResult(None, True)
 
 
 @pytest.mark.req("MGP-11.3v")
@@ -147,8 +148,8 @@ FATAL, FINE = Finding("broken", True), Finding(None, True)
         ([BAD, FINE], "degraded"),
     ],
 )
-def test_the_status_follows_from_what_the_checks_found(findings: list[Finding], expected: str):
-    assert derived(findings) == expected
+def test_the_status_follows_from_what_the_checks_found(findings: list[CheckResult], expected: str):
+    assert status_from(findings) == expected
 
 
 def checked() -> Server:

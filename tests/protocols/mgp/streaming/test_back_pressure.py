@@ -20,7 +20,7 @@ from defserve.transports.stdio import StdioTransport
 from tests.asgi import Exchange, last, text
 from tests.asgi import peer as web_peer
 from tests.protocols.mgp.callers import offer
-from tests.protocols.mgp.test_streaming import STREAM, Press, begin, of, press
+from tests.protocols.mgp.streaming.press import STREAM, Press, begin, of, press
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, raw, text_of, turns, until
 
 pytestmark = pytest.mark.anyio
@@ -89,9 +89,9 @@ async def test_the_clock_of_a_tool_stands_still_while_its_reader_is_waited_for(t
     server = press()
     async with raw(server, HANDSHAKE[-1], offer(HANDSHAKE[-1], "streaming")) as peer:
         id = await begin(peer, tool, count=2_000)
-        assert await settled(server) < 2_000
         (session,) = server.composition.sessions
-        assert session.in_flight[id].questions == 1
+        await until(lambda: id in session.in_flight and session.in_flight[id].questions == 1)
+        assert server.printed < 2_000
         assert text_of((await peer.reply_to(id))["result"]) == whole(2_000)
 
 
@@ -154,10 +154,7 @@ async def test_over_http_a_stalled_stream_holds_up_nothing_but_its_own_generator
         before = len(stream_of(stream))
         for number in range(5):
             assert await peer.call("echo", {"text": f"{number}"}, id=number) == str(number)
-        await asyncio.sleep(0.02)
-        printed = server.printed
-        await asyncio.sleep(0.02)
-        assert server.printed == printed <= before + CHUNKS
+        assert await settled(server) <= before + CHUNKS
         stream.read_on()
         await stream.ended()
         assert [chunk["index"] for chunk in stream_of(stream)] == list(range(count))

@@ -1,0 +1,9 @@
+"""MGP §7.2: the levels at which code is judged. Light: the jailed child imports this room."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+CodeLevel = Literal["unrestricted", "standard", "strict", "readonly"]
+RestrictedLevel = Literal["strict", "readonly"]
+"""The levels at which RestrictedPython compiles the code."""

@@ -1,0 +1,174 @@
+"""MGP §6: the audit trail. What happened, to whom, at whose wish: to every sink, and to a peer that negotiated it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from hmac import digest
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic_core import to_json
+
+from defserve.core.call import Call
+from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mcp.trace import trace_id
+from defserve.protocols.mgp import instants
+from defserve.protocols.mgp.agreed import sections
+from defserve.protocols.mgp.audit.outcomes import failure_reason, outcome_events
+from defserve.protocols.mgp.audit.sinks import AuditSinks, sinks_of
+from defserve.protocols.mgp.security.facet import tool_security
+from defserve.protocols.mgp.security.vocabulary import CUSTOM
+from defserve.redaction import redact
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.tools.tools import Tool
+
+EVENT_TYPES = frozenset(
+    {
+        "TOOL_EXECUTED",
+        "TOOL_BLOCKED",
+        "PERMISSION_GRANTED",
+        "PERMISSION_DENIED",
+        "PERMISSION_REVOKED",
+        "ACCESS_GRANTED",
+        "ACCESS_REVOKED",
+        "SERVER_CONNECTED",
+        "SERVER_DISCONNECTED",
+        "VALIDATION_FAILED",
+        "CODE_REJECTED",
+    }
+)
+STARTED = "dev.defserve.tool_started"
+# Arguments are told by size and fingerprint. The key is this process's own, so short secrets cannot be guessed.
+_FINGERPRINT_KEY = secrets.token_bytes(32)
+
+
+class CallListeners(Protocol):
+    """Whoever hears of calls besides the sinks: the event channels of §13.5."""
+
+    def tool(self, call: Call, name: str, tool: str, **details: Any) -> None: ...
+    def audited(self, call: Call, event_type: str, tool: str | None, details: Mapping[str, Any]) -> None: ...
+
+
+class AuditTrail:
+    """Makes events and hands them out. `listeners()` is whoever else listens to calls at the moment, or None."""
+
+    def __init__(self, sinks: AuditSinks, server_id: str, listeners: Callable[[], CallListeners | None]) -> None:
+        self.sinks, self._server_id, self.listeners = sinks_of(sinks), server_id, listeners
+
+    def around(self, call: Call, tool: Tool) -> AbstractAsyncContextManager[Any] | None:
+        """Watch one call of a tool. None if nobody would hear of it."""
+        return AuditedCall(self, call, tool) if self.sinks or _is_heard(call) or self.listeners() else None
+
+    def report(
+        self,
+        call: Call,
+        event_type: str,
+        *,
+        tool: str | None = None,
+        result: str = "SUCCESS",
+        details: Mapping[str, Any] | None = None,
+        durable: bool = False,
+    ) -> None:
+        """Report an event. Raises AuditUnavailable if a `durable` event cannot be kept, ValueError for a bad type."""
+        event = self._event(call, event_type, tool, result, details or {})
+        self._keep(event, durable)
+        if _is_heard(call):
+            call.notify("notifications/mgp.audit", event)
+        if (listeners := self.listeners()) is not None:
+            listeners.audited(call, event_type, tool, event["details"])
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            close = getattr(sink, "close", None)
+            if close is not None:
+                close()
+
+    def _event(self, call: Call, event_type: str, tool: str | None, result: str, details: Mapping[str, Any]) -> Params:
+        if event_type not in EVENT_TYPES and not CUSTOM.fullmatch(event_type):
+            raise ValueError(f"{event_type!r} is not an event type: use {sorted(EVENT_TYPES)} or com.example.yours")
+        caller = identity(call.session)
+        target: Params = {"server_id": self._server_id}
+        if tool is not None:
+            target["tool_name"] = tool
+        return {
+            "timestamp": instants.wire(instants.now()),
+            "trace_id": trace_id(call),
+            "event_type": event_type,
+            "actor": {"type": "user" if caller.kind == "local" else "agent", "id": caller.id},
+            "target": target,
+            "result": result,
+            "details": redact(dict(details)),
+        }
+
+    def _keep(self, event: Params, durable: bool) -> None:
+        for sink in self.sinks:
+            try:
+                sink.append(event, durable=durable)
+            except Exception as error:
+                if durable:
+                    from defserve.stores.audit.log import AuditUnavailable
+
+                    problem = "the audit log cannot be written, and nothing may be done that it does not record"
+                    raise AuditUnavailable(problem) from error
+                import logging
+
+                logging.getLogger("defserve").error("audit event %s is lost: %s", event["event_type"], error)
+
+
+class AuditedCall:
+    """One call under audit. A dangerous one is recorded before it runs, and does not run if it cannot be."""
+
+    __slots__ = ("_trail", "_call", "_tool", "_security", "_is_dangerous", "_began")
+
+    def __init__(self, trail: AuditTrail, call: Call, tool: Tool) -> None:
+        self._trail, self._call, self._tool, self._began = trail, call, tool, perf_counter()
+        found = tool_security(tool)
+        self._security = found.security if found is not None else None
+        self._is_dangerous = self._security is not None and self._security.risk_level == "dangerous"
+
+    async def __aenter__(self) -> None:
+        if (listeners := self._trail.listeners()) is not None:
+            listeners.tool(self._call, "tool.started", self._tool.name)
+        if self._is_dangerous and self._trail.sinks:
+            await self._report(STARTED, "STARTED", self._about(), durable=True)
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        call = self._call
+        if call.suspension is not None and not call.cut_short:
+            return  # it waits for an answer; the round that ends it is the one to report
+        duration = {"duration_ms": round((perf_counter() - self._began) * 1000, 3)}
+        if (listeners := self._trail.listeners()) is not None:
+            name, why = ("tool.completed", {}) if error is None else ("tool.failed", {"reason": failure_reason(error)})
+            listeners.tool(call, name, self._tool.name, **duration, **why)
+        for event_type, result, details in outcome_events(error):
+            await self._report(event_type, result, self._about() | details | duration, durable=self._is_dangerous)
+
+    def _about(self) -> Params:
+        arguments = to_json(self._call.params.get("arguments"), fallback=str)
+        about: Params = {
+            "arguments_bytes": len(arguments),
+            "arguments_fingerprint": digest(_FINGERPRINT_KEY, arguments, "sha256").hex()[:16],
+        }
+        if self._security is not None:
+            block = self._security.wire()
+            about |= {"risk_level": block["risk_level"], "validator_applied": block["validator"]}
+        return about
+
+    async def _report(self, event_type: str, result: str, details: Params, *, durable: bool) -> None:
+        def write() -> None:
+            self._trail.report(
+                self._call, event_type, tool=self._tool.name, result=result, details=details, durable=durable
+            )
+
+        if durable and self._trail.sinks:
+            await self._call.engine.in_thread(write)  # it waits for the disk
+        else:
+            write()
+
+
+def _is_heard(call: Call) -> bool:
+    return "audit" in sections(call)

@@ -1,0 +1,99 @@
+"""MGP §3.6: permissions on the wire: a client's grants read, and the answer to it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, get_args
+
+from defserve.errors import InvalidParams
+from defserve.protocols.mcp.failures import VENDOR
+from defserve.protocols.mgp import instants
+from defserve.protocols.mgp.agreed import EXTENSION_ID
+from defserve.protocols.mgp.security.vocabulary import FAMILIES, is_permission
+from defserve.wire.jsonvalue import is_object
+from defserve.wire.messages import Params
+
+PermissionDecision = Literal["approved", "denied", "deferred"]
+
+OPERATOR = "operator"
+GRANT_KEYS = (EXTENSION_ID + "/grants", VENDOR + "grants")
+MOST_NAMES = LONGEST_TEXT = 256
+
+
+class PermissionStatus(NamedTuple):
+    """One permission of one caller. `why` completes "shell.execute: …" where it is not approved."""
+
+    decision: PermissionDecision
+    by: str | None = None
+    expires_at: datetime | None = None
+    why: str = ""
+
+
+UNDECIDED = PermissionStatus("deferred", why="nobody has granted it")
+GRANTED = PermissionStatus("approved", OPERATOR)
+NOT_THEIRS = PermissionStatus("denied", why="an anonymous client can give permissions up, not grant them")
+UNKNOWN = PermissionStatus("denied", why="there is no such permission")
+WHY: Mapping[PermissionDecision, str] = {
+    "approved": "",
+    "denied": "the client denied it",
+    "deferred": "the client has put off its decision",
+}
+
+
+def meant_by(name: str) -> tuple[str, ...]:
+    """The permissions that a peer's word stands for. Empty for a word nobody knows."""
+    return FAMILIES.get(name) or ((name,) if is_permission(name) else ())
+
+
+def check_size(names: Collection[str]) -> None:
+    """Raises InvalidParams for too many names, or too long ones."""
+    if len(names) > MOST_NAMES or any(len(name) > LONGEST_TEXT for name in names):
+        raise InvalidParams(f"Invalid params: at most {MOST_NAMES} permissions of {LONGEST_TEXT} characters each")
+
+
+def decision_in(name: str, value: Any, expires_at: datetime | None) -> tuple[PermissionDecision, datetime | None]:
+    """One decision in any of its forms: `"approved"`, `{"decision": "approved"}`, `{"granted": true}`."""
+    given: Any = value
+    if is_object(value) and ("decision" in value) != ("granted" in value):
+        granted = value.get("granted")
+        given = ("approved" if granted else "denied") if isinstance(granted, bool) else value.get("decision")
+        expires_at = instants.read(value.get("expires_at"), f"grants[{name!r}].expires_at") or expires_at
+    if given not in get_args(PermissionDecision):
+        choices = ", ".join(get_args(PermissionDecision))
+        raise InvalidParams(f"Invalid params: grants[{name!r}] must be one of {choices}")
+    return given, expires_at
+
+
+def change_event(before: PermissionStatus, after: PermissionStatus) -> str | None:
+    """The audit event of a change, if it is one."""
+    if after.decision == "approved":
+        return "PERMISSION_GRANTED"
+    if before.decision == "approved":
+        return "PERMISSION_REVOKED"
+    return "PERMISSION_DENIED" if after.decision == "denied" else None
+
+
+def answer(statuses: Mapping[str, PermissionStatus], asked: Iterable[str]) -> Params:
+    """The result of §3.6, for the names a client asked for. `reasons`, an addition of ours, says why one is denied."""
+    told = {**statuses, **{name: UNKNOWN for name in asked if not meant_by(name)}}
+    approved = [status for status in told.values() if status.decision == "approved"]
+    result: Params = {
+        "grants": {name: status.decision for name, status in told.items()},
+        "approved_by": ", ".join(sorted({status.by for status in approved if status.by})) or None,
+        "expires_at": instants.wire(min((s.expires_at for s in approved if s.expires_at), default=None)),
+    }
+    reasons = {name: status.why for name, status in told.items() if status.decision == "denied"}
+    return result | {"reasons": reasons} if reasons else result
+
+
+def request_id(params: Params) -> Params:
+    """The `request_id` of a request, to be repeated in its answer. Raises InvalidParams."""
+    found = params.get("request_id")
+    if found is None:
+        return {}
+    if isinstance(found, bool) or not isinstance(found, str | int):
+        raise InvalidParams("Invalid params: request_id must be a string or an integer")
+    if isinstance(found, str) and len(found) > LONGEST_TEXT:
+        raise InvalidParams(f"Invalid params: request_id is longer than {LONGEST_TEXT} characters")
+    return {"request_id": found}

@@ -1,0 +1,194 @@
+"""MGP §3: permission declarations. What a caller's tools may use: what policy grants, unless the client decided.
+
+The client decides last. Its `denied` and `deferred` hold against the operator's policy, and an expired approval counts
+as none. Grants live as long as the session. Without sessions they travel with each request, in `_meta`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, get_args
+
+from defserve.core.call import Call
+from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageError
+from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mcp.params import fields, meta
+from defserve.protocols.mgp import instants
+from defserve.protocols.mgp.agreed import sections
+from defserve.protocols.mgp.errors import PermissionDenied
+from defserve.protocols.mgp.options import PermissionPolicy, SecurityOptions
+from defserve.protocols.mgp.permissions.grants import (
+    GRANT_KEYS,
+    GRANTED,
+    MOST_NAMES,
+    NOT_THEIRS,
+    OPERATOR,
+    UNDECIDED,
+    WHY,
+    PermissionStatus,
+    answer,
+    change_event,
+    check_size,
+    decision_in,
+    meant_by,
+    request_id,
+)
+from defserve.protocols.mgp.security.facet import tool_security
+from defserve.protocols.mgp.security.vocabulary import FAMILIES, checked_permission
+from defserve.wire.jsonvalue import is_array, is_object
+from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.auth.principals import Principal
+    from defserve.protocols.mcp.tools.tools import Tool
+    from defserve.protocols.mgp.audit.trail import AuditTrail
+
+
+class SessionGrants(dict[str, PermissionStatus]):
+    """What the client of a session has decided, by permission."""
+
+
+class PermissionSection:
+    """`mgp/permission/*`, and the gate before every tool that declares permissions. `clock` is the wall clock."""
+
+    def __init__(self, options: SecurityOptions, audit: Callable[[], AuditTrail]) -> None:
+        self._policy, self._audit, self.clock = options.permissions, audit, instants.now
+        policies, granted = get_args(PermissionPolicy), options.granted
+        if self._policy is not None and self._policy not in policies:
+            raise UsageError(f"permissions={self._policy!r} is not a policy", fix=f"use one of {', '.join(policies)}")
+        if isinstance(granted, str):
+            raise UsageError(f"granted={granted!r} is not a list", fix=f"write granted=[{granted!r}]")
+        self._granted = frozenset(checked_permission(name, "Server(granted=…)") for name in granted)
+
+    def required(self, tools: Iterable[Tool]) -> list[str]:
+        """Every permission that one of the tools needs."""
+        needed = [found.security.permissions for tool in tools if (found := tool_security(tool)) is not None]
+        return sorted(frozenset[str]().union(*needed))
+
+    def admit(self, call: Call, tool: Tool) -> None:
+        """Raises PermissionDenied unless everything the tool needs is approved."""
+        found = tool_security(tool)
+        if found is None or not found.security.permissions:
+            return
+        statuses = self.statuses(call, found.security.permissions)
+        missing = {name: status for name, status in statuses.items() if status.decision != "approved"}
+        if missing:
+            raise self._missing(call, tool, missing)
+        sent = [name for name, status in statuses.items() if status.by != OPERATOR] if _is_stateless(call) else []
+        if sent:
+            self._audit().report(call, "PERMISSION_GRANTED", tool=tool.name, details={"permissions": sent})
+
+    def statuses(self, call: Call, names: Iterable[str]) -> dict[str, PermissionStatus]:
+        """The status of each of these permissions now."""
+        decided, caller, now = self._decided(call), identity(call.session), self.clock()
+        found: dict[str, PermissionStatus] = {}
+        for name in names:
+            status = decided.get(name)
+            if status is None:
+                status = GRANTED if self._policy_grants(caller, name) else UNDECIDED
+            elif status.expires_at is not None and status.expires_at <= now:
+                expired = instants.wire(status.expires_at)
+                status = PermissionStatus("deferred", why=f"the client's decision expired at {expired}")
+            found[name] = status
+        return found
+
+    # -- methods (§3.5, §3.6) ----------------------------------------------------------------------------
+
+    def request(self, call: Call, params: Params) -> Params:
+        """The status of the permissions a client names. Asking changes nothing."""
+        repeated, names = request_id(params), params.get("permissions")
+        if not is_array(names) or not all(isinstance(name, str) for name in names):
+            raise InvalidParams("Invalid params: permissions must be a list of names")
+        check_size(names)
+        meant = [permission for name in names for permission in meant_by(name)]
+        return repeated | answer(self.statuses(call, meant), names)
+
+    def grant(self, call: Call, params: Params) -> Params:
+        """The client's decision, kept until the session ends. `approved_by` is always the caller, whatever it says."""
+        if _is_stateless(call):
+            raise MethodNotFound(
+                f"{call.method}: nothing is remembered between requests; send grants along as _meta[{GRANT_KEYS[0]!r}]"
+            )
+        repeated, sent = request_id(params), fields(params, "grants")
+        decisions = self._read(call, sent, instants.read(params.get("expires_at"), "expires_at"))
+        kept = call.session.local(SessionGrants)
+        if len(kept.keys() | decisions) > MOST_NAMES:
+            raise LimitExceeded(f"more than {MOST_NAMES} permissions in one session", data={"limit": "permissions"})
+        before = self.statuses(call, decisions)
+        kept.update(decisions)
+        after = self.statuses(call, decisions)
+        self._report_changes(call, before, after)
+        return repeated | answer(after, sent)
+
+    # -- who says what -----------------------------------------------------------------------------------
+
+    def _policy_grants(self, caller: Principal, name: str) -> bool:
+        default: PermissionPolicy = "config_only" if caller.kind == "anonymous" else "operator"
+        policy = self._policy or default
+        return policy == "operator" or (policy == "config_only" and name in self._granted)
+
+    def _decided(self, call: Call) -> Mapping[str, PermissionStatus]:
+        if "permissions" not in sections(call):
+            return {}
+        if not _is_stateless(call):
+            return call.session.peek(SessionGrants) or {}
+        sent = meta(call.params)
+        grants = next((sent[key] for key in GRANT_KEYS if key in sent), None)
+        if grants is None:
+            return {}
+        if not is_object(grants):
+            raise InvalidParams(f"Invalid params: _meta[{GRANT_KEYS[0]!r}] must be an object")
+        return self._read(call, grants, None)
+
+    def _read(self, call: Call, grants: Params, expires_at: datetime | None) -> dict[str, PermissionStatus]:
+        """A client's grants by the full names of permissions. One named in full is not overruled by its family."""
+        caller, found = identity(call.session), dict[str, PermissionStatus]()
+        is_stranger = caller.kind == "anonymous" and not caller.is_shared_identity
+        check_size(grants)
+        for name in sorted(grants, key=FAMILIES.__contains__, reverse=True):
+            decision, until = decision_in(name, grants[name], expires_at)
+            for meant in meant_by(name):
+                may = decision != "approved" or not is_stranger or self._policy_grants(caller, meant)
+                found[meant] = PermissionStatus(decision, caller.id, until, WHY[decision]) if may else NOT_THEIRS
+        return found
+
+    # -- telling -----------------------------------------------------------------------------------------
+
+    def _missing(self, call: Call, tool: Tool, missing: Mapping[str, PermissionStatus]) -> PermissionDenied:
+        told = "; ".join(f"{name}: {status.why}" for name, status in missing.items())
+        plural = "permissions" if len(missing) > 1 else "a permission"
+        return PermissionDenied(
+            f"{tool.name} needs {plural} it does not have ({told}). {self._remedy(call, list(missing))}",
+            details={"tool": tool.name, "missing": {name: status.decision for name, status in missing.items()}},
+        )
+
+    def _remedy(self, call: Call, names: list[str]) -> str:
+        caller = identity(call.session)
+        if caller.kind == "anonymous" and not caller.is_shared_identity:
+            return f"Authenticate, or have the operator add it to Server(granted={names!r})."
+        if "permissions" not in sections(call):
+            return f'The operator grants it: Server(permissions="config_only", granted={names!r}).'
+        if _is_stateless(call):
+            return f"The client grants it by sending _meta[{GRANT_KEYS[0]!r}] along."
+        return "The client grants it with mgp/permission/grant."
+
+    def _report_changes(
+        self, call: Call, before: Mapping[str, PermissionStatus], after: Mapping[str, PermissionStatus]
+    ) -> None:
+        events: dict[str, list[str]] = {}
+        for name, status in after.items():
+            event = change_event(before[name], status)
+            if event is not None:
+                events.setdefault(event, []).append(name)
+        for event, names in events.items():
+            details: Params = {"permissions": names}
+            expiries = {name: instants.wire(after[name].expires_at) for name in names if after[name].expires_at}
+            if expiries:
+                details["expires_at"] = expiries
+            result = "DENIED" if event == "PERMISSION_DENIED" else "SUCCESS"
+            self._audit().report(call, event, result=result, details=details)
+
+
+def _is_stateless(call: Call) -> bool:
+    return call.terms.offer is not None and call.terms.offer.stateless
