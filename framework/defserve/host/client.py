@@ -234,7 +234,10 @@ class Client:
 
     async def read_bytes(self, uri: str) -> bytes:
         """The bytes of a resource; texts are encoded as UTF-8."""
-        return b"".join(_bytes_of(content) for content in await self.read(uri))
+        return b"".join(
+            base64.b64decode(content["blob"]) if "blob" in content else str(content.get("text", "")).encode()
+            for content in await self.read(uri)
+        )
 
     async def prompt(self, prompt: str, /, **arguments: Any) -> Json:
         """A prompt with its messages. An argument that is no string is sent as its JSON text."""
@@ -460,7 +463,3 @@ def _ref(ref: str | Mapping[str, Any]) -> Json:
     if not isinstance(ref, str):
         return dict(ref)
     return {"type": "ref/resource", "uri": ref} if ":" in ref else {"type": "ref/prompt", "name": ref}
-
-
-def _bytes_of(content: Json) -> bytes:
-    return base64.b64decode(content["blob"]) if "blob" in content else str(content.get("text", "")).encode()
