@@ -96,7 +96,7 @@ class Client:
 
             self.mcpl = McplPeer(mcpl, self._conversation, self)
         self._agreement: Agreement | None = None
-        self._audience: set[NewsStream[Any]] = set()
+        self._listeners: set[NewsStream[Any]] = set()
         self._watched: dict[str, NewsStream[News]] = {}
         self._listed: dict[str, Json] | None = None
 
@@ -116,7 +116,7 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for events in tuple(self._audience):
+        for events in tuple(self._listeners):
             events.end()
         if self.mcpl is not None:
             self.mcpl.closed()
@@ -234,7 +234,10 @@ class Client:
 
     async def read_bytes(self, uri: str) -> bytes:
         """The bytes of a resource; texts are encoded as UTF-8."""
-        return b"".join(_bytes_of(content) for content in await self.read(uri))
+        return b"".join(
+            base64.b64decode(content["blob"]) if "blob" in content else str(content.get("text", "")).encode()
+            for content in await self.read(uri)
+        )
 
     async def prompt(self, prompt: str, /, **arguments: Any) -> Json:
         """A prompt with its messages. An argument that is no string is sent as its JSON text."""
@@ -285,10 +288,10 @@ class Client:
     ) -> NewsStream[News]:
         """News of the named kinds: `async with client.listen(tools=True) as events: async for news in events`."""
         chosen = {"tools": tools, "prompts": prompts, "resources": resources}
-        wanted = NewsFilter([kind for kind, on in chosen.items() if on], uris)
+        wanted = NewsFilter(tuple(kind for kind, on in chosen.items() if on), tuple(uris))
         if self.stateless:
-            return SubscribedNews(wanted, self._audience, self._conversation, self._open, self.timeout)
-        return SessionNews(wanted, self._audience, self.subscribe, self.unsubscribe)
+            return SubscribedNews(wanted, self._listeners, self._conversation, self._open, self.timeout)
+        return SessionNews(wanted, self._listeners, self.subscribe, self.unsubscribe)
 
     def subscribe_events(
         self, channels: Sequence[str], *, min_severity: str | None = None, every: float = 1.0
@@ -300,7 +303,7 @@ class Client:
         from defserve.host.mgp.events import subscription
 
         pause = every if self.stateless else None
-        return subscription(self.request, self._audience, channels, min_severity=min_severity, every=pause)
+        return subscription(self.request, self._listeners, channels, min_severity=min_severity, every=pause)
 
     async def request(
         self,
@@ -365,7 +368,7 @@ class Client:
         """
         from defserve.host.mgp.health import LifecycleChanges
 
-        return LifecycleChanges(self._audience)
+        return LifecycleChanges(self._listeners)
 
     async def access_query(self, agent_id: str, tool: str | None = None) -> Json:
         """Whether an agent may use a tool, or the server (MGP §5.4). Needs `mgp`, and an admin's credentials."""
@@ -442,7 +445,7 @@ class Client:
         if self.mcpl is not None:
             self.mcpl.heard(method, params)
         news = News(method, params)
-        for events in tuple(self._audience):
+        for events in tuple(self._listeners):
             events.hear(news)
         if self._on_notification:
             self._on_notification(method, params)
@@ -452,7 +455,7 @@ class Client:
             self.mgp.closed(gone.message)
         if self.mcpl is not None:
             self.mcpl.closed(gone)
-        for events in tuple(self._audience):
+        for events in tuple(self._listeners):
             events.end(gone)
 
 
@@ -460,7 +463,3 @@ def _ref(ref: str | Mapping[str, Any]) -> Json:
     if not isinstance(ref, str):
         return dict(ref)
     return {"type": "ref/resource", "uri": ref} if ":" in ref else {"type": "ref/prompt", "name": ref}
-
-
-def _bytes_of(content: Json) -> bytes:
-    return base64.b64decode(content["blob"]) if "blob" in content else str(content.get("text", "")).encode()

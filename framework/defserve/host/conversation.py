@@ -111,7 +111,7 @@ class ClientConversation:
             reply = await self._wait(pending, within, observer)
         except (asyncio.CancelledError, PeerTimeout) as reason:
             if cancellable:
-                self.call_off(pending, "timed out" if isinstance(reason, PeerTimeout) else "no longer needed")
+                self.cancel(pending, "timed out" if isinstance(reason, PeerTimeout) else "no longer needed")
             raise
         finally:
             self._pending.pop(pending.id, None)
@@ -142,7 +142,7 @@ class ClientConversation:
             raise
         return pending
 
-    def call_off(self, pending: PendingRequest, reason: str) -> asyncio.Task[None] | None:
+    def cancel(self, pending: PendingRequest, reason: str) -> asyncio.Task[None] | None:
         """Tell the peer that nobody waits for the reply any more.
 
         A task of its own sends it, since ours may be being cancelled. Messages sent before that task is done may
@@ -153,7 +153,7 @@ class ClientConversation:
             return None
         return self.say("notifications/cancelled", {"requestId": pending.id, "reason": reason})
 
-    def occupy(self, work: Coroutine[Any, Any, None], id: Id | None = None) -> None:
+    def start_answer(self, work: Coroutine[Any, Any, None], id: Id | None = None) -> None:
         """Run `work`, which answers the peer, in a task. While it runs, none of our deadlines passes.
 
         With the `id` of a request, the task is cancelled when the peer cancels that request.
@@ -172,7 +172,16 @@ class ClientConversation:
 
     def say(self, method: str, params: Params) -> asyncio.Task[None]:
         """Send a notification from a task of its own. A peer that left is no error."""
-        return self._spawn(self.notify(method, params))
+        task = asyncio.create_task(self._say(method, params))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _say(self, method: str, params: Params) -> None:
+        try:
+            await self.notify(method, params)
+        except PeerError as error:
+            log.debug("the peer could not be told: %s", error)
 
     async def _wait(self, pending: PendingRequest, within: float | None, observer: RequestObserver | None) -> Reply:
         while not pending.reply.done():
@@ -206,7 +215,7 @@ class ClientConversation:
         elif isinstance(message, Notification):
             self._notified(message)
         elif isinstance(message, Request):
-            self.occupy(self._answer(message), message.id)
+            self.start_answer(self._answer(message), message.id)
         else:
             self._malformed(message, data)
 
@@ -278,12 +287,6 @@ class ClientConversation:
         # A new exception each time: one that is raised twice keeps the first traceback.
         return PeerGone(self._gone.message if self._gone else "the peer left")
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(_quietly(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
 
 def peer_error(error: dict[str, Any]) -> PeerError:
     """A JSON-RPC error object as an exception."""
@@ -293,10 +296,3 @@ def peer_error(error: dict[str, Any]) -> PeerError:
         code=code if isinstance(code, int) else -32603,
         data=error.get("data"),
     )
-
-
-async def _quietly(work: Coroutine[Any, Any, None]) -> None:
-    try:
-        await work
-    except PeerError as error:
-        log.debug("the peer could not be told: %s", error)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from defserve.errors import PeerError, PeerTimeout, UsageError
 from defserve.host.conversation import ClientConversation
@@ -23,13 +23,12 @@ UNSUPPORTED_VERSION = -32022
 STATELESS_ERRORS: Final = frozenset((-32020, -32021, UNSUPPORTED_VERSION))
 
 
-class ClientOffer:
+class ClientOffer(NamedTuple):
     """What the client says about itself. `by_era` has the capabilities that each era puts in another place."""
 
-    __slots__ = ("info", "capabilities", "by_era")
-
-    def __init__(self, info: Json, capabilities: Json, by_era: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        self.info, self.capabilities, self.by_era = info, capabilities, by_era or {}
+    info: Json
+    capabilities: Json
+    by_era: Mapping[str, Mapping[str, Any]]
 
     def of_era(self, era: str) -> Json:
         return merged(self.by_era.get(era, {}), self.capabilities)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Generic, Self, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from defserve.errors import PeerError, PeerTimeout
 from defserve.host.conversation import ClientConversation, PendingRequest, peer_error
@@ -44,15 +44,13 @@ class News:
 NewsT = TypeVar("NewsT", bound=News)
 
 
-class NewsFilter:
+class NewsFilter(NamedTuple):
     """Which news a listener wants."""
 
-    __slots__ = ("kinds", "uris")
+    kinds: tuple[str, ...] = ()
+    uris: tuple[str, ...] = ()
 
-    def __init__(self, kinds: Sequence[str], uris: Sequence[str]) -> None:
-        self.kinds, self.uris = tuple(kinds), tuple(uris)
-
-    def filter(self) -> dict[str, Any]:
+    def wire(self) -> dict[str, Any]:
         wanted: dict[str, Any] = {KINDS[kind][1]: True for kind in self.kinds}
         return {**wanted, "resourceSubscriptions": list(self.uris)} if self.uris else wanted
 
@@ -68,10 +66,10 @@ class NewsStream(ABC, Generic[NewsT]):
     Unread news are kept up to a bound; then the oldest are dropped.
     """
 
-    def __init__(self, wanted: NewsFilter, audience: set[NewsStream[Any]]) -> None:
+    def __init__(self, wanted: NewsFilter, listeners: set[NewsStream[Any]]) -> None:
         self.wanted = wanted
-        self._audience = audience
-        self.honoured: dict[str, Any] = wanted.filter()
+        self._listeners = listeners
+        self.honoured: dict[str, Any] = wanted.wire()
         self._queue: asyncio.Queue[NewsT | PeerError | None] = asyncio.Queue()
 
     async def __aenter__(self) -> Self:
@@ -84,16 +82,16 @@ class NewsStream(ABC, Generic[NewsT]):
     async def open(self) -> None:
         """Ask the server for news. Everything from now on is received."""
         # Before asking: the first notification may come before the reply.
-        self._audience.add(self)
+        self._listeners.add(self)
         try:
             await self._begin()
         except BaseException:
-            self._audience.discard(self)
+            self._listeners.discard(self)
             raise
 
     async def close(self) -> None:
         """Stop listening, and tell the server so."""
-        self._audience.discard(self)
+        self._listeners.discard(self)
         await self._finish()
 
     @abstractmethod
@@ -133,11 +131,11 @@ class SessionNews(NewsStream[News]):
     def __init__(
         self,
         wanted: NewsFilter,
-        audience: set[NewsStream[Any]],
+        listeners: set[NewsStream[Any]],
         subscribe: Callable[[str], Awaitable[object]],
         unsubscribe: Callable[[str], Awaitable[object]],
     ) -> None:
-        super().__init__(wanted, audience)
+        super().__init__(wanted, listeners)
         self._subscribe, self._unsubscribe = subscribe, unsubscribe
 
     async def _begin(self) -> None:
@@ -163,18 +161,18 @@ class SubscribedNews(NewsStream[News]):
     def __init__(
         self,
         wanted: NewsFilter,
-        audience: set[NewsStream[Any]],
+        listeners: set[NewsStream[Any]],
         conversation: ClientConversation,
         agreement: Agreement,
         timeout: float | None,
     ) -> None:
-        super().__init__(wanted, audience)
+        super().__init__(wanted, listeners)
         self._conversation, self._agreement, self._timeout = conversation, agreement, timeout
         self._pending: PendingRequest | None = None
         self._acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def _begin(self) -> None:
-        params = self._agreement.with_envelope({"notifications": self.wanted.filter()}, None)
+        params = self._agreement.with_envelope({"notifications": self.wanted.wire()}, None)
         pending = self._pending = await self._conversation.begin("subscriptions/listen", params)
         pending.reply.add_done_callback(self._ended)
         await asyncio.wait(
@@ -183,14 +181,14 @@ class SubscribedNews(NewsStream[News]):
         if self._acknowledged.done():
             return
         if not pending.reply.done():
-            self._conversation.call_off(pending, "timed out")
+            self._conversation.cancel(pending, "timed out")
             raise PeerTimeout(f"no acknowledgement of subscriptions/listen within {self._timeout:g} s")
         reply = pending.reply.result()
         raise peer_error(reply.error or {"message": "subscriptions/listen ended before it began"})
 
     async def _finish(self) -> None:
         self.end()
-        if self._pending is not None and (sent := self._conversation.call_off(self._pending, "no longer listening")):
+        if self._pending is not None and (sent := self._conversation.cancel(self._pending, "no longer listening")):
             await asyncio.shield(sent)
 
     def hear(self, news: News) -> None:

@@ -182,7 +182,10 @@ def _attribute(module: ModuleType, attribute: str, target: str) -> Any:
     found: Any = module
     for name in attribute.split("."):
         if not hasattr(found, name):
-            raise UsageError(f"{target!r}: {_name_of(found)} has no {name!r}", fix=_candidates(module))
+            owner = getattr(found, "__name__", None) or type(found).__name__
+            servers = ", ".join(_servers(module))
+            fix = f"it has {servers}" if servers else "it has no server at all: add `server = Server(...)`"
+            raise UsageError(f"{target!r}: {owner} has no {name!r}", fix=fix)
         found = getattr(found, name)
     return found
 
@@ -201,14 +204,5 @@ def _search(module: ModuleType, target: str) -> Any:
     raise UsageError(f"{target!r} has no server", fix="add one at module level: server = Server(...)")
 
 
-def _candidates(module: ModuleType) -> str:
-    servers = _servers(module)
-    return f"it has {', '.join(servers)}" if servers else "it has no server at all: add `server = Server(...)`"
-
-
 def _servers(module: ModuleType) -> list[str]:
     return [name for name, value in vars(module).items() if not name.startswith("_") and is_server(value)]
-
-
-def _name_of(thing: Any) -> str:
-    return str(getattr(thing, "__name__", None) or type(thing).__name__)

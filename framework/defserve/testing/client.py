@@ -80,15 +80,15 @@ class SyncClient:
 
     def will_answer(self, *answers: Any) -> None:
         """Answers for the next questions: a dict or a model, Accept, Decline, Cancel, or a function of the question."""
-        self._script.will_answer(*answers)
+        self._script.prepared.extend(answers)
 
     def will_sample(self, *texts: Any) -> None:
         """Answers for the next sampling requests: a text, a whole result, or a function of the params."""
-        self._script.will_sample(*texts)
+        self._script.samples.extend(texts)
 
     def has_roots(self, *roots: Root) -> None:
         """Add to the roots that the server is told."""
-        self._script.has_roots(*roots)
+        self._script.roots = [*(self._script.roots or []), *roots]
 
     # The verbs of `Client`.
 

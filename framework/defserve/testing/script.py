@@ -26,19 +26,10 @@ class AnswerScript:
 
     def __init__(self) -> None:
         self.offered: set[str] = set(KINDS)
-        self._answers: deque[Any] = deque()
-        self._samples: deque[Any] = deque()
-        self._roots: list[Root] | None = None
+        self.prepared: deque[Any] = deque()
+        self.samples: deque[Any] = deque()
+        self.roots: list[Root] | None = None
         self._unanswered: list[str] = []
-
-    def will_answer(self, *answers: Any) -> None:
-        self._answers.extend(answers)
-
-    def will_sample(self, *texts: Any) -> None:
-        self._samples.extend(texts)
-
-    def has_roots(self, *roots: Root) -> None:
-        self._roots = [*(self._roots or []), *roots]
 
     def answers(self) -> Answers:
         """What the client offers to answer: the kinds in `offered`."""
@@ -57,9 +48,9 @@ class AnswerScript:
 
     def check_used(self) -> None:
         """Raises Unused for answers that are left over."""
-        left = {"will_answer": list(self._answers), "will_sample": list(self._samples)}
-        self._answers.clear()
-        self._samples.clear()
+        left = {"will_answer": list(self.prepared), "will_sample": list(self.samples)}
+        self.prepared.clear()
+        self.samples.clear()
         lines = [
             f"client.{verb}({', '.join(map(repr, values))}) was never used" for verb, values in left.items() if values
         ]
@@ -67,29 +58,29 @@ class AnswerScript:
             raise Unused("\n".join([*lines, "  fix: remove it, or find out why the tool did not ask"]))
 
     def _ask(self, message: str, schema: dict[str, Any]) -> Any:
-        if not self._answers:
+        if not self.prepared:
             fields = ", ".join(f"{name!r}: …" for name in schema.get("properties", {}))
             self._miss(f"the server asked {message!r}", f"client.will_answer({{{fields}}})")
             return Cancel
-        return _given(self._answers.popleft(), message, schema)
+        return _given(self.prepared.popleft(), message, schema)
 
     def _ask_url(self, message: str, url: str) -> Decision:
-        if not self._answers:
+        if not self.prepared:
             self._miss(f"the server asked {message!r} and wants {url} opened", "client.will_answer(Accept)")
             return Cancel
-        return _given(self._answers.popleft(), message, url)
+        return _given(self.prepared.popleft(), message, url)
 
     def _sample(self, params: dict[str, Any]) -> Any:
-        if not self._samples:
+        if not self.samples:
             said = params.get("messages") or ["nothing"]
             self._miss(f"the server asked a model about {said[-1]!r}", 'client.will_sample("…")')
             raise ProtocolError("the test has no sample", code=REJECTED)
-        return _given(self._samples.popleft(), params)
+        return _given(self.samples.popleft(), params)
 
     def _list_roots(self) -> list[Root]:
-        if self._roots is None:
+        if self.roots is None:
             self._miss("the server asked for the client's roots", 'client.has_roots("file:///…")')
-        return self._roots or []
+        return self.roots or []
 
     def _miss(self, question: str, fix: str) -> None:
         self._unanswered.append(f"{question}, and the test has no answer for it\n  fix: {fix} before the call")

@@ -98,7 +98,7 @@ class Endpoint:
         status = response.status_code
         if status < 400:
             return None
-        body = await _start_of(response)
+        body = (await _start_of(response, LONGEST_REFUSAL))[:LONGEST_REFUSAL]
         challenge = response.headers.get("www-authenticate")
         if status in (401, 403) and challenge:
             return Challenged(self, status, challenge)
@@ -121,21 +121,20 @@ def media_type(response: httpx2.Response) -> str:
 
 async def body_of(response: httpx2.Response) -> bytes:
     """The whole body. Raises PeerError if it is too long for a message."""
+    body = await _start_of(response, LONGEST_MESSAGE)
+    if len(body) > LONGEST_MESSAGE:
+        raise PeerError(f"the server sent an answer of more than {LONGEST_MESSAGE} bytes")
+    return body
+
+
+async def _start_of(response: httpx2.Response, enough: int) -> bytes:
+    """The body up to the chunk with which it has more than `enough` bytes."""
     body = bytearray()
     async for chunk in response.aiter_bytes():
         body += chunk
-        if len(body) > LONGEST_MESSAGE:
-            raise PeerError(f"the server sent an answer of more than {LONGEST_MESSAGE} bytes")
-    return bytes(body)
-
-
-async def _start_of(response: httpx2.Response) -> bytes:
-    body = bytearray()
-    async for chunk in response.aiter_bytes():
-        body += chunk
-        if len(body) > LONGEST_REFUSAL:
+        if len(body) > enough:
             break
-    return bytes(body[:LONGEST_REFUSAL])
+    return bytes(body)
 
 
 def _error_of(body: bytes) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class HttpLink:
             task = self._asking[said.id] = self._spawn(self._ask(said, message), f"defserve.host {said.method}")
             task.add_done_callback(lambda done: self._asked(said.id, done))
         elif isinstance(said, Notification) and said.method == "notifications/cancelled":
-            await self._call_off(said, message)
+            await self._cancel(said, message)
         else:
             # Awaited: later messages must not overtake a notification.
             await self._tell(said, message)
@@ -177,7 +177,7 @@ class HttpLink:
         if self._listens and isinstance(said, Notification) and said.method == "notifications/initialized":
             self._spawn(self._listen(), "defserve.host listening")
 
-    async def _call_off(self, said: Notification, data: bytes) -> None:
+    async def _cancel(self, said: Notification, data: bytes) -> None:
         task = self._asking.get(said.params.get("requestId", ""))
         try:
             if self._version is not None:

@@ -56,7 +56,9 @@ class SseParser:
         # `bytes.splitlines` splits at CR, LF and CR LF only, which is what this format wants.
         for line in chunk.splitlines(keepends=True):
             text = line.rstrip(b"\r\n")
-            self._grow(len(text))
+            self._size += len(text)
+            if self._size > self.limit:
+                raise PeerError(f"the server sent an event of more than {self.limit} bytes")
             if len(text) == len(line):
                 self._rest += line
                 break
@@ -66,11 +68,6 @@ class SseParser:
             self._line(text, events)
         self._after_cr = chunk.endswith(b"\r") if chunk else self._after_cr
         return events
-
-    def _grow(self, size: int) -> None:
-        self._size += size
-        if self._size > self.limit:
-            raise PeerError(f"the server sent an event of more than {self.limit} bytes")
 
     def _line(self, line: bytes, events: list[SseEvent]) -> None:
         if self._first:

@@ -22,7 +22,7 @@ from defserve.protocols.mcp.params import optional_fields, text
 from defserve.protocols.mcpl.content import read
 from defserve.protocols.mcpl.errors import HookFailed, LiveRefusal
 from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Turn, Usage
-from defserve.wire.jsonvalue import is_array, is_object
+from defserve.wire.jsonvalue import is_array
 
 BEFORE: Final = "context/beforeInference"
 AFTER: Final = "context/afterInference"
@@ -154,7 +154,8 @@ class ServerHooks:
         except (TimeoutError, DefserveError) as error:
             if self._options.fail_closed:
                 message = f"{self._audit.server_id} has not reviewed the answer: {_why(error)}"
-                raise HookFailed(message, _named(error)) from error
+                feature_set = object_of(getattr(error, "data", None)).get("featureSet", "")
+                raise HookFailed(message, str(feature_set)) from error
             log.warning("%s: the answer is not reviewed by %s: %s", AFTER, self._audit.server_id, _why(error))
             return None
 
@@ -248,8 +249,3 @@ def _finished(turn: Turn, message: str, usage: Usage | None) -> FinishedTurn:
 
 def _why(error: BaseException) -> str:
     return "no answer in time" if isinstance(error, TimeoutError | PeerTimeout) else str(error)
-
-
-def _named(error: BaseException) -> str:
-    data: Any = getattr(error, "data", None)
-    return str(data.get("featureSet", "")) if is_object(data) else ""

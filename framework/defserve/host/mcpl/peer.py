@@ -116,7 +116,7 @@ class McplPeer:
         if self.version is None:
             return
         if method == CHANGED:
-            self._conversation.occupy(self._changed(params))
+            self._conversation.start_answer(self._changed(params))
         elif method == channels.CHANGED and "channels" in self._options.block:
             try:
                 self.channels.changed(params)

@@ -45,8 +45,8 @@ class EventStream(NewsStream[Event]):
     unsupported: tuple[str, ...] = ()
     """The patterns that matched none."""
 
-    def __init__(self, params: Mapping[str, Any], audience: set[NewsStream[Any]], request: SendRequest) -> None:
-        super().__init__(NewsFilter((), ()), audience)
+    def __init__(self, params: Mapping[str, Any], listeners: set[NewsStream[Any]], request: SendRequest) -> None:
+        super().__init__(NewsFilter(), listeners)
         self._params, self._request, self._last = params, request, 0
 
     async def __anext__(self) -> Event:
@@ -59,8 +59,8 @@ class EventStream(NewsStream[Event]):
 class PushedEvents(EventStream):
     """A subscription of this session. Closing it unsubscribes."""
 
-    def __init__(self, params: Mapping[str, Any], audience: set[NewsStream[Any]], request: SendRequest) -> None:
-        super().__init__(params, audience, request)
+    def __init__(self, params: Mapping[str, Any], listeners: set[NewsStream[Any]], request: SendRequest) -> None:
+        super().__init__(params, listeners, request)
         self.id: str | None = None
         self._early: list[Event] = []
 
@@ -98,9 +98,9 @@ class PolledEvents(EventStream):
     """Without a session nothing can be pushed, so this asks what happened since the last time."""
 
     def __init__(
-        self, params: Mapping[str, Any], audience: set[NewsStream[Any]], request: SendRequest, every: float
+        self, params: Mapping[str, Any], listeners: set[NewsStream[Any]], request: SendRequest, every: float
     ) -> None:
-        super().__init__(params, audience, request)
+        super().__init__(params, listeners, request)
         self._every = every
         self._since: str | None = None
         self._seen = 0
@@ -137,7 +137,7 @@ class PolledEvents(EventStream):
 
 def subscription(
     request: SendRequest,
-    audience: set[NewsStream[Any]],
+    listeners: set[NewsStream[Any]],
     channels: Sequence[str],
     *,
     min_severity: str | None,
@@ -147,4 +147,6 @@ def subscription(
     params: dict[str, Any] = {"channels": list(channels)}
     if min_severity is not None:
         params["filter"] = {"min_severity": min_severity}
-    return PushedEvents(params, audience, request) if every is None else PolledEvents(params, audience, request, every)
+    return (
+        PushedEvents(params, listeners, request) if every is None else PolledEvents(params, listeners, request, every)
+    )

@@ -109,11 +109,11 @@ class LifecycleChanges(NewsStream[Change]):
 
     _leaving = False
 
-    def __init__(self, audience: set[NewsStream[Any]]) -> None:
-        super().__init__(NewsFilter((), ()), audience)
+    def __init__(self, listeners: set[NewsStream[Any]]) -> None:
+        super().__init__(NewsFilter(), listeners)
 
     def __aiter__(self) -> LifecycleChanges:
-        self._audience.add(self)
+        self._listeners.add(self)
         return self
 
     async def _begin(self) -> None:

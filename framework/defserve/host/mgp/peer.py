@@ -7,7 +7,7 @@ The same holds for a server without MGP, but that one sees nothing of MGP on the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
@@ -42,22 +42,6 @@ class ChunkReader(Protocol):
     """A call that reads its chunks."""
 
     def heard(self, params: Mapping[str, Any]) -> None: ...
-
-
-class RequestSender:
-    """Sends one request, and knows whether it may be sent again."""
-
-    __slots__ = ("_send", "_observer")
-
-    def __init__(self, send: SendParams, observer: RequestObserver | None) -> None:
-        self._send, self._observer = send, observer
-
-    def __call__(self, params: Mapping[str, Any]) -> Awaitable[Json]:
-        return self._send(params)
-
-    @property
-    def repeatable(self) -> bool:
-        return self._observer is None or self._observer.repeatable
 
 
 class MgpPeer:
@@ -143,7 +127,7 @@ class MgpPeer:
         elif method == AUDIT and "audit" in self.sections:
             self._audit.received(params)
         elif method == callbacks.REQUEST and "callbacks" in self.sections and callbacks.wants_answer(params):
-            self._conversation.occupy(callbacks.respond(params, self._client.answers, self._send))
+            self._conversation.start_answer(callbacks.respond(params, self._client.answers, self._send))
 
     # -- requests ----------------------------------------------------------------------------------------
 
@@ -155,12 +139,11 @@ class MgpPeer:
         An error of MGP is raised as the exception of its code. A tool call that must not be sent raises Rejected,
         PermissionDenied or NotConfirmed.
         """
-        sender = RequestSender(send, observer)
         try:
             if method == "tools/call":
                 # A copy, as the server will read it: what is checked is what is sent.
-                return await self._call(from_json(encode(dict(params))), sender, frozenset())
-            return _given((await self._attempts(params, sender, None, None))[0])
+                return await self._call(from_json(encode(dict(params))), send, observer, frozenset())
+            return _given((await self._attempts(params, send, observer))[0])
         except PeerError as error:
             if (typed := self._typed(error)) is None:
                 raise
@@ -171,7 +154,14 @@ class MgpPeer:
         if (error := self._typed(result)) is not None:
             raise error
 
-    async def _call(self, params: Json, sender: RequestSender, tried: frozenset[str], trace_id: str = "") -> Json:
+    async def _call(
+        self,
+        params: Json,
+        send: SendParams,
+        observer: RequestObserver | None,
+        tried: frozenset[str],
+        trace_id: str = "",
+    ) -> Json:
         name, trace_id = str(params.get("name")), trace_id or text_of(params.get("trace_id")) or str(uuid4())
         try:
             await self._admit(name, object_of(params.get("arguments")))
@@ -182,7 +172,17 @@ class MgpPeer:
             params["trace_id"] = trace_id  # §6.5
         if "permissions" in self.sections and self._agreement is not None and self._agreement.stateless:
             params["_meta"] = {**self._grants.meta(), **object_of(params.get("_meta"))}
-        return await self._or_fallback(params, sender, tried | {name}, trace_id)
+        outcome, failure = await self._attempts(params, send, observer, name, trace_id)
+        tried |= {name}
+        other = failure.fallback if failure is not None and self._may_repeat(observer) else None
+        if other is not None and other not in tried:
+            self._audit.report(FELL_BACK, trace_id=trace_id, tool=name, details={"fallback_tool": other})
+            return await self._call({**params, "name": other}, send, observer, tried, trace_id)
+        if "audit" not in self.sections:  # otherwise the server reports it, and knows more
+            failed = isinstance(outcome, PeerError) or outcome.get("isError")
+            result = "FAILURE" if failed else "SUCCESS"
+            self._audit.report("TOOL_EXECUTED", trace_id=trace_id, tool=name, result=result)
+        return _given(outcome)
 
     async def _admit(self, name: str, arguments: Json) -> None:
         tool = tool_security(name, await self._listed(name))
@@ -200,31 +200,23 @@ class MgpPeer:
                 raise  # a tool that could not be looked up does not count as harmless
             return {}
 
-    async def _or_fallback(self, params: Json, sender: RequestSender, tried: frozenset[str], trace_id: str) -> Json:
-        name = str(params["name"])
-        outcome, failure = await self._attempts(params, sender, name, trace_id)
-        other = failure.fallback if failure is not None and self._may_repeat(sender) else None
-        if other is not None and other not in tried:
-            self._audit.report(FELL_BACK, trace_id=trace_id, tool=name, details={"fallback_tool": other})
-            return await self._call({**params, "name": other}, sender, tried, trace_id)
-        if "audit" not in self.sections:  # otherwise the server reports it, and knows more
-            failed = isinstance(outcome, PeerError) or outcome.get("isError")
-            result = "FAILURE" if failed else "SUCCESS"
-            self._audit.report("TOOL_EXECUTED", trace_id=trace_id, tool=name, result=result)
-        return _given(outcome)
-
     async def _attempts(
-        self, params: Mapping[str, Any], sender: RequestSender, tool: str | None, trace_id: str | None
+        self,
+        params: Mapping[str, Any],
+        send: SendParams,
+        observer: RequestObserver | None,
+        tool: str | None = None,
+        trace_id: str | None = None,
     ) -> Outcome:
         """Send the request, and again as long as the server says that a retry may help (§14.6)."""
         retried = 0
         while True:
             try:
-                outcome = await sender(params)
+                outcome = await send(params)
             except PeerError as error:
                 outcome = error
             failure = self._failure(outcome)
-            wait = failure.delay(retried) if failure is not None and self._may_repeat(sender) else None
+            wait = failure.delay(retried) if failure is not None and self._may_repeat(observer) else None
             if failure is None or wait is None:
                 return outcome, failure
             retried += 1
@@ -232,8 +224,8 @@ class MgpPeer:
             self._audit.report(RETRIED, trace_id=trace_id, tool=tool, result="RETRY", details=details)
             await asyncio.sleep(wait)
 
-    def _may_repeat(self, sender: RequestSender) -> bool:
-        return self._options.retry and sender.repeatable
+    def _may_repeat(self, observer: RequestObserver | None) -> bool:
+        return self._options.retry and (observer is None or observer.repeatable)
 
     def _typed(self, outcome: PeerError | Json) -> DefserveError | None:
         failure = self._failure(outcome)

@@ -112,7 +112,7 @@ async def test_a_question_on_the_way_repeats_no_part(version: str):
 
 
 @eras
-async def test_leaving_early_calls_the_call_off(version: str):
+async def test_leaving_early_cancels_the_call(version: str):
     async with flowing("http", version) as client:
         async with client.stream("forever") as stream:
             await anext(stream)

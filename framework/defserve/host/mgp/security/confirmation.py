@@ -49,9 +49,6 @@ class CallConfirmation:
     async def _ask(self, tool: ToolSecurity, arguments: dict[str, Any]) -> bool | None:
         if self._confirm is not None:
             return await settled(self._confirm(tool.name, arguments, deepcopy(tool.security))) is True
-        return await agrees(self._answers, _question(tool, arguments), "confirmed")
-
-
-def _question(tool: ToolSecurity, arguments: dict[str, Any]) -> str:
-    shown = [f"  {name}: {value}" for name, value in redact(arguments).items()]
-    return "\n".join([f"Run {printable(tool.name)} ({tool.risk})?", *shown])
+        shown = [f"  {name}: {value}" for name, value in redact(arguments).items()]
+        question = "\n".join([f"Run {printable(tool.name)} ({tool.risk})?", *shown])
+        return await agrees(self._answers, question, "confirmed")

@@ -75,7 +75,7 @@ class Stream:
 
     async def __aexit__(self, *_: object) -> None:
         self._end(PeerError(f"the stream of {self.tool} was left before its result"))
-        await self._call_off()
+        await self._cancel()
 
     def __aiter__(self) -> Stream:
         return self
@@ -123,7 +123,7 @@ class Stream:
                 await asyncio.wait((self._running,), timeout=LATE_SECONDS)
         if not self._outcome.done():
             self._cut({})
-        await self._call_off()
+        await self._cancel()
         return await self._outcome
 
     # -- the call ----------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Stream:
         outcome.exception()  # maybe nobody ever asks for it
         self._news.set()
 
-    async def _call_off(self) -> None:
+    async def _cancel(self) -> None:
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
