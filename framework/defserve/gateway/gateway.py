@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any, Final, NamedTuple
@@ -183,7 +183,7 @@ class Gateway:
 
         It is welcomed again, and the others are told.
         """
-        members = [member for member in self._everyone() if member.id == participant]
+        members = [topic.members[participant] for topic in self.topics.values() if participant in topic.members]
         if not members:
             return None
         added, removed = self._changes.get(participant, (frozenset[str](), frozenset[str]()))
@@ -205,10 +205,6 @@ class Gateway:
 
     def metrics_text(self) -> str:
         return self.metrics.text(len(self.topics), self.participants)
-
-    def _everyone(self) -> Iterator[TopicMember]:
-        for topic in self.topics.values():
-            yield from topic.members.values()
 
     # -- sending -----------------------------------------------------------------------------------------
 

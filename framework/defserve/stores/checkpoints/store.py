@@ -199,7 +199,10 @@ class CheckpointStore:
             # A store that lost its connection may have asked twice, and then sees its own first change.
             if await self._store.change(change) or await self._record(key, id) is not None:
                 self._known.move(key, tree, record, made.content if made is not None else None)
-                await self._prune_if_due(key, tree)
+                if self.retention.is_due(tree):
+                    # The commit is stored and must be acknowledged. Pruning is due again with the next one.
+                    with suppress(Refused):
+                        await self.prune(key)
                 return Commit(record.checkpoint, made)
             held = await self._again(held)
         raise _contended()
@@ -316,12 +319,6 @@ class CheckpointStore:
         if record is not None and tree.epoch != held.tree.epoch:
             record = await self._record(held.key, record.id)
         return held._replace(tree=tree, seen=seen, record=record)
-
-    async def _prune_if_due(self, key: TreeKey, tree: CheckpointTree) -> None:
-        if self.retention.is_due(tree):
-            # The commit is stored and must be acknowledged. Pruning is due again with the next one.
-            with suppress(Refused):
-                await self.prune(key)
 
     async def _load(self, key: TreeKey) -> tuple[bytes | None, CheckpointTree]:
         seen = (await self._store.get(key.space, [TREE])).get(TREE)

@@ -173,7 +173,10 @@ class _WriterWork:
         try:
             return self._commit(changes)
         except Exception as error:
-            self._drop()
+            # The connections of a process share what SQLite knows of a file, so one alone would not start afresh.
+            self.leave()
+            self._reader.drop()
+            self._cache.fail()
             if _is_of_one(error, changes):
                 return [outcome for change in changes for outcome in self([change])]
             # Only a connection made since then sees that a file can be written again.
@@ -204,12 +207,6 @@ class _WriterWork:
     def leave(self) -> None:
         self._connection.drop()
         self._version = -1  # the version belongs to that connection; another's may be the same by chance
-
-    def _drop(self) -> None:
-        # The connections of a process share what SQLite knows of a file, so one alone would not start afresh.
-        self.leave()
-        self._reader.drop()
-        self._cache.fail()
 
     def _sweep(self, connection: sqlite3.Connection, now: float) -> None:
         if not 0 <= now - self._swept < 60:
