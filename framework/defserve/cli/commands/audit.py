@@ -13,7 +13,7 @@ from defserve.cli import complain
 from defserve.cli.parser import Parser
 from defserve.errors import UsageError
 from defserve.redaction import printable
-from defserve.stores.audit.chain import AuditReport, entries, parsed, reason_of, verify
+from defserve.stores.audit.chain import AuditReport, numbered_lines, parse_line, reason_of, verify
 from defserve.stores.audit.key import VARIABLE, audit_key
 from defserve.wire.jsonvalue import is_object
 
@@ -153,8 +153,8 @@ def _words(value: Any, *names: str) -> str:
 
 def _records(file: BinaryIO, bad: list[int]) -> Iterator[dict[str, Any]]:
     """What each line says, without its seals; the numbers of lines that say nothing are added to `bad`."""
-    for number, line in entries(file):
-        whole = parsed(line) or {}
+    for number, line in numbered_lines(file):
+        whole = parse_line(line) or {}
         kind = "event" if "event" in whole else "log"
         if is_object(whole.get(kind)):
             yield {"seq": whole.get("seq"), kind: whole[kind]}

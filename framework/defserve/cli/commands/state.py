@@ -17,7 +17,7 @@ from defserve.cli.parser import Parser
 from defserve.cli.state_pages import drawing, indented, moment, operations, table
 from defserve.errors import Refused, UsageError
 from defserve.protocols.mcp.asking.sealing import VARIABLE, Sealing
-from defserve.stores.checkpoints.secret import derived, kept
+from defserve.stores.checkpoints.secret import derive_secret, stored_checkpoint_secret
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.checkpoints.tree import CheckpointGone, CheckpointTree, Retention, TreeKey
 from defserve.stores.open import open_store
@@ -97,7 +97,7 @@ async def _opened(address: str) -> AsyncGenerator[Opened]:
     store = open_store(_checked(address))
     try:
         known = Sealing(None).known()
-        secret = derived(known) if known is not None else await kept(store)
+        secret = derive_secret(known) if known is not None else await stored_checkpoint_secret(store)
         # Only who verifies or commits needs one.
         trees = CheckpointStore(store, secret=secret or bytes(32))
         yield Opened(store, trees, secret is not None)
