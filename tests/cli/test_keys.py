@@ -73,7 +73,7 @@ def test_keys_may_be_in_a_store(defserve: Run, folder: Path):
         (["make"], "invalid choice: 'make'"),
         (["create"], "required: principal"),
         (["create", "local"], "cannot be called 'local'"),
-        (["create", "a", "--allow", "Everything"], "'Everything' is no permission"),
+        (["create", "a", "--allow", "Everything"], "'Everything' is not a permission"),
         (["create", "a", "--expires", "soon"], "'soon' is no time"),
         (["create", "a", "--per-hour", "0"], "not a number above 0"),
         (["list", "--store", "sqlite:x"], "no address of a store"),
