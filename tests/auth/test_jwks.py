@@ -13,7 +13,7 @@ import pytest
 from jwt.algorithms import ECAlgorithm
 
 from defserve.auth import jwks
-from defserve.auth.jwks import GRACE, LARGEST, PAUSE, RETRY, KeySet, download, parsed
+from defserve.auth.jwks import GRACE, LARGEST, PAUSE, RETRY, KeySet, download, parse_key_set
 from defserve.auth.keys import ASYMMETRIC
 from tests.auth.issuer import jwk, key_set, private_key
 
@@ -191,12 +191,12 @@ def test_without_an_id_only_a_key_without_rival_is_found() -> None:
     ],
 )
 def test_a_member_that_cannot_check_signatures_is_passed_over(member: Any) -> None:
-    assert [entry.kid for entry in parsed(key_set(member, TWO), ALL)] == ["two"]
+    assert [entry.kid for entry in parse_key_set(key_set(member, TWO), ALL)] == ["two"]
 
 
 @pytest.mark.parametrize("fields", [{"use": "sig"}, {"key_ops": ["verify"]}, {"alg": "ES256"}, {"kid": None}])
 def test_a_member_may_say_what_it_is_for(fields: dict[str, Any]) -> None:
-    assert len(parsed(key_set({**ONE, **fields}), ALL)) == 1
+    assert len(parse_key_set(key_set({**ONE, **fields}), ALL)) == 1
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.metadata import ProtectedResource, well_known
+from defserve.auth.metadata import ProtectedResource, well_known_paths
 from defserve.errors import UsageError
 
 URL = "https://tools.example/mcp"
@@ -22,7 +22,7 @@ SERVERS = ("https://login.example",)
     ],
 )
 def test_the_metadata_of_an_endpoint_is_at_its_well_known_paths(path: str, places: tuple[str, ...]) -> None:
-    assert well_known(path) == places
+    assert well_known_paths(path) == places
 
 
 def test_the_document_says_who_issues_tokens() -> None:

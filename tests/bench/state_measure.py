@@ -23,10 +23,10 @@ from typing import Any
 from pydantic_core import to_json
 
 from defserve.stores.checkpoints.contents import CheckpointContent, draft
-from defserve.stores.checkpoints.ids import RANDOM, identify
+from defserve.stores.checkpoints.ids import RANDOM, make_id
 from defserve.stores.checkpoints.patches import MAX_DEPTH
 from defserve.stores.checkpoints.store import TREE, CheckpointStore
-from defserve.stores.checkpoints.tree import Checkpoint, CheckpointRecord, CheckpointTree, TreeKey, successor
+from defserve.stores.checkpoints.tree import Checkpoint, CheckpointRecord, CheckpointTree, TreeKey, next_record
 from defserve.stores.sqlite.store import SqliteStore
 from defserve.stores.store import StoreChange
 
@@ -238,9 +238,9 @@ async def _grow(store: SqliteStore, key: TreeKey, depth: int) -> None:
     for number in range(1, depth + 1):
         value = {**value, "title": f"Notes {number}"}
         made = draft(value, before, MAX_DEPTH)
-        id = identify(SECRET, key.owner, key.feature_set, made.content.encoded, os.urandom(RANDOM))
+        id = make_id(SECRET, key.owner, key.feature_set, made.content.encoded, os.urandom(RANDOM))
         at = Checkpoint(id, parent.id if parent is not None else None, number - 1, number, 0.0)
-        parent, before = successor(at, made, parent), made.content
+        parent, before = next_record(at, made, parent), made.content
         put[id] = parent.encode()
         if len(put) == GROWING or number == depth:
             await store.change(StoreChange(key.space, put={**put, TREE: CheckpointTree(id, number, number).encode()}))

@@ -73,10 +73,10 @@ def test_keys_may_be_in_a_store(defserve: Run, folder: Path):
         (["make"], "invalid choice: 'make'"),
         (["create"], "required: principal"),
         (["create", "local"], "cannot be called 'local'"),
-        (["create", "a", "--allow", "Everything"], "'Everything' is no permission"),
+        (["create", "a", "--allow", "Everything"], "'Everything' is not a permission"),
         (["create", "a", "--expires", "soon"], "'soon' is not a duration"),
         (["create", "a", "--per-hour", "0"], "not a number above 0"),
-        (["list", "--store", "sqlite:x"], "no address of a store"),
+        (["list", "--store", "sqlite:x"], "not the address of a store"),
     ],
 )
 def test_wrong_usage_is_explained(defserve: Run, argv: list[str], complaint: str):

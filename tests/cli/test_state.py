@@ -218,7 +218,7 @@ def test_owners_cannot_write_on_the_terminal(defserve: Run, tmp_path: Path):
         (["list"], 1, "required: STORE"),
         (["list", "memory:"], 1, "belongs to its process"),
         (["list", "sqlite:///none.db"], 1, "none.db does not exist"),
-        (["list", "mysql://x"], 1, "is no address of a store"),
+        (["list", "mysql://x"], 1, "is not the address of a store"),
         (["verify", "sqlite:///none.db"], 2, "none.db does not exist"),
         (["prune", "sqlite:///none.db", "--ttl", "soon"], 1, "'soon' is not a duration"),
         (["prune", "sqlite:///none.db", "--keep", "0"], 1, "'0' is not a number above 0"),

@@ -73,7 +73,7 @@ async def test_a_private_host_is_allowed_as_it_was_named() -> None:
 
 
 async def test_the_machine_itself_is_asked_by_default() -> None:
-    assert set(await resolve.system("localhost", 80)) & {"127.0.0.1", "::1"}
+    assert set(await resolve.system_resolver("localhost", 80)) & {"127.0.0.1", "::1"}
 
 
 @pytest.mark.parametrize(

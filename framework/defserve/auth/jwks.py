@@ -91,7 +91,7 @@ class KeySet:
         try:
             async with asyncio.timeout(TIMEOUT):
                 document = await self._fetch(self.url)
-            self._keys = parsed(document, self._algorithms)
+            self._keys = parse_key_set(document, self._algorithms)
             self._fetched = self._clock()
         except Exception as error:
             log.warning("no keys from %s: %s: %s", self.url, type(error).__name__, error)
@@ -99,7 +99,7 @@ class KeySet:
             self._tried, self._loading = self._clock(), None
 
 
-def parsed(document: bytes, algorithms: frozenset[str]) -> list[PublishedKey]:
+def parse_key_set(document: bytes, algorithms: frozenset[str]) -> list[PublishedKey]:
     """The usable keys of a key set. Raises ValueError if it has none, or is not a key set."""
     if len(document) > LARGEST:
         raise ValueError(f"the key set is larger than {LARGEST} bytes")

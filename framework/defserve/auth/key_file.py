@@ -48,7 +48,7 @@ class KeyFile:
         return await run_sync(self._change, change)
 
     def _change(self, change: StoreChange) -> bool:
-        with self._alone():
+        with self._locked():
             held = self._read()
             space = dict(held.get(change.space, {}))
             for name, value in change.expect.items():
@@ -63,7 +63,7 @@ class KeyFile:
             return True
 
     @contextmanager
-    def _alone(self) -> Generator[None]:
+    def _locked(self) -> Generator[None]:
         """Hold the lock. Others wait for it for a moment, and then give up."""
         lock, until = self.path.with_name(f"{self.path.name}.lock"), time.monotonic() + PATIENCE
         while True:

@@ -89,7 +89,7 @@ def fixed_key(key: str | bytes, algorithms: frozenset[str]) -> VerificationKey:
             fix='for a shared secret say so: algorithms=("HS256",)',
         )
     material = _loaded(raw)
-    fits = fitting(material) & algorithms
+    fits = fitting_algorithms(material) & algorithms
     if not fits:
         raise UsageError(
             f"the key of JWT(key=…) fits none of {', '.join(sorted(algorithms))}",
@@ -122,7 +122,7 @@ def _loaded(raw: bytes) -> PublicKeyTypes:
         raise UsageError(f"JWT(key=…) cannot be read: {error}", fix="give a PEM public key or certificate") from None
 
 
-def fitting(material: PublicKeyTypes) -> frozenset[str]:
+def fitting_algorithms(material: PublicKeyTypes) -> frozenset[str]:
     """The algorithms of a public key; none for a key that is weak, of another type, or private."""
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -154,7 +154,7 @@ def key_of_jwk(jwk: Mapping[str, Any], algorithms: frozenset[str]) -> Verificati
         material = PyJWK({name: value for name, value in jwk.items() if name != "alg"}).key
     except Exception:
         return None
-    fits = fitting(material) & algorithms
+    fits = fitting_algorithms(material) & algorithms
     if "alg" in jwk:
         fits &= {str(jwk["alg"])}
     return VerificationKey(material, fits) if fits else None

@@ -12,7 +12,7 @@ from defserve.errors import UsageError
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
 
-def well_known(path: str) -> tuple[str, ...]:
+def well_known_paths(path: str) -> tuple[str, ...]:
     """The paths of the metadata for an endpoint at `path`: that of §3.1, then the root, where clients look next."""
     below = path.rstrip("/")
     return (f"{WELL_KNOWN}{below}", WELL_KNOWN) if below else (WELL_KNOWN,)
@@ -48,12 +48,12 @@ class ProtectedResource:
     def metadata_url(self) -> str:
         """The public address of the document, for challenges."""
         parts = checked_url(self.url, "the resource")
-        return f"{parts.scheme}://{parts.netloc}{well_known(parts.path)[0]}"
+        return f"{parts.scheme}://{parts.netloc}{well_known_paths(parts.path)[0]}"
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths of the document on the public host."""
-        return well_known(checked_url(self.url, "the resource").path)
+        return well_known_paths(checked_url(self.url, "the resource").path)
 
     def document(self) -> dict[str, Any]:
         """The document. Serve it without authentication, to any origin."""

@@ -58,17 +58,14 @@ class Auth:
         principal = await self.verifier.verify(token)
         if principal is None:
             return self.denied("invalid_token")
-        principal = self._with_implied(principal)
+        if more := [self._implied[scope] for scope in principal.scopes if scope in self._implied]:
+            principal = replace(principal, scopes=principal.scopes.union(*more))
         return self.denied("insufficient_scope") if principal.missing(self.scopes) else principal
 
     def denied(self, error: BearerError | None = None, *, needs: Iterable[str] = ()) -> Denied:
         """The refusal for a caller without a good enough token. `needs` are the scopes of what it wanted to do."""
         asked = dict.fromkeys((*self.scopes, *needs))
         return Denied(STATUS[error], challenge(error, scopes=asked, metadata_url=self._metadata_url))
-
-    def _with_implied(self, principal: Principal) -> Principal:
-        more = [self._implied[scope] for scope in principal.scopes if scope in self._implied]
-        return replace(principal, scopes=principal.scopes.union(*more)) if more else principal
 
 
 def as_auth(value: Auth | TokenVerifier) -> Auth:
@@ -93,15 +90,11 @@ def _resource(
     if servers and not url and not isinstance(verifier, JWT):
         raise UsageError("auth: authorization_servers without a resource", fix='resource="https://example.com/mcp"')
     if isinstance(verifier, JWT):
-        url = url or next(filter(_can_be_resource, verifier.audiences), "")
+        url = url or next((text for text in verifier.audiences if _is_url(text) and not text.endswith("/")), "")
         servers = servers or tuple(filter(_is_url, [verifier.issuer]))
     if url and not servers:
         checked_url(url, "the resource")
     return ProtectedResource(url, servers, supported) if url and servers else None
-
-
-def _can_be_resource(text: str) -> bool:
-    return _is_url(text) and not text.endswith("/")
 
 
 def _is_url(text: str) -> bool:

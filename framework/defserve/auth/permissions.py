@@ -34,7 +34,7 @@ def scope_of(permission: str) -> str:
         if scope is not None:
             return scope.format(name)
     raise UsageError(
-        f"{permission!r} is no permission",
+        f"{permission!r} is not a permission",
         fix=f"use one of {', '.join(SCOPES).replace('{}', 'TOOL')}; ToolInvoke(*) is every tool",
     )
 

@@ -144,7 +144,12 @@ class JWT:
 
         header: dict[str, Any] = jwt.get_unverified_header(token)
         algorithm, kid = header.get("alg"), header.get("kid")
-        if algorithm not in self.algorithms or "crit" in header or (kid is not None and not _is_kid(kid)):
+        if (
+            algorithm not in self.algorithms
+            or "crit" in header
+            or not isinstance(kid, str | None)
+            or len(kid or "") > LONGEST_KID
+        ):
             return None
         key = await self._keys.find(kid, algorithm)
         if key is None:
@@ -167,10 +172,6 @@ class JWT:
         held = claims.get(self.scopes_claim, ())
         listed = held.split(" ") if isinstance(held, str) else held if is_array(held) else ()
         return Principal(subject, frozenset(scope for scope in listed if is_scope(scope)), claims)
-
-
-def _is_kid(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= LONGEST_KID
 
 
 def _is_date(value: object) -> bool:

@@ -188,4 +188,4 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
 def _known(table: Mapping[str, Any], names: set[str], where: str) -> None:
     for name in table:
         if name not in names:
-            raise UsageError(f"{where} has {name!r}, which means nothing", fix=f"use {', '.join(sorted(names))}")
+            raise UsageError(f"{where} has {name!r}, which is not a setting", fix=f"use {', '.join(sorted(names))}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any, Final, NamedTuple
@@ -27,7 +27,7 @@ POLICY: Final = 1008
 TRY_LATER: Final = 1013
 
 
-class TurnedAway(NamedTuple):
+class AdmissionRefused(NamedTuple):
     """A connection is refused: the code and the reason for closing it."""
 
     code: int
@@ -70,20 +70,20 @@ class Gateway:
 
     # -- coming and going --------------------------------------------------------------------------------
 
-    async def admit(self, token: str | None, topic: str, routing: str | None = None) -> Admission | TurnedAway:
+    async def admit(self, token: str | None, topic: str, routing: str | None = None) -> Admission | AdmissionRefused:
         """The admission of a connection. `routing` is what it asks for; None uses that of the policy."""
         if not is_topic(topic):
-            return self._turned_away("topic", POLICY, "no such topic")
+            return self._refused_admission("topic", POLICY, "no such topic")
         if routing is not None and routing not in ROUTINGS:
-            return self._turned_away("routing", POLICY, f"routing is one of {', '.join(ROUTINGS)}")
+            return self._refused_admission("routing", POLICY, f"routing is one of {', '.join(ROUTINGS)}")
         admission = await self.policy.admit(token, topic)
         if admission is None:
             # The same answer for a bad token and a wrong topic: nobody learns which topics exist.
-            return self._turned_away("token", POLICY, "invalid token or topic")
+            return self._refused_admission("token", POLICY, "invalid token or topic")
         chosen = next((mode for mode in ROUTINGS if mode == routing), None)
         return admission if chosen is None else replace(admission, routing=chosen)
 
-    def join(self, name: str, admission: Admission, wire: Wire) -> TopicMember | TurnedAway:
+    def join(self, name: str, admission: Admission, wire: Wire) -> TopicMember | AdmissionRefused:
         """Add a participant. Everyone is told, the participant included; then it is welcomed.
 
         An earlier connection of the same participant is closed; for the others it never left.
@@ -91,9 +91,9 @@ class Gateway:
         topic = self.topics.get(name) or GatewayTopic(name)
         earlier = topic.members.get(admission.participant)
         if name not in self.topics and len(self.topics) >= self.limits.topics:
-            return self._turned_away("full", TRY_LATER, "too many topics")
+            return self._refused_admission("full", TRY_LATER, "too many topics")
         if earlier is None and len(topic.members) >= self.limits.participants:
-            return self._turned_away("full", TRY_LATER, "too many participants in this topic")
+            return self._refused_admission("full", TRY_LATER, "too many participants in this topic")
         add, remove = self._changes.get(admission.participant, ((), ()))
         held = Capabilities(admission.capabilities, strict=self._strict).changed(add, remove)
         member = TopicMember(topic, admission.participant, held, admission.routing, wire, f"ws-{new_id()}")
@@ -104,7 +104,7 @@ class Gateway:
             earlier.wire.end(NORMAL, "replaced by a newer connection")
         self.metrics.count("joined_total")
         _note("join", member, capabilities=held.patterns, routing=member.routing)
-        self._send(topic.hearing(), presence("join", member))
+        self._send(topic.receivers(), presence("join", member))
         self._send([member], welcome(member, topic.others(member)))
         self._drop_slow()
         return member
@@ -146,7 +146,7 @@ class Gateway:
         else:
             if envelope.correlation_id is not None or kind.startswith(PROPOSAL):
                 _note_workflow(member, envelope)
-            receivers = member.topic.hearing(envelope.to)
+            receivers = member.topic.receivers(envelope.to)
             self.metrics.delivered += len(receivers)
             self._send(receivers, data)
 
@@ -183,7 +183,7 @@ class Gateway:
 
         It is welcomed again, and the others are told.
         """
-        members = [member for member in self._everyone() if member.id == participant]
+        members = [topic.members[participant] for topic in self.topics.values() if participant in topic.members]
         if not members:
             return None
         added, removed = self._changes.get(participant, (frozenset[str](), frozenset[str]()))
@@ -205,10 +205,6 @@ class Gateway:
 
     def metrics_text(self) -> str:
         return self.metrics.text(len(self.topics), self.participants)
-
-    def _everyone(self) -> Iterator[TopicMember]:
-        for topic in self.topics.values():
-            yield from topic.members.values()
 
     # -- sending -----------------------------------------------------------------------------------------
 
@@ -235,16 +231,16 @@ class Gateway:
         if not topic.members:
             del self.topics[topic.name]
         self._gone(member, reason)
-        self._send(topic.hearing(), presence("leave", member))
+        self._send(topic.receivers(), presence("leave", member))
 
     def _gone(self, member: TopicMember, reason: str) -> None:
         self.metrics.count("left_total", reason)
         _note("leave", member, reason=reason)
 
-    def _turned_away(self, why: str, code: int, reason: str) -> TurnedAway:
+    def _refused_admission(self, why: str, code: int, reason: str) -> AdmissionRefused:
         self.metrics.count("turned_away_total", why)
         log.info("%s", encode({"ts": now(), "event": "turned_away", "reason": reason}).decode())
-        return TurnedAway(code, reason)
+        return AdmissionRefused(code, reason)
 
 
 def _note_workflow(member: TopicMember, envelope: Envelope) -> None:

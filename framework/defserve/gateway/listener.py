@@ -19,7 +19,7 @@ from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.urls import is_loopback
 from defserve.errors import UsageError
 from defserve.gateway.config import GatewayConfig
-from defserve.gateway.gateway import POLICY, TRY_LATER, Gateway, TurnedAway
+from defserve.gateway.gateway import POLICY, TRY_LATER, AdmissionRefused, Gateway
 from defserve.gateway.policy import Admission
 from defserve.gateway.requests import GatewayRequest, GatewayResponse, answer, problem, read_request
 from defserve.transports.http.gate import Gate
@@ -41,7 +41,7 @@ FINAL_TEXT: Final = 0x81
 _quiet = logging.getLogger("defserve.gateway.websockets")
 
 
-def framed(data: bytes) -> bytes:
+def text_frame(data: bytes) -> bytes:
     """One text frame (RFC 6455 §5.2). Without masks and extensions, it is the same for all receivers."""
     length = len(data)
     if length < 126:
@@ -81,7 +81,7 @@ class GatewayConnection(ServerConnection):
             self._reply(request)
         elif request is not None and self.transport.is_reading():
             self.transport.pause_reading()
-            self._endpoint.begin(self._answer(request))
+            self._endpoint.start_task(self._answer(request))
 
     async def _answer(self, request: GatewayRequest) -> None:
         self._reply(await self._endpoint.answer(request))
@@ -137,14 +137,14 @@ class GatewayConnection(ServerConnection):
             self.transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def end(self, code: int, reason: str) -> None:
-        self._endpoint.begin(self.close(code, reason))
+        self._endpoint.start_task(self.close(code, reason))
 
 
 class GatewayEndpoint:
     """A gateway at a path: who may connect to it, and what becomes of each connection."""
 
     def __init__(self, config: GatewayConfig, path: str, gate: Gate) -> None:
-        self.gateway = Gateway(config.policy, config.limits, framed=framed, strict=config.strict)
+        self.gateway = Gateway(config.policy, config.limits, framed=text_frame, strict=config.strict)
         self._admins, self._path, self._gate = config.admins, path or "/", gate
         self._failures = Buckets(FAILED_AUTH)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -161,7 +161,7 @@ class GatewayEndpoint:
         for connection in connections:
             connection.flush()
 
-    def begin(self, work: Any) -> None:
+    def start_task(self, work: Any) -> None:
         """Run a task, and keep a reference to it: the loop alone would forget it."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -183,16 +183,16 @@ class GatewayEndpoint:
         refusal = self._gate.check(*map(request.joined, ("host", "origin", "sec-fetch-site")))
         return problem(HTTPStatus(refusal.status), refusal.text) if refusal is not None else None
 
-    async def attend(self, connection: ServerConnection) -> None:
+    async def serve_connection(self, connection: ServerConnection) -> None:
         """Serve one open WebSocket to its end."""
         assert isinstance(connection, GatewayConnection) and connection.request is not None
         admission = await self._admitted(connection.request, connection.remote_address)
-        if isinstance(admission, TurnedAway):
+        if isinstance(admission, AdmissionRefused):
             await connection.close(*admission)
             return
         name = _topic(connection.request)
         member = self.gateway.join(name, admission, connection)
-        if isinstance(member, TurnedAway):
+        if isinstance(member, AdmissionRefused):
             await connection.close(*member)
             return
         lasts = None if admission.expires is None else admission.expires - time.time()
@@ -205,17 +205,17 @@ class GatewayEndpoint:
         finally:
             self.gateway.leave(member)
 
-    async def _admitted(self, request: Request, address: Any) -> Admission | TurnedAway:
+    async def _admitted(self, request: Request, address: Any) -> Admission | AdmissionRefused:
         host = str(address[0]) if address else ""
         # Everyone on this machine has the same address: one that fails must not shut out the others.
         counted = bool(host) and not is_loopback(host)
         if counted and self._failures.peek(host):
-            return TurnedAway(TRY_LATER, "too many bad tokens")
+            return AdmissionRefused(TRY_LATER, "too many bad tokens")
         token = bearer(value.encode("latin-1", "replace") for value in request.headers.get_all("Authorization"))
         asked = parse_qs(urlsplit(request.path).query).get("routing")
         shown = None if isinstance(token, MalformedToken) else token
         admission = await self.gateway.admit(shown, _topic(request), asked[0] if asked else None)
-        if counted and isinstance(admission, TurnedAway):
+        if counted and isinstance(admission, AdmissionRefused):
             self._failures.take(host)
         return admission
 
@@ -234,7 +234,7 @@ async def listening(
     finally:
         for server in servers:
             for connection in server.connections:
-                endpoint.begin(connection.close(SERVICE_RESTART, "the gateway is shutting down"))
+                endpoint.start_task(connection.close(SERVICE_RESTART, "the gateway is shutting down"))
             server.close()
         for server in servers:
             await server.wait_closed()
@@ -245,7 +245,7 @@ async def _served(
 ) -> Server:
     limits = config.limits
     return await serve(
-        endpoint.attend,
+        endpoint.serve_connection,
         sock=one,
         ssl=tls,
         process_request=endpoint.process_request,

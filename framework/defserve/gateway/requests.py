@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -101,15 +101,10 @@ async def answer(gateway: Gateway, admins: TokenVerifier | None, request: Gatewa
     return await _promote(gateway, admins, unquote(found[1]), request)
 
 
-def _health(gateway: Gateway) -> GatewayResponse:
-    return GatewayResponse(HTTPStatus.OK, b'{"status":"ok"}')
-
-
-def _metrics(gateway: Gateway) -> GatewayResponse:
-    return GatewayResponse(HTTPStatus.OK, gateway.metrics_text().encode(), MEDIA_TYPE)
-
-
-_PAGES: Final = {"/healthz": _health, "/metrics": _metrics}
+_PAGES: Final[Mapping[str, Callable[[Gateway], GatewayResponse]]] = {
+    "/healthz": lambda gateway: GatewayResponse(HTTPStatus.OK, b'{"status":"ok"}'),
+    "/metrics": lambda gateway: GatewayResponse(HTTPStatus.OK, gateway.metrics_text().encode(), MEDIA_TYPE),
+}
 
 
 async def _promote(

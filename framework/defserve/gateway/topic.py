@@ -66,7 +66,7 @@ class GatewayTopic:
     def others(self, member: TopicMember) -> list[TopicMember]:
         return [other for other in self._all if other is not member]
 
-    def hearing(self, to: Iterable[str] = ()) -> Sequence[TopicMember]:
+    def receivers(self, to: Iterable[str] = ()) -> Sequence[TopicMember]:
         """Who receives a message to these ids, the sender too: everyone, except members that want only their own."""
         if not to or not self._directed:
             return self._all

@@ -141,7 +141,8 @@ class GuardedClient:
                 raise refusal(verdict, "Redirect refused")
             if _origin(request) != _origin(last):
                 auth = None
-                _forget_credentials(request)
+                for name in set(request.headers) - _CARRIED_ACROSS:
+                    del request.headers[name]
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -156,11 +157,6 @@ class GuardedClient:
 
 def _origin(request: httpx2.Request) -> tuple[str, str, int | None]:
     return request.url.scheme, request.url.host, request.url.port
-
-
-def _forget_credentials(request: httpx2.Request) -> None:
-    for name in set(request.headers) - _CARRIED_ACROSS:
-        del request.headers[name]
 
 
 def _client(egress: Egress, resolver: Resolver | None, tls: ssl.SSLContext | None) -> httpx2.AsyncClient:

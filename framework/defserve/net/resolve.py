@@ -31,7 +31,7 @@ async def check(url: str, egress: Egress | None = None, *, resolver: Resolver | 
     return found if isinstance(found, Verdict) else verdict
 
 
-async def pinned(host: str, port: int, egress: Egress, *, resolver: Resolver | None = None) -> Sequence[str]:
+async def judged_addresses(host: str, port: int, egress: Egress, *, resolver: Resolver | None = None) -> Sequence[str]:
     """The addresses to connect to, in order. Raises Refused when there are none, or one of them is not public."""
     found = await addresses(host, port, egress, resolver=resolver)
     if isinstance(found, Verdict):
@@ -45,7 +45,9 @@ async def addresses(
     """Every address of a host, or why it is refused."""
     try:
         async with asyncio.timeout(RESOLVE_SECONDS):
-            found = (host,) if _is_address(host) else tuple(dict.fromkeys(await (resolver or system)(host, port)))
+            found = (
+                (host,) if _is_address(host) else tuple(dict.fromkeys(await (resolver or system_resolver)(host, port)))
+            )
     except TimeoutError:
         return egress.refuse(Violation("resolution", f"Cannot resolve host: '{host}' within {RESOLVE_SECONDS:g} s"))
     except (OSError, UnicodeError):
@@ -64,7 +66,7 @@ def _is_address(host: str) -> bool:
     return ":" in host or host.rpartition(".")[2].isdigit()
 
 
-async def system(host: str, port: int) -> Sequence[str]:
+async def system_resolver(host: str, port: int) -> Sequence[str]:
     """The answer of the system's resolver, asked in a thread."""
     answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in answers]

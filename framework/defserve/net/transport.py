@@ -13,7 +13,7 @@ import httpx2
 
 from defserve.net.bodies import BoundedBody, too_late, too_long
 from defserve.net.egress import DEADLINE, Egress, refusal
-from defserve.net.resolve import Resolver, pinned
+from defserve.net.resolve import Resolver, judged_addresses
 
 CONNECT_SECONDS = 10.0
 MOST_CONNECTIONS = 100
@@ -85,7 +85,7 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         failure: Exception = httpcore2.ConnectError("no address")
-        for address in await pinned(host, port, self._egress, resolver=self._resolver):
+        for address in await judged_addresses(host, port, self._egress, resolver=self._resolver):
             try:
                 return await self._sockets.connect_tcp(address, port, timeout, local_address, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:

@@ -63,15 +63,10 @@ class Lease:
 
     async def _wait(self) -> None:
         pause = FIRST_PAUSE
-        while not await self._taken():
+        # The holder may be this one: from another time, or because a store that lost its connection has asked twice.
+        while not (await self._store.change(self._hold(None)) or await self._store.change(self._hold(self._token))):
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(2 * pause, LONGEST_PAUSE)
-
-    async def _taken(self) -> bool:
-        if await self._store.change(self._hold(None)):
-            return True
-        # The holder may be this one: from another time, or because a store that lost its connection has asked twice.
-        return await self._store.change(self._hold(self._token))
 
     async def _renew(self) -> None:
         while True:

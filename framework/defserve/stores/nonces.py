@@ -51,20 +51,17 @@ class MemoryNonces:
             if not ttl > 0 or nonce in self._spent:
                 return False
             if len(self._spent) >= self._limit:
-                raise self._full(now)
+                wait = self._queue[0][0] - now if self._queue else 1.0
+                raise LimitExceeded(
+                    "Too many answers are being remembered; try again later",
+                    data={"limit": "nonces", "max": self._limit, "retry_after_ms": int(min(wait, 3600.0) * 1000) + 1},
+                )
             self._spent.add(nonce)
             heappush(self._queue, (now + ttl, nonce))
             return True
 
     def __len__(self) -> int:
         return len(self._spent)
-
-    def _full(self, now: float) -> LimitExceeded:
-        wait = self._queue[0][0] - now if self._queue else 1.0
-        return LimitExceeded(
-            "Too many answers are being remembered; try again later",
-            data={"limit": "nonces", "max": self._limit, "retry_after_ms": int(min(wait, 3600.0) * 1000) + 1},
-        )
 
 
 class StoreNonces:

@@ -28,4 +28,4 @@ def open_store(address: str) -> Store:
 
             return RedisStore(f"unix:{rest}" if scheme == "redis+unix" else address)
         case _:
-            raise UsageError(f"{scheme + ':' if rest else address!r} is no address of a store", fix=_FIX)
+            raise UsageError(f"{scheme + ':' if rest else address!r} is not the address of a store", fix=_FIX)

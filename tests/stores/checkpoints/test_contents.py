@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from defserve.stores.checkpoints.contents import CheckpointContent, ContentTooDeep, draft
 from defserve.stores.checkpoints.ids import canonical
-from defserve.stores.checkpoints.patches import apply
+from defserve.stores.checkpoints.patches import apply_patch
 from tests.stores.checkpoints.json_values import text, values
 
 DEPTH = 64
@@ -34,7 +34,7 @@ def test_a_content_made_of_another_is_what_it_would_be_from_scratch(before: Any,
         made, ops = drawn.content, drawn.ops
         assert made.encoded == canonical(after)
         assert json.dumps(made.value) == json.dumps(CheckpointContent.of(after).value)
-        assert text(apply(known.value, ops)) == text(after)
+        assert text(apply_patch(known.value, ops)) == text(after)
         assert drawn.is_same == (canonical(before) == canonical(after)) == (ops == [])
     assert known.encoded == canonical(known.value) == canonical(before)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.stores.checkpoints.diffs import diff, merge
-from defserve.stores.checkpoints.patches import apply
+from defserve.stores.checkpoints.patches import apply_patch
 from tests.stores.checkpoints.json_values import text, values
 
 
@@ -19,7 +19,7 @@ def test_the_diff_of_two_values_makes_one_of_the_other(before: Any, after: Any):
     was = copy.deepcopy(before)
     ops = diff(before, after)
     assert text(jsonpatch.apply_patch(before, ops)) == text(after)
-    assert text(apply(before, ops)) == text(after)
+    assert text(apply_patch(before, ops)) == text(after)
     assert before == was
     assert (ops == []) == (text(before) == text(after))
 

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from defserve.errors import LimitExceeded
 from defserve.stores.checkpoints.diffs import diff
 from defserve.stores.checkpoints.ids import canonical
-from defserve.stores.checkpoints.patches import BadPatch, apply, smaller
+from defserve.stores.checkpoints.patches import BadPatch, apply_patch, is_shorter
 from tests.stores.checkpoints.json_values import text, values
 
 
 def test_a_patch_is_smaller_than_a_large_value_and_not_than_a_small_one():
     large = {"notes": ["x" * 100] * 10}
     longer = {"notes": [*large["notes"], "y"]}
-    assert smaller(diff(large, longer), canonical(longer))
-    assert not smaller(diff({"a": 1}, {"a": 2}), canonical({"a": 2}))
+    assert is_shorter(diff(large, longer), canonical(longer))
+    assert not is_shorter(diff({"a": 1}, {"a": 2}), canonical({"a": 2}))
 
 
 def test_a_patch_that_could_not_be_applied_is_never_the_smaller_one():
     before, after = [0] * 3_000, [1] * 3_000
-    assert not smaller(diff(before, after), b"x" * 1_000_000)
+    assert not is_shorter(diff(before, after), b"x" * 1_000_000)
 
 
 COPY_BOMB = [{"op": "add", "path": "/a", "value": ["x" * 100]}] + [
@@ -49,7 +49,7 @@ DEPTH_BOMB = [{"op": "copy", "from": "", "path": "/a"}] * 70
 def test_a_patch_that_grows_beyond_the_limits_is_refused(ops: list[Any], limit: str):
     value = {"k": 1}
     with pytest.raises(LimitExceeded) as caught:
-        apply(value, ops)
+        apply_patch(value, ops)
     assert caught.value.data["limit"].startswith(limit)
     assert value == {"k": 1}
 
@@ -85,14 +85,14 @@ def test_a_patch_that_grows_beyond_the_limits_is_refused(ops: list[Any], limit: 
 def test_what_is_no_patch_or_does_not_fit_is_refused(ops: Any):
     value = {"k": 1, "l": []}
     with pytest.raises(BadPatch):
-        apply(value, ops)
+        apply_patch(value, ops)
     assert value == {"k": 1, "l": []}
 
 
 def test_a_patch_is_left_as_it_was_even_where_later_steps_change_its_values():
     ops = [{"op": "add", "path": "/a", "value": []}, {"op": "add", "path": "/a/-", "value": 1}]
     was = copy.deepcopy(ops)
-    assert apply({}, ops) == {"a": [1]}
+    assert apply_patch({}, ops) == {"a": [1]}
     assert ops == was
 
 
@@ -109,7 +109,7 @@ operations = st.fixed_dictionaries(
 def test_any_patch_is_applied_as_by_the_library_or_refused(value: Any, ops: list[Any]):
     was = copy.deepcopy(value)
     try:
-        result = apply(value, ops)
+        result = apply_patch(value, ops)
     except BadPatch:
         return
     assert text(result) == text(jsonpatch.apply_patch(value, ops))

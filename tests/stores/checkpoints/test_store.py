@@ -15,8 +15,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from defserve.errors import LimitExceeded, UsageError
 from defserve.stores.checkpoints import tree
-from defserve.stores.checkpoints.ids import RANDOM, canonical, identify, verify
-from defserve.stores.checkpoints.patches import apply
+from defserve.stores.checkpoints.ids import RANDOM, canonical, make_id, verify_id
+from defserve.stores.checkpoints.patches import apply_patch
 from defserve.stores.checkpoints.store import OPAQUE, TREE, CheckpointStore, Commit, HeadMoved, StateTampered
 from defserve.stores.checkpoints.tree import SNAPSHOT_EVERY, CheckpointGone, CheckpointRecord, Retention, TreeKey
 from defserve.stores.memory import MemoryStore
@@ -57,25 +57,25 @@ async def line(trees: CheckpointStore, length: int, key: TreeKey = KEY) -> list[
 
 def test_an_id_belongs_to_its_owner_its_set_and_its_content_alone():
     content = canonical({"a": 1})
-    id = identify(SECRET, "alice", "notes", content, b"r" * RANDOM)
-    assert verify(SECRET, id, "alice", "notes", content)
-    assert not verify(b"t" * 32, id, "alice", "notes", content)
-    assert not verify(SECRET, id, "bob", "notes", content)
-    assert not verify(SECRET, id, "alicen", "otes", content)
-    assert not verify(SECRET, id, "alice", "notes", canonical({"a": 2}))
-    assert not verify(SECRET, id[:-1] + ("A" if id[-1] != "A" else "B"), "alice", "notes", content)
+    id = make_id(SECRET, "alice", "notes", content, b"r" * RANDOM)
+    assert verify_id(SECRET, id, "alice", "notes", content)
+    assert not verify_id(b"t" * 32, id, "alice", "notes", content)
+    assert not verify_id(SECRET, id, "bob", "notes", content)
+    assert not verify_id(SECRET, id, "alicen", "otes", content)
+    assert not verify_id(SECRET, id, "alice", "notes", canonical({"a": 2}))
+    assert not verify_id(SECRET, id[:-1] + ("A" if id[-1] != "A" else "B"), "alice", "notes", content)
 
 
 @pytest.mark.parametrize("id", ["", "chk_", "chk_abc", "tree", "chk_" + "\ud800" * 44, "chk_" + "é" * 44])
 def test_what_is_no_id_is_verified_as_none(id: str):
-    assert not verify(SECRET, id, "alice", "notes", b"")
+    assert not verify_id(SECRET, id, "alice", "notes", b"")
 
 
 def test_an_id_needs_a_key_and_randomness():
     with pytest.raises(UsageError):
-        identify(b"short", "a", "n", b"", b"r" * RANDOM)
+        make_id(b"short", "a", "n", b"", b"r" * RANDOM)
     with pytest.raises(UsageError):
-        identify(SECRET, "a", "n", b"", b"")
+        make_id(SECRET, "a", "n", b"", b"")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_commit_offers_its_patch_unless_the_content_is_no_longer(store: Store,
             made = await commit(trees, {"pad": PAD, "notes": [*before["notes"], n]})
             patch = made.patch()
             assert patch is not None
-            assert apply(before, patch) == made.content
+            assert apply_patch(before, patch) == made.content
         small = await commit(trees, {})
         assert small.patch() is None
 
@@ -236,7 +236,7 @@ def test_owners_and_sets_never_see_each_others_checkpoints(store: Store, run: Ru
     run(story())
 
 
-@pytest.mark.parametrize("id", ["chk_old", "", TREE, "\ud800", identify(SECRET, *reversed(KEY), b"", b"r" * RANDOM)])
+@pytest.mark.parametrize("id", ["chk_old", "", TREE, "\ud800", make_id(SECRET, *reversed(KEY), b"", b"r" * RANDOM)])
 def test_an_unknown_checkpoint_is_named_in_the_refusal(store: Store, run: Run, id: str):
     async def story() -> None:
         trees = trees_in(store)
@@ -581,7 +581,7 @@ class TreeMachine(RuleBasedStateMachine):
     def compare(self, worker: int, a: str, b: str) -> None:
         if all(id in self.model and self.is_kept(id) for id in (a, b)):
             ops = self.run(self.trees[worker].diff(self.key, a, b))
-            assert apply(self.model[a].content, ops) == self.model[b].content
+            assert apply_patch(self.model[a].content, ops) == self.model[b].content
 
     @rule(worker=workers)
     def prune(self, worker: int) -> None:

@@ -14,7 +14,7 @@ from defserve.cli.parser import CommandParser, run_action
 from defserve.cli.tables import table
 from defserve.cli.values import positive
 from defserve.errors import UsageError
-from defserve.stores.audit.chain import AuditReport, entries, parsed, reason_of, verify
+from defserve.stores.audit.chain import AuditReport, numbered_lines, parse_line, reason_of, verify
 from defserve.stores.audit.key import VARIABLE, audit_key
 from defserve.wire.jsonvalue import is_object
 
@@ -139,9 +139,9 @@ def _words(value: Any, *names: str) -> str:
 
 
 def _records(file: BinaryIO, bad: list[int]) -> Iterator[dict[str, Any]]:
-    """What each line says, without its seals. Numbers of lines that are not records are added to `bad`."""
-    for number, line in entries(file):
-        whole = parsed(line) or {}
+    """What each line says, without its seals; the numbers of lines that say nothing are added to `bad`."""
+    for number, line in numbered_lines(file):
+        whole = parse_line(line) or {}
         kind = "event" if "event" in whole else "log"
         if is_object(whole.get(kind)):
             yield {"seq": whole.get("seq"), kind: whole[kind]}

@@ -14,7 +14,7 @@ from defserve.cli.state.pages import drawing, moment, operations
 from defserve.cli.tables import table
 from defserve.errors import Refused, UsageError
 from defserve.protocols.mcp.asking.server_secret import VARIABLE, ServerSecret
-from defserve.stores.checkpoints.secret import derived, kept
+from defserve.stores.checkpoints.secret import derive_secret, stored_checkpoint_secret
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.checkpoints.tree import CheckpointGone, CheckpointTree, Retention, TreeKey
 from defserve.stores.open import open_store
@@ -54,7 +54,7 @@ async def opened_store(address: str) -> AsyncGenerator[OpenedStore]:
     store = open_store(_checked(address))
     try:
         known = ServerSecret(None).known()
-        secret = derived(known) if known is not None else await kept(store)
+        secret = derive_secret(known) if known is not None else await stored_checkpoint_secret(store)
         # Only verifying and committing need one.
         trees = CheckpointStore(store, secret=secret or bytes(32))
         yield OpenedStore(store, trees, secret is not None)

@@ -24,7 +24,7 @@ from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.protocols.mcp.failures import ERROR_KEY
 from defserve.protocols.mcpl.state.owner import StateUnowned
 from defserve.protocols.mcpl.state.wire import STATE_KEY
-from defserve.stores.checkpoints.patches import apply
+from defserve.stores.checkpoints.patches import apply_patch
 from defserve.wire.jsonvalue import is_object
 
 Sending: TypeAlias = Literal["host", "checkpoint"] | None
@@ -186,7 +186,7 @@ class StateTracker:
         if before is None:
             return None
         try:
-            return apply(before, state["patch"])
+            return apply_patch(before, state["patch"])
         except Refused as refused:
             log.warning("the state of %s cannot be followed: %s", name, refused.message)
             return None

@@ -111,7 +111,7 @@ class AuditKeys:
         mac = found[4].decode()
         if not hmac.compare_digest(hmac.digest(self._chain, found[1] + b"}", "sha256").hex(), mac):
             raise AuditLogBroken(ALTERED)
-        whole = parsed(line) or {}
+        whole = parse_line(line) or {}
         is_event = "event" in whole
         body = whole.get("event" if is_event else "log")
         if not is_object(body):
@@ -133,7 +133,7 @@ class AuditKeys:
             return None
         except (OSError, ValueError) as error:
             raise AuditLogBroken(f"its head cannot be read: {reason_of(error)}") from None
-        said = parsed(raw) or {}
+        said = parse_line(raw) or {}
         try:
             head = AuditHead(int(said["seq"]), str(said["mac"]), str(said["time"]), int(said.get("format", 0)))
         except (KeyError, ValueError, TypeError, OverflowError):
@@ -172,7 +172,7 @@ def verify(
     return check.against(signed)
 
 
-def entries(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """The lines of a log with their numbers. A line that is too long comes in pieces, none of which is a record."""
     number = 0
     while line := file.readline(MAX_LINE):
@@ -180,7 +180,7 @@ def entries(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def parsed(line: bytes) -> dict[str, Any] | None:
+def parse_line(line: bytes) -> dict[str, Any] | None:
     """The object in a line, genuine or not; None if there is none."""
     try:
         found = json.loads(line)
@@ -205,7 +205,7 @@ class _Check:
 
     def read(self, file: BinaryIO, head: AuditHead | None) -> None:
         """Follow the chain to its end. Raises AuditLogBroken where it breaks, and remembers the line."""
-        for self._line, raw in entries(file):
+        for self._line, raw in numbered_lines(file):
             if not raw.endswith(b"\n") and len(raw) < MAX_LINE:
                 break
             self._follow(self._keys.record(raw), head)

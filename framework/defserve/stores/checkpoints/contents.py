@@ -5,7 +5,6 @@ So a small change to a large content costs little more than writing it down.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import isfinite
 from typing import Any, Final
 
@@ -136,7 +135,7 @@ def _bounded(value: Any, depth: int) -> Any:
     for _ in range(depth):
         if not level:
             return value
-        level = [item for held in level for item in _items(held) if _holds(item)]
+        level = [item for held in level for item in (held.values() if is_object(held) else held) if _holds(item)]
     if level:
         raise ContentTooDeep
     return value
@@ -145,10 +144,6 @@ def _bounded(value: Any, depth: int) -> Any:
 def _holds(value: Any) -> bool:
     """Whether it is encoded as an object or an array."""
     return isinstance(value, dict | list | tuple)
-
-
-def _items(held: Any) -> Iterable[Any]:
-    return held.values() if is_object(held) else held
 
 
 def _text(value: Any) -> bytes:

@@ -56,7 +56,7 @@ def canonical(value: Any) -> bytes:
         raise ValueError(f"not a JSON value: {error}") from None
 
 
-def identify(key: bytes, principal: str, feature_set: str, content: bytes, random: bytes) -> str:
+def make_id(key: bytes, principal: str, feature_set: str, content: bytes, random: bytes) -> str:
     """The id of a new checkpoint. `content` is its canonical JSON, or empty if it has none; `random` is fresh."""
     if len(key) < MIN_KEY or len(random) != RANDOM:
         raise UsageError(f"a checkpoint id needs a key of at least {MIN_KEY} bytes and {RANDOM} random bytes")
@@ -68,7 +68,7 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def verify(key: bytes, id: str, principal: str, feature_set: str, content: bytes) -> bool:
+def verify_id(key: bytes, id: str, principal: str, feature_set: str, content: bytes) -> bool:
     """Whether this id was made with this key for exactly this owner, feature set and content."""
     if not is_id(id):
         return False
@@ -78,7 +78,7 @@ def verify(key: bytes, id: str, principal: str, feature_set: str, content: bytes
 
 def _mac(key: bytes, random: bytes, principal: str, feature_set: str, content: bytes) -> bytes:
     # Each part has its length before it, so that no two lists of parts have the same bytes.
-    said = b"".join((_framed(_LABEL), _framed(random), _of_whom(principal, feature_set), _framed(content)))
+    said = b"".join((_framed(_LABEL), _framed(random), _owner_bytes(principal, feature_set), _framed(content)))
     return hmac.digest(key, said, "sha256")[:_MAC]
 
 
@@ -87,7 +87,7 @@ def _framed(part: bytes) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _of_whom(principal: str, feature_set: str) -> bytes:
+def _owner_bytes(principal: str, feature_set: str) -> bytes:
     return _framed(principal.encode()) + _framed(feature_set.encode())
 
 

@@ -24,12 +24,12 @@ class BadPatch(Refused, ValueError):
     error_type = "bad_patch"
 
 
-def smaller(ops: list[Op], text: bytes) -> bool:
+def is_shorter(ops: list[Op], text: bytes) -> bool:
     """Whether a patch is shorter on the wire than the text of the value, and short enough to be applied."""
     return len(ops) <= MAX_OPS and len(to_json(ops)) < len(text)
 
 
-def apply(
+def apply_patch(
     value: Any, ops: Any, *, max_ops: int = MAX_OPS, max_depth: int = MAX_DEPTH, max_bytes: int = MAX_BYTES
 ) -> Any:
     """A new value: `value` with an untrusted patch applied. Neither argument is changed.

@@ -13,12 +13,12 @@ KEY: Final = "checkpoints"
 _LABEL: Final = b"defserve checkpoint ids v1"
 
 
-def derived(known: bytes) -> bytes:
+def derive_secret(known: bytes) -> bytes:
     """The one that follows from the server's secret."""
     return hmac.digest(known, _LABEL, "sha256")
 
 
-async def kept(store: Store) -> bytes | None:
+async def stored_checkpoint_secret(store: Store) -> bytes | None:
     """The one in the store, if there is one."""
     return (await store.get(KEYS, [KEY])).get(KEY)
 
@@ -26,6 +26,6 @@ async def kept(store: Store) -> bytes | None:
 async def checkpoint_secret(store: Store, known: bytes | None) -> bytes:
     """The one to use with a store. If the server has no secret, one is made in the store at its first use."""
     if known is not None:
-        return derived(known)
+        return derive_secret(known)
     await store.change(StoreChange(KEYS, put={KEY: secrets.token_bytes(32)}, expect={KEY: None}))
     return (await store.get(KEYS, [KEY]))[KEY]

@@ -20,8 +20,8 @@ from defserve.errors import LimitExceeded, Refused
 from defserve.stores.checkpoints.cache import CheckpointCache
 from defserve.stores.checkpoints.contents import CheckpointContent, CheckpointDraft, ContentTooDeep, draft
 from defserve.stores.checkpoints.diffs import Op, diff
-from defserve.stores.checkpoints.ids import RANDOM, identify, is_id, verify
-from defserve.stores.checkpoints.patches import MAX_BYTES, MAX_DEPTH, smaller
+from defserve.stores.checkpoints.ids import RANDOM, is_id, make_id, verify_id
+from defserve.stores.checkpoints.patches import MAX_BYTES, MAX_DEPTH, is_shorter
 from defserve.stores.checkpoints.tree import (
     SPACES,
     Checkpoint,
@@ -33,9 +33,9 @@ from defserve.stores.checkpoints.tree import (
     branches,
     content,
     history,
+    next_record,
     problems,
     prune,
-    successor,
 )
 from defserve.stores.store import Store, StoreBusy, StoreChange, StoreCorrupt
 
@@ -116,7 +116,7 @@ class Commit(NamedTuple):
     def patch(self) -> list[Op] | None:
         """The patch from the parent's content; None if there is none, or if it is no shorter than the content."""
         ops = self.made.ops if self.made is not None else None
-        return ops if self.made is not None and ops is not None and smaller(ops, self.made.content.encoded) else None
+        return ops if self.made is not None and ops is not None and is_shorter(ops, self.made.content.encoded) else None
 
 
 class CheckpointStore:
@@ -162,7 +162,7 @@ class CheckpointStore:
         before = self._draft(content, known[1] if known is not None else None).content
         if checkpoint is None:
             return HeldCheckpoint(key, tree, verified=False, before=before, seen=seen)
-        if not verify(self._secret, checkpoint, key.owner, key.feature_set, before.encoded):
+        if not verify_id(self._secret, checkpoint, key.owner, key.feature_set, before.encoded):
             raise StateTampered(checkpoint)
         record = await self._record(key, checkpoint)
         return HeldCheckpoint(key, tree, checkpoint, before=before, record=record, seen=seen)
@@ -190,7 +190,7 @@ class CheckpointStore:
             else self.draft(held, content)
         )
         key, encoded = held.key, made.content.encoded if made is not None else b""
-        id = identify(self._secret, key.owner, key.feature_set, encoded, os.urandom(RANDOM))
+        id = make_id(self._secret, key.owner, key.feature_set, encoded, os.urandom(RANDOM))
         for _ in range(ATTEMPTS):
             if not branch and held.parent != held.tree.head:
                 raise HeadMoved(held.tree.head)
@@ -199,7 +199,10 @@ class CheckpointStore:
             # A store that lost its connection may have asked twice, and then sees its own first change.
             if await self._store.change(change) or await self._record(key, id) is not None:
                 self._known.move(key, tree, record, made.content if made is not None else None)
-                await self._prune_if_due(key, tree)
+                if self.retention.is_due(tree):
+                    # The commit is stored and must be acknowledged. Pruning is due again with the next one.
+                    with suppress(Refused):
+                        await self.prune(key)
                 return Commit(record.checkpoint, made)
             held = await self._again(held)
         raise _contended()
@@ -287,7 +290,7 @@ class CheckpointStore:
         return problems(records, tree) or [
             f"{id} was not made with this secret for this content"
             for id, record in records.items()
-            if not verify(self._secret, id, key.owner, key.feature_set, _encoded_of(record, records))
+            if not verify_id(self._secret, id, key.owner, key.feature_set, _encoded_of(record, records))
         ]
 
     def _draft(self, content: Any, before: CheckpointContent | None) -> CheckpointDraft:
@@ -306,7 +309,7 @@ class CheckpointStore:
         depth = parent.depth + 1 if parent is not None else 0
         at = Checkpoint(id, held.parent, depth, tree.last + 1, self._clock(), made is None)
         epoch = tree.epoch if held.seen is not None else int.from_bytes(os.urandom(4))
-        record = successor(at, made, held.record)
+        record = next_record(at, made, held.record)
         return record, CheckpointTree(id, tree.last + 1, tree.kept + 1, epoch)
 
     async def _again(self, held: HeldCheckpoint) -> HeldCheckpoint:
@@ -316,12 +319,6 @@ class CheckpointStore:
         if record is not None and tree.epoch != held.tree.epoch:
             record = await self._record(held.key, record.id)
         return held._replace(tree=tree, seen=seen, record=record)
-
-    async def _prune_if_due(self, key: TreeKey, tree: CheckpointTree) -> None:
-        if self.retention.is_due(tree):
-            # The commit is stored and must be acknowledged. Pruning is due again with the next one.
-            with suppress(Refused):
-                await self.prune(key)
 
     async def _load(self, key: TreeKey) -> tuple[bytes | None, CheckpointTree]:
         seen = (await self._store.get(key.space, [TREE])).get(TREE)

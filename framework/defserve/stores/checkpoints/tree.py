@@ -133,7 +133,7 @@ class CheckpointRecord(NamedTuple):
             raise StoreCorrupt(f"the checkpoint {id} in the store cannot be read") from None
 
 
-def successor(at: Checkpoint, made: CheckpointDraft | None, parent: CheckpointRecord | None) -> CheckpointRecord:
+def next_record(at: Checkpoint, made: CheckpointDraft | None, parent: CheckpointRecord | None) -> CheckpointRecord:
     """How to store a new checkpoint whose content is `made`. Its parent need not be stored itself."""
     if made is None:
         return CheckpointRecord(at, "opaque")

@@ -173,8 +173,11 @@ class _WriterWork:
         try:
             return self._commit(changes)
         except Exception as error:
-            self._drop()
-            if _is_of_one(error, changes):
+            # The connections of a process share what SQLite knows of a file, so one alone would not start afresh.
+            self.leave()
+            self._reader.drop()
+            self._cache.fail()
+            if _one_is_at_fault(error, changes):
                 return [outcome for change in changes for outcome in self([change])]
             # Only a connection made since then sees that a file can be written again.
             if _code(error) == sqlite3.SQLITE_READONLY and not is_retry:
@@ -205,12 +208,6 @@ class _WriterWork:
         self._connection.drop()
         self._version = -1  # the version belongs to that connection; another's may be the same by chance
 
-    def _drop(self) -> None:
-        # The connections of a process share what SQLite knows of a file, so one alone would not start afresh.
-        self.leave()
-        self._reader.drop()
-        self._cache.fail()
-
     def _sweep(self, connection: sqlite3.Connection, now: float) -> None:
         if not 0 <= now - self._swept < 60:
             self._swept = now
@@ -226,7 +223,7 @@ class _ReaderWork:
     def __call__(self, reads: Sequence[Read]) -> Sequence[Any]:
         places = {place for read in reads if isinstance(read, Lookup) for place in read.places}
         found: Any = self._one(lambda connection: self._find(connection, places)) if places else {}
-        if isinstance(found, Exception) and _is_of_one(found, reads):
+        if isinstance(found, Exception) and _one_is_at_fault(found, reads):
             return [outcome for read in reads for outcome in self([read])]
         return [_share(read, found) if isinstance(read, Lookup) else self._one(read) for read in reads]
 
@@ -248,7 +245,7 @@ class _ReaderWork:
             return self._connection.problem(error)
 
 
-def _is_of_one(error: Exception, jobs: Sequence[object]) -> bool:
+def _one_is_at_fault(error: Exception, jobs: Sequence[object]) -> bool:
     """Whether one of several jobs is at fault, such as a name that cannot be written. Then each is done alone."""
     return len(jobs) > 1 and not isinstance(error, sqlite3.Error | OSError | Refused)
 

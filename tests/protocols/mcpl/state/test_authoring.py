@@ -89,7 +89,7 @@ def test_a_state_is_for_the_tools_of_its_set():
         (lambda notes: _set(notes).state(Counter, concurrency="merge"), "concurrency='merge'"),
         (lambda notes: _set(notes).state(Counter, keep=0), "keep=0"),
         (lambda notes: _set(notes).state(Counter, ttl=-1), "ttl=-1"),
-        (lambda notes: _set(notes).state(Counter, store="mysql://x"), "no address of a store"),
+        (lambda notes: _set(notes).state(Counter, store="mysql://x"), "not the address of a store"),
         (lambda notes: _set(notes).state(Needy), r"Needy\(\) cannot make the initial state: name: "),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_state_is_declared_before_serving():
 
 
 def test_a_store_is_checked_where_the_server_is_made():
-    with pytest.raises(UsageError, match="no address of a store"):
+    with pytest.raises(UsageError, match="not the address of a store"):
         Server("s", "1", store="postgres://x")
     with pytest.raises(UsageError, match="did you mean 'store'"):
         Server("s", "1", stores="memory:")  # pyright: ignore
