@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from defserve.host.mcpx.participant import TopicClient, join_topic
-from tests.cli.conftest import Outcome
+from tests.cli.running import Run
 from tests.gateway.topics import PATIENCE, Running, gateway
 from tests.serving import fresh
 
-Run = Callable[..., Outcome]
 pytestmark = pytest.mark.anyio
 
 
