@@ -74,7 +74,7 @@ def _member(value: Any, *path: str) -> Json:
     return value if is_object(value) else {}
 
 
-def listed(composition: Composition) -> ServerListing | None:
+def server_listing(composition: Composition) -> ServerListing | None:
     """What a server tells a local client that offers everything. No lifespan is entered and no code of the author runs.
 
     None if the author has wrapped a list, because that needs the event loop.

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from defserve.tooling.lint.calls import problems, read_call
-from defserve.tooling.listing import listed
+from defserve.tooling.listing import server_listing
 from tests.export import shop
 
 
 def tools() -> list[dict[str, Any]]:
-    found = listed(shop.server.composition)
+    found = server_listing(shop.server.composition)
     assert found is not None
     return found.tools
 

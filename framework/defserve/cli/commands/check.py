@@ -11,7 +11,7 @@ from typing import Any, Final
 from defserve.cli.exits import complain
 from defserve.cli.parser import CommandParser
 from defserve.cli.target.connection import add_connection_options
-from defserve.cli.target.listing import listed_by
+from defserve.cli.target.listing import target_listing
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve_only, split_command
 from defserve.errors import DefserveError, UsageError
 from defserve.protocols.mgp.security.validators import UnguardedParameter
@@ -63,7 +63,7 @@ def _main(argv: list[str]) -> int:
         # Registration warns about some of this; here everything is reported in one place.
         warnings.simplefilter("ignore", UnguardedParameter)
         target = resolve_only(options.target, options.module, command)
-        listed = listed_by(target, options)
+        listed = target_listing(target, options)
         found = definitions(target, listed)
         made = complaints(found, ignored)
         if options.calls and BAD_CALL not in ignored:

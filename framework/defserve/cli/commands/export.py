@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from defserve.cli.parser import CommandParser
 from defserve.cli.target.connection import add_connection_options
-from defserve.cli.target.listing import listed_by
+from defserve.cli.target.listing import target_listing
 from defserve.cli.target.target import TARGET_HELP, quiet, resolve_only, split_command
 from defserve.errors import UsageError
 from defserve.serving.openapi.document import openapi
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
         target = resolve_only(words, options.module, command)
         options.start = target.command or start
         options.address = target.address
-        text = FORMATS[options.format](listed_by(target, options), options)
+        text = FORMATS[options.format](target_listing(target, options), options)
     if options.output is None:
         print(text, end="")
     else:

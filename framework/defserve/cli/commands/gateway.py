@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     parser = CommandParser(
         "defserve gateway", "Run a gateway, where participants meet in topics, until it is interrupted.", EXAMPLES
     )
-    parser.add_argument("--on", metavar="ADDRESS", default=ON, help=f"ws://host:port/path or wss://… ({ON})")
+    parser.add_argument("--on", metavar="ADDRESS", default=ON, help=f"ws://host:port/path or wss://… (default: {ON})")
     parser.add_argument("--config", metavar="FILE", required=True, help="who may join, and what they may send (TOML)")
     parser.add_argument("--check", action="store_true", help="only check the file")
     parser.add_argument(

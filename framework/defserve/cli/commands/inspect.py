@@ -10,7 +10,7 @@ from typing import Any, Final
 from defserve.cli.parser import CommandParser
 from defserve.cli.signatures import first_line, signature
 from defserve.cli.target.connection import add_connection_options
-from defserve.cli.target.listing import eras, listed_by
+from defserve.cli.target.listing import eras, target_listing
 from defserve.cli.target.target import TARGET_HELP, quiet, resolve_only, split_command
 from defserve.protocols.mgp.agreed import SECTIONS
 from defserve.redaction import printable
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(before)
     with quiet():
         target = resolve_only(options.target, options.module, command)
-        listed = listed_by(target, options)
+        listed = target_listing(target, options)
         spoken = [] if options.json else asyncio.run(eras(target, options))
     if options.json:
         print(json.dumps(wire(listed), indent=2, ensure_ascii=False))

@@ -14,7 +14,7 @@ from defserve.errors import PeerError
 from defserve.host.client import Client
 from defserve.host.eras import ERAS
 from defserve.protocols.mcp.lifecycle import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
-from defserve.tooling.listing import LISTING_OFFER, OFFER, ServerListing, listed
+from defserve.tooling.listing import LISTING_OFFER, OFFER, ServerListing, server_listing
 
 # heading -> (the capability that it needs, how a client asks for it)
 KINDS: Final[dict[str, tuple[str, Callable[[Client], Any]]]] = {
@@ -25,11 +25,11 @@ KINDS: Final[dict[str, tuple[str, Callable[[Client], Any]]]] = {
 }
 
 
-def listed_by(target: ServerTarget, options: Namespace) -> ServerListing:
+def target_listing(target: ServerTarget, options: Namespace) -> ServerListing:
     """What a client sees that offers MGP and, when it asks for capabilities, MCPL."""
     composition = getattr(target.server, "composition", None)
     if isinstance(composition, Composition) and options.era is None:
-        found = listed(composition)
+        found = server_listing(composition)
         if found is not None:
             return found
     return asyncio.run(_heard(target, options))
