@@ -54,6 +54,12 @@ def test_a_server_with_nothing_says_so():
     assert list(page(nothing)) == ["unnamed server (protocol v)", "It has no tools, resources or prompts."]
 
 
+def test_what_a_server_wrote_cannot_move_the_cursor():
+    tool = {"name": "a\x1b[2J", "inputSchema": {}, "description": "b\x1b[2J"}
+    found = {"server": {"name": "c\x1b[2J"}, "version": "v", "tools": [tool], "resources": []}
+    assert not any("\x1b" in line for line in page({**found, "templates": [], "prompts": []}))
+
+
 @pytest.mark.parametrize(
     ("schema", "words"),
     [

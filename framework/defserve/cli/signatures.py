@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from defserve.redaction import printable
 from defserve.wire.jsonvalue import is_object
+
+
+def item_lines(item: dict[str, Any], more: str = "") -> Iterator[str]:
+    """An item for a terminal: its signature, and the first line of its description. Servers wrote both: escaped."""
+    yield printable(f"  {signature(item)}{more}")
+    if about := first_line(item):
+        yield printable(f"      {about}")
 
 
 def signature(item: dict[str, Any]) -> str:
@@ -46,5 +54,5 @@ def type_name(schema: Any) -> str:
     return " | ".join(map(type_name, members)) or str(known.get("type", "any"))
 
 
-def first_line(item: dict[str, Any]) -> str:
+def first_line(item: Mapping[str, Any]) -> str:
     return str(item.get("description") or "").strip().partition("\n")[0]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from defserve.cli.parser import CommandParser
-from defserve.cli.signatures import first_line, signature
+from defserve.cli.signatures import first_line, item_lines
 from defserve.cli.target.connection import add_connection_options
 from defserve.cli.target.listing import eras, target_listing
 from defserve.cli.target.target import TARGET_HELP, quiet, resolve_only, split_command
@@ -116,9 +116,7 @@ def _tools(tools: list[dict[str, Any]]) -> Iterator[str]:
     yield f"\nTools ({len(tools)}, about {cost} tokens in every request: characters/4)"
     for tool in tools:
         told = ", ".join(tags(tool))
-        yield printable(f"  {signature(tool)}  ~{tokens(tool)}" + (f"  [{told}]" if told else ""))
-        if line := first_line(tool):
-            yield printable(f"      {line}")
+        yield from item_lines(tool, f"  ~{tokens(tool)}" + (f"  [{told}]" if told else ""))
 
 
 def tags(tool: Mapping[str, Any]) -> list[str]:
@@ -142,6 +140,4 @@ def _items(heading: str, items: list[dict[str, Any]]) -> Iterator[str]:
         return
     yield f"\n{heading}"
     for item in items:
-        yield printable(f"  {signature(item)}")
-        if line := first_line(item):
-            yield printable(f"      {line}")
+        yield from item_lines(item)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from defserve.cli.parser import CommandParser
-from defserve.cli.signatures import first_line, signature
+from defserve.cli.signatures import item_lines
 from defserve.cli.target.connection import add_connection_options, connect
 from defserve.cli.target.listing import KINDS, lists_of
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve_only, split_command
@@ -71,14 +71,12 @@ def page(found: dict[str, Any]) -> Iterator[str]:
     """The inventory for a terminal, line by line."""
     server = found["server"]
     title = " ".join(str(server[key]) for key in ("name", "version") if server.get(key))
-    yield f"{title or 'unnamed server'} (protocol {found['version']})"
+    yield printable(f"{title or 'unnamed server'} (protocol {found['version']})")
     for heading in KINDS:
         if not found[heading]:
             continue
         yield f"\n{heading.capitalize()}"
         for item in found[heading]:
-            yield f"  {signature(item)}"
-            if about := first_line(item):
-                yield f"      {about}"
+            yield from item_lines(item)
     if not any(found[heading] for heading in KINDS):
         yield "It has no tools, resources or prompts."
