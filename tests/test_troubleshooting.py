@@ -109,9 +109,9 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
         "one, two = server, Server('other', '1')\ndel server"
     ),
     "<file>:<line>: running <file> failed: <error>": lambda desk: desk.declares("import no_such_package"),
-    "there is no command '<command>'": lambda desk: desk.types("serve", "server.py"),
+    "unknown command '<command>'": lambda desk: desk.types("serve", "server.py"),
     "unrecognized arguments: <arguments>": lambda desk: desk.types("run", "server.py", "--port", "8000"),
-    "no server is named": lambda desk: desk.types("call"),
+    "no server is given": lambda desk: desk.types("call"),
     "cannot serve on '<address>'": lambda desk: desk.serves("8000"),
     # extras
     "serving on <address> needs uvicorn, which is not installed": lambda desk: desk.lacks("uvicorn").serves(
@@ -126,7 +126,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "a store in Redis needs the redis package": lambda desk: desk.lacks("redis", "redis.asyncio").types(
         "state", "list", "redis://localhost:6379/0"
     ),
-    "pytest is not installed here": without_pytest,
+    "pytest is not installed": without_pytest,
     # over the network
     "serving on <address> without knowing by which names it may be reached": lambda desk: desk.serves(
         "http://0.0.0.0:8000/mcp"
@@ -177,7 +177,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "this needs a client that offers <capability>, and this one does not": lambda _: called(
         one_tool(ask), "ask", offers=()
     ),
-    "there is no answer to '<question>'": lambda desk: desk.calls("name", "--yes", text=NAME),
+    "nobody can answer '<question>'": lambda desk: desk.calls("name", "--yes", text=NAME),
     "the user declined: <question>": lambda _: called(one_tool(ask), "ask", Decline),
     "<server> has no tool '<name>'": lambda desk: desk.calls("ad", "a=1"),
     "'<word>' is not an argument": lambda desk: desk.calls("add", "1", "2"),
@@ -196,7 +196,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "<tool> has to be confirmed, and this client cannot be asked: <fix>": lambda _: called(
         one_tool(wipe, confirm="always"), "wipe", offers=()
     ),
-    "<tool> is dangerous and needs a yes": lambda desk: desk.calls(
+    "<tool> is dangerous and needs your yes": lambda desk: desk.calls(
         "wipe", text="@server.tool\n@dangerous('filesystem.write')\ndef wipe() -> str: ...\n"
     ),
     "<tool> was not confirmed: the user said no; do not call it again unasked": lambda _: called(
@@ -233,20 +233,20 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     # developing, packaging, installing
     "defserve dev: the server does not start": changed_while_developing,
     "there is no project in <folder>": lambda desk: desk.types("package"),
-    "there is a <folder> already": lambda desk: (
+    "<folder> already exists": lambda desk: (
         (desk.folder / "weather-mcp").mkdir(),
         desk.types("new", "weather-mcp", "--yes"),
     )[1],
-    "problem: README: it has no marker; add: <!-- mcp-name: io.github.USER/NAME -->": packaged_without_a_marker,
-    "still as 'new' made it: <answers>": lambda desk: (
+    "problem: README: no marker; add: <!-- mcp-name: io.github.USER/NAME -->": packaged_without_a_marker,
+    "still the defaults of 'defserve new': <answers>": lambda desk: (
         desk.types("new", "weather-mcp", "--yes"),
         desk.types("publish", "weather-mcp"),
     )[1],
-    "<uploader> is not here, and nothing was uploaded": published_without_an_uploader,
+    "<uploader> is not installed; nothing was uploaded": published_without_an_uploader,
     "<file>:<line>: this file is broken and was left alone: <problem>": lambda desk: (
         desk.has(".mcp.json", '{"mcpServers": {').has("server.py", HEAD + ADD).types("install", "server.py")
     ),
-    "<client> has no settings for a project": lambda desk: desk.has("server.py", HEAD + ADD).types(
+    "<client> has no settings per project": lambda desk: desk.has("server.py", HEAD + ADD).types(
         "install", "server.py", "--client", "claude-desktop", "--scope", "project"
     ),
     "there is no server '<name>' in <file>": lambda desk: desk.has(".mcp.json", '{"mcpServers": {}}').types(

@@ -1,4 +1,4 @@
-"""Refuses answers that would make a broken project."""
+"""Refuses answers that would break the project."""
 
 import keyword
 import re
@@ -18,9 +18,9 @@ RESERVED = {{ cookiecutter._reserved|jsonify }}
 for name, answer in ANSWERS.items():
     pattern, fix = RULES[name]
     if not re.fullmatch(pattern, answer):
-        sys.exit(f"{name}: {answer!r} will not do\n  fix: {fix}")
+        sys.exit(f"{name}: {answer!r} is not valid\n  fix: {fix}")
 
 package = ANSWERS["package_name"]
 if keyword.iskeyword(package) or package in sys.stdlib_module_names or package in RESERVED:
-    problem = f"package_name: {package!r} is the name of something else"
+    problem = f"package_name: {package!r} is taken by another module"
     sys.exit(f"{problem}\n  fix: use another, for example {package}_server")

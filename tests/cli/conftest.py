@@ -1,23 +1,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from defserve.cli import main
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
+from tests.cli.running import Outcome, Run
 
 
 @pytest.fixture
-def defserve(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+def defserve(capsys: pytest.CaptureFixture[str]) -> Run:
     """The command line, in this process."""
 
     def run(*argv: str) -> Outcome:

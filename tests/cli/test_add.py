@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Outcome
+from tests.cli.running import Run
 from tests.tooling.scaffold.packages import ROOT, run
-
-Run = Callable[..., Outcome]
 
 PARTS = (("tool", "look_up"), ("resource", "opening_hours"), ("prompt", "summarise"), ("feature-set", "shop.alerts"))
 
@@ -84,7 +81,7 @@ def test_it_works_from_a_folder_below(defserve: Run, project: Path, monkeypatch:
 
 def test_tests_that_cannot_take_it_are_left_alone(defserve: Run, project: Path):
     (project / "tests" / "test_server.py").write_text("def test_nothing():\n    pass\n")
-    assert "Made tests/test_look_up.py" in defserve("add", "tool", "look_up").out
+    assert "Created tests/test_look_up.py" in defserve("add", "tool", "look_up").out
     made = (project / "tests" / "test_look_up.py").read_text()
     assert 'pytestmark = pytest.mark.serves("shop.server:server")\n\n\ndef test_look_up(' in made
 
@@ -92,7 +89,7 @@ def test_tests_that_cannot_take_it_are_left_alone(defserve: Run, project: Path):
 def test_a_file_without_a_project_is_named(defserve: Run, folder: Path):
     (folder / "calc.py").write_text("import defserve\n\ncalc = defserve.Server('calc')\n")
     code, out, _ = defserve("add", "tool", "look_up", "--server", "calc.py")
-    assert code == 0 and "Made tests/test_look_up.py" in out
+    assert code == 0 and "Created tests/test_look_up.py" in out
     assert "\n\n\n@calc.tool\ndef look_up(" in (folder / "calc.py").read_text()
     assert 'serves("calc.py:calc")' in (folder / "tests" / "test_look_up.py").read_text()
 
@@ -100,21 +97,21 @@ def test_a_file_without_a_project_is_named(defserve: Run, folder: Path):
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        (["tool", "greet"], "has a 'greet' already"),
+        (["tool", "greet"], "already defines 'greet'"),
         (["tool", "Server"], "'Server' cannot be the name of a function"),
         (["tool", "look-up"], "fix: defserve add tool look_up"),
         (["tool", "class"], "fix: defserve add tool my_tool"),
         (["tool", "list"], "'list' is a builtin"),
-        (["tool", "told"], "serves a 'told' already"),
+        (["tool", "told"], "already serves 'told'"),
         (["resource", "all", "--uri", "shop://all"], "'all' is a builtin"),
-        (["resource", "everything", "--uri", "shop://all"], "serves a 'shop://all' already"),
-        (["resource", "day", "--uri", "shop://{?day}"], "no URI for a resource"),
-        (["tool", "x", "--uri", "shop://all"], "--uri is for resources"),
-        (["feature-set", "shop.rules"], "serves a 'shop.rules' already"),
-        (["feature-set", "a b"], "no name for a feature set"),
-        (["tool", "x", "--description", 'the "best"'], "the description will not do"),
+        (["resource", "everything", "--uri", "shop://all"], "already serves 'shop://all'"),
+        (["resource", "day", "--uri", "shop://{?day}"], "not a URI for a resource"),
+        (["tool", "x", "--uri", "shop://all"], "only a resource has a --uri"),
+        (["feature-set", "shop.rules"], "already serves 'shop.rules'"),
+        (["feature-set", "a b"], "not a name for a feature set"),
+        (["tool", "x", "--description", 'the "best"'], "the description is not valid"),
         (["gadget", "x"], "invalid choice: 'gadget'"),
-        (["tool", "tested"], "test_server.py has a test_tested already"),
+        (["tool", "tested"], "test_server.py already has a test_tested"),
         (["tool", "x", "--server", "nowhere.py"], "there is no file"),
         (["tool", "x", "--server", "src/shop/server.py:other"], "has no server 'other'"),
     ],

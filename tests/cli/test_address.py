@@ -1,4 +1,4 @@
-"""Commands that are pointed at a server which runs elsewhere."""
+"""Commands that are pointed at a server which only code can be served."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from websockets.asyncio.server import ServerConnection, serve
 
-from tests.cli.conftest import Outcome
+from tests.cli.running import Run
 from tests.host.pretend import STATELESS
 from tests.host.web import Exchange, Web, web
-
-Run = Callable[..., Outcome]
 
 RESULTS = {
     "server/discover": STATELESS["server/discover"],
@@ -72,16 +70,16 @@ def test_nobody_at_an_address_is_unreachable(defserve: Run, scheme: str):
     code, out, err = defserve("list", url)
     assert (code, out) == (4, "")
     assert f"{url} cannot be reached" in err
-    assert f"fix: nothing listens there: start it with defserve run FILE --on {url}\n" in err
+    assert f"fix: nothing listens there; start the server with defserve run FILE --on {url}\n" in err
 
 
 @pytest.mark.parametrize(
     ("status", "challenge", "said"),
     [
-        (401, "Bearer", "wants a token (HTTP 401)\n  fix: give --token …\n"),
-        (401, 'Bearer error="invalid_token"', "does not take this token (HTTP 401)\n  fix: give another --token"),
-        (403, 'Bearer error="insufficient_scope"', "wants a token with more scopes (HTTP 403)\n  fix: give a --token"),
-        (401, 'Basic realm="x"', 'refuses these credentials (HTTP 401): Basic realm="x"\n  fix: give -H '),
+        (401, "Bearer", "wants a token (HTTP 401)\n  fix: add --token TOKEN\n"),
+        (401, 'Bearer error="invalid_token"', "does not take this token (HTTP 401)\n  fix: use another --token"),
+        (403, 'Bearer error="insufficient_scope"', "wants a token with more scopes (HTTP 403)\n  fix: use a --token"),
+        (401, 'Basic realm="x"', 'refuses these credentials (HTTP 401): Basic realm="x"\n  fix: add -H '),
         (404, "", "answered HTTP 404 Whatever\n  fix: check the address"),
         (500, "", "answered HTTP 500 Whatever\n"),
     ],

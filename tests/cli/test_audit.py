@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,8 @@ import pytest
 
 from defserve.stores.audit.key import VARIABLE
 from defserve.stores.audit.log import AuditLog
-from tests.cli.conftest import Outcome
+from tests.cli.running import Run
 
-Run = Callable[..., Outcome]
 KEY = "0123456789abcdef0123456789abcdef"
 
 

@@ -13,9 +13,8 @@ from defserve import Server
 from defserve.cli.answers.terminal import terminal_answers
 from defserve.cli.commands.call import fit, unknown_tool
 from defserve.cli.tracebacks import MORE, OURS, PYTHONS, brief
-from tests.cli.conftest import Outcome
+from tests.cli.running import Run
 
-Run = Callable[..., Outcome]
 CALCULATOR = str(Path(__file__).parents[1] / "testing" / "calculator.py")
 
 
@@ -139,9 +138,9 @@ def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_what_is_dangerous_is_not_run_where_nobody_says_yes(defserve: Run, todo: str):
-    told = "error: clear is dangerous and needs a yes\n  fix: run it at a terminal, or give --yes\n"
+    told = "error: clear is dangerous and needs your yes\n  fix: run it at a terminal, or add --yes\n"
     assert defserve("call", todo, "clear") == (1, "", told)
-    assert defserve("call", todo, "tidy").err.startswith("error: tidy needs a yes\n")
+    assert defserve("call", todo, "tidy").err.startswith("error: tidy needs your yes\n")
 
 
 @pytest.mark.parametrize("era", ["stateless", "handshake"])
@@ -162,7 +161,7 @@ def test_a_persons_no_is_told_in_words_for_a_person(defserve: Run, todo: str, pe
     person(line)
     code, out, err = defserve("call", todo, "clear")
     assert (code, out) == (5, "")
-    assert err.endswith("error: clear was not run: you did not say yes\n")
+    assert err.endswith("error: clear was not run, because you did not say yes\n")
 
 
 @pytest.mark.parametrize("era", ["stateless", "handshake"])
@@ -177,13 +176,13 @@ def test_a_question_without_an_answer_names_what_to_give(defserve: Run, todo: st
     code, _, err = defserve("call", todo, "rename", "--yes", "--era", era)
     assert code == 1
     assert err.endswith(
-        "error: there is no answer to 'The new name?'\n  fix: run it at a terminal, or add --answer '{\"value\": …}'\n"
+        "error: nobody can answer 'The new name?'\n  fix: run it at a terminal, or add --answer '{\"value\": …}'\n"
     )
 
 
 def test_an_answer_has_to_be_an_object(defserve: Run):
     code, _, err = defserve("call", CALCULATOR, "greet", "--answer", "yes")
-    assert (code, "'yes' is no JSON object" in err) == (1, True)
+    assert (code, "'yes' is not a JSON object" in err) == (1, True)
 
 
 def test_what_a_person_declined_is_said_to_them(defserve: Run, folder: Path, person: Callable[..., None]):
@@ -200,7 +199,7 @@ def test_what_a_person_declined_is_said_to_them(defserve: Run, folder: Path, per
         (["--name=Ada"], "write name=Ada;"),
         (["--name=Ada L"], "write name='Ada L';"),
         (["--first-name"], "write first_name=…;"),
-        (["--9"], "see defserve call --help"),
+        (["--9"], "run defserve call --help"),
     ],
 )
 def test_an_argument_written_as_an_option_is_told_how_to_write_it(defserve: Run, words: list[str], fix: str):
@@ -213,8 +212,8 @@ async def test_who_is_shown_no_tools_is_told_that_the_token_may_be_why():
     async with Server("shop", "1").connect() as client:
         told = [str(unknown_tool(client, "buy", [], Namespace(token=token, header=[]))) for token in ("t", None)]
     assert told == [
-        "shop shows you no tools; this token may be allowed none",
-        "shop has no tool 'buy'\n  fix: it has none",
+        "shop shows you no tools; your token may not allow any",
+        "shop has no tool 'buy'\n  fix: it has no tools",
     ]
 
 

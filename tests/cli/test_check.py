@@ -2,14 +2,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Outcome
-
-Run = Callable[..., Outcome]
+from tests.cli.running import Run
 
 CLEAN = '''
 from defserve import Server
@@ -47,7 +44,7 @@ def write(folder: Path, text: str) -> str:
 def test_nothing_wrong_is_0_and_says_what_the_list_costs(defserve: Run, folder: Path):
     code, out, err = defserve("check", write(folder, CLEAN), "--strict")
     assert (code, err) == (0, "")
-    assert out == "nothing is wrong; 1 tool, about 32 tokens with every request (characters/4)\n"
+    assert out == "no problems; 1 tool, about 32 tokens in every request (characters/4)\n"
 
 
 def test_a_finding_has_its_place_its_rule_and_a_fix(defserve: Run, folder: Path):
@@ -55,9 +52,9 @@ def test_a_finding_has_its_place_its_rule_and_a_fix(defserve: Run, folder: Path)
     assert code == 1
     line = WRONG.splitlines().index("def read_page(url: str) -> str:")
     assert out.splitlines()[:2] == [
-        f"shop.py:{line}: error: tool 'read_page': takes 'url' as plain text, and nothing judges it"
+        f"shop.py:{line}: error: tool 'read_page': takes 'url' as plain text, and nothing checks it"
         " [unguarded-parameter]",
-        "  fix: annotate it PublicUrl, or say validator='none' in its mark if you judge it yourself",
+        "  fix: annotate it with PublicUrl, or set validator='none' in its mark if you check it yourself",
     ]
     assert "1 error, 0 warnings" in out
 
@@ -106,7 +103,7 @@ def test_calls_are_checked_against_the_list(defserve: Run, folder: Path):
     code, out, _ = defserve("check", target, "--calls", "calls.jsonl")
     assert code == 1
     assert "calls.jsonl:3: error: call of 'count_order': there is no tool 'count_order'; did you mean" in out
-    assert "calls.jsonl:4: error: the line: is no call" in out
+    assert "calls.jsonl:4: error: the line: is not a call" in out
     assert defserve("check", target, "--calls", "calls.jsonl", "--ignore", "bad-call").code == 0
 
 

@@ -10,10 +10,9 @@ import pytest
 from defserve.cli import COMMANDS
 from defserve.cli.completion.tree import commands
 from defserve.tooling.clients.table import CLIENTS
-from tests.cli.conftest import Outcome
+from tests.cli.running import Run
 from tests.cli.shells import WAYS
 
-Run = Callable[..., Outcome]
 Offers = Callable[..., set[str]]
 SHELLS = ("bash", "zsh", "fish")
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from tests.cli.conftest import Outcome
+from tests.cli.running import Run
 from tests.host.pretend import STATELESS
 from tests.host.web import Exchange, Web, web
-
-Run = Callable[..., Outcome]
 
 SERVER = """
 import os, sys
@@ -134,18 +132,18 @@ def test_an_unknown_name_is_told_the_known_ones(defserve: Run, project: Path):
     code, _, err = defserve("list", "wether")
     assert code == 1 and str(project / ".mcp.json") in err and "use one of weather" in err
     code, _, err = defserve("call", ".mcp.json:wether", "forecast")
-    assert code == 1 and "has no server 'wether'" in err and "it has weather" in err
+    assert code == 1 and "has no server 'wether'" in err and "use one of weather" in err
 
 
 def test_without_a_target_the_names_are_shown(defserve: Run, project: Path):
-    assert f"Servers of .mcp.json\n  weather  {sys.executable} weather_here.py\n" in defserve("list").out
+    assert f"Servers in .mcp.json\n  weather  {sys.executable} weather_here.py\n" in defserve("list").out
     assert [each["name"] for each in json.loads(defserve("list", "--json").out)] == ["weather"]
 
 
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ("python", "is no object"),
+        ("python", "is not an object"),
         ({"args": []}, "neither a command nor a url"),
         ({"command": ["python"]}, "neither a command nor a url"),
         ({"type": "sse", "url": "http://127.0.0.1:1/sse"}, "HTTP+SSE of 2024"),
@@ -173,7 +171,7 @@ def test_a_broken_file_is_named(defserve: Run, project: Path):
 @pytest.mark.parametrize("command", ["run", "dev"])
 def test_what_is_served_has_to_be_code(defserve: Run, project: Path, command: str):
     code, _, err = defserve(command, "weather")
-    assert code == 1 and "has to be code" in err and "defserve list weather" in err
+    assert code == 1 and "only code can be served" in err and "defserve list weather" in err
 
 
 def test_another_client_is_told_of_it_by_its_command(defserve: Run, project: Path):

@@ -280,7 +280,7 @@ def test_a_crash_is_an_error_to_the_caller_and_the_next_edit_serves_again(tmp_pa
         async with dev(tmp_path) as peer:
             await peer.open()
             crashed = await peer.ask("tools/call", {"name": "crash", "arguments": {}})
-            assert "ended before it had answered" in crashed["error"]["message"]
+            assert "ended before it answered" in crashed["error"]["message"]
             edit(tmp_path, 2)
             while "result" not in (reply := await peer.ask("tools/call", {"name": "version", "arguments": {}})):
                 assert "ended" in reply["error"]["message"]
@@ -370,7 +370,7 @@ def test_an_http_session_goes_on_with_the_next_server(tmp_path: Path):
 def test_what_cannot_be_served_is_said_at_once(tmp_path: Path, defserve: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert f"there is no file '{tmp_path / 'server.py'}'" in defserve("dev", "server.py").err
-    assert "runs elsewhere" in defserve("dev", "http://127.0.0.1:1/mcp").err
+    assert "only code can be served" in defserve("dev", "http://127.0.0.1:1/mcp").err
     (tmp_path / "server.py").touch()
     assert "there is no 'x' to watch" in defserve("dev", "server.py", "--watch", "x").err
     assert "cannot serve on 'ftp:'" in defserve("dev", "server.py", "--on", "ftp:").err

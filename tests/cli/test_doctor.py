@@ -5,16 +5,14 @@ import platform
 import re
 import socket
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from defserve.cli.commands import doctor
 from defserve.version import VERSION
-from tests.cli.conftest import Outcome
+from tests.cli.running import Run
 
-Run = Callable[..., Outcome]
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -38,7 +36,7 @@ def test_a_healthy_installation_is_said_to_be_one(defserve: Run):
 def test_an_extra_that_is_missing_says_what_to_type(defserve: Run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(doctor.EXTRAS, "http", ("uvicorn", "no_such_module"))
     finding = found(defserve)["Extras", "http"]
-    assert (finding["state"], finding["about"]) == ("missing", "without no_such_module")
+    assert (finding["state"], finding["about"]) == ("missing", "missing no_such_module")
     assert finding["fix"] == 'pip install "defserve[http]"'
 
 

@@ -3,15 +3,13 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from openapi_spec_validator import validate
 
-from tests.cli.conftest import Outcome
+from tests.cli.running import Run
 
-Run = Callable[..., Outcome]
 SHOP = "tests.export.shop"
 
 
@@ -55,4 +53,4 @@ def test_what_cannot_be_done_is_said(defserve: Run):
     assert defserve("export", SHOP).code == 1
     assert defserve("export", SHOP, "--format", "xml").code == 1
     code, _, err = defserve("export", SHOP, "--format", "mgp", "-o", "/nowhere/at/all")
-    assert (code, "cannot be written" in err) == (1, True)
+    assert (code, "cannot write" in err) == (1, True)

@@ -5,16 +5,14 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.cli.conftest import Outcome
-
-Run = Callable[..., Outcome]
+from tests.cli.running import Run
 
 FILE = """
 [participants.alice]
@@ -31,7 +29,7 @@ def file(tmp_path: Path) -> str:
 
 
 def test_a_file_can_be_checked_alone(defserve: Run, file: str):
-    assert defserve("gateway", "--config", file, "--check") == (0, f"{file} is in order\n", "")
+    assert defserve("gateway", "--config", file, "--check") == (0, f"{file} is valid\n", "")
 
 
 def test_what_is_wrong_with_a_file_is_said(defserve: Run, file: str):
@@ -43,8 +41,8 @@ def test_what_is_wrong_with_a_file_is_said(defserve: Run, file: str):
 @pytest.mark.parametrize(
     ("address", "complaint"),
     [
-        ("http://127.0.0.1:0/ws", "a gateway cannot be at"),
-        ("stdio:", "a gateway cannot be at"),
+        ("http://127.0.0.1:0/ws", "a gateway cannot listen on"),
+        ("stdio:", "a gateway cannot listen on"),
         ("wss://127.0.0.1:0/ws", "needs a certificate"),
         ("ws://0.0.0.0:0/ws", "without knowing by which names"),
     ],

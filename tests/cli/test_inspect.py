@@ -4,16 +4,13 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from defserve.tooling.listing import LISTING_OFFER, OFFER
-from tests.cli.conftest import Outcome
+from tests.cli.running import Run
 from tests.export import shop
 from tests.raw import raw
-
-Run = Callable[..., Outcome]
 
 LIVE = '''
 from defserve import Server

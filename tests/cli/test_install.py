@@ -5,15 +5,12 @@ import os
 import stat
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from defserve.tooling.clients.table import CLIENTS
-from tests.cli.conftest import Outcome
-
-Run = Callable[..., Outcome]
+from tests.cli.running import Run
 
 HEADERS = {"A": "b", "Authorization": "Bearer t0ken"}
 CALC = '''
@@ -90,7 +87,7 @@ def test_a_file_that_was_made_for_a_server_goes_with_it(defserve: Run, home: Pat
     code, out, _ = defserve("uninstall", "my-calc", "--client", client, "--dry-run")
     assert (code, path.exists()) == (0, True) and "my-calc" in out
     code, out, _ = defserve("uninstall", "my-calc", "--client", client)
-    assert (code, out) == (0, f"my-calc was all that {path} held: it is removed\n")
+    assert (code, out) == (0, f"{path} held only my-calc, so the file was removed\n")
     assert not path.exists() and not path.with_name(path.name + ".bak").exists()
 
 
@@ -154,15 +151,15 @@ def test_an_address_and_a_command_can_be_installed(defserve: Run, home: Path):
         (["install", "calc.py", "--", "x"], "install needs one server"),
         (["install", "nowhere.py"], "there is no file"),
         (["install", "calc.py", "--client", "emacs"], "invalid choice: 'emacs'"),
-        (["install", "calc.py", "--client", "codex", "--scope", "project"], "has no settings for a project"),
-        (["install", "calc.py", "--env", "K"], "'K' is no variable"),
+        (["install", "calc.py", "--client", "codex", "--scope", "project"], "has no settings per project"),
+        (["install", "calc.py", "--env", "K"], "'K' is not a variable"),
         (["install", "calc.py", "--name", "a b"], "cannot be the name of a server"),
-        (["install", "calc.py", "--token", "t"], "tokens and headers are for a server at an address"),
-        (["install", "calc.py", "-H", "A: b"], "tokens and headers are for a server at an address"),
+        (["install", "calc.py", "--token", "t"], "only a server at an address takes tokens and headers"),
+        (["install", "calc.py", "-H", "A: b"], "only a server at an address takes tokens and headers"),
         (["install", "--", "no-such-command-here"], "there is no command"),
-        (["install", "https://example.com/mcp", "--client", "claude-desktop"], "starts commands only"),
+        (["install", "https://example.com/mcp", "--client", "claude-desktop"], "only starts commands"),
         (["uninstall", "nothing"], "there is no server 'nothing'"),
-        (["uninstall", "nothing"], "fix: it names none"),
+        (["uninstall", "nothing"], "fix: it has none"),
     ],
 )
 def test_wrong_usage_is_explained_and_nothing_is_written(defserve: Run, home: Path, argv: list[str], complaint: str):

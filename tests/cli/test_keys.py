@@ -4,16 +4,13 @@ import asyncio
 import json
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from defserve.auth.api_keys import VARIABLE, ApiKeys
 from defserve.auth.permissions import KeyHolder
-from tests.cli.conftest import Outcome
-
-Run = Callable[..., Outcome]
+from tests.cli.running import Run
 
 
 @pytest.fixture(autouse=True)

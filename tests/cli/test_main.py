@@ -3,16 +3,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from defserve.cli import COMMANDS
 from defserve.version import VERSION
-from tests.cli.conftest import Outcome
-
-Run = Callable[..., Outcome]
+from tests.cli.running import Run
 
 
 def test_help_names_every_command_and_shows_examples(defserve: Run):
@@ -41,28 +38,28 @@ def test_the_version_is_ours(defserve: Run):
 def test_an_unknown_command_is_wrong_usage(defserve: Run):
     code, _, err = defserve("xyzzy")
     assert code == 1
-    assert "no command 'xyzzy'" in err and "run, dev, list, call" in err
+    assert "unknown command 'xyzzy'" in err and "run, dev, list, call" in err
 
 
 def test_a_command_that_is_misspelt_is_met_with_a_suggestion(defserve: Run):
-    assert defserve("lsit") == (1, "", "error: there is no command 'lsit'\n  fix: did you mean 'list'?\n")
+    assert defserve("lsit") == (1, "", "error: unknown command 'lsit'\n  fix: did you mean 'list'?\n")
 
 
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
         (["list", "--bogus", "x"], "unrecognized arguments: --bogus"),
-        (["list"], "no server is named"),
+        (["list"], "no server is given"),
         (["list", "tests.testing.toy:server", "more"], "one server at a time"),
-        (["list", "--"], "nothing after `--`"),
+        (["list", "--"], "nothing follows `--`"),
         (["run", "https://example.org/mcp"], "is an address"),
         (["list", "ftp://example.org/mcp"], "use http://, https://, ws:// or wss://"),
-        (["list", "http://127.0.0.1:1/", "-H", "nonsense"], "'nonsense' is no header"),
+        (["list", "http://127.0.0.1:1/", "-H", "nonsense"], "'nonsense' is not a header"),
         (["list", "nowhere.py"], "there is no file"),
         (["list", "-m", "nowhere"], "no module 'nowhere'"),
         (["list", "tests.testing.toy", "--era", "stone"], "unknown protocol version 'stone'"),
-        (["call", "tests.testing.toy"], "no tool is named"),
-        (["call", "tests.testing.toy", "a=1"], "no tool is named"),
+        (["call", "tests.testing.toy"], "no tool is given"),
+        (["call", "tests.testing.toy", "a=1"], "no tool is given"),
         (["call", "tests.testing.toy", "add", "a"], "'a' is not an argument"),
         (["call", "tests.testing.toy", "add", "a:=x"], "a: 'x' is not JSON"),
         (["call", "tests.testing.toy", "add", "--json", "[]"], "--json must be an object"),

@@ -4,7 +4,6 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,7 @@ import pytest
 from defserve.cli.commands.new import ask
 from defserve.errors import UsageError
 from defserve.tooling.scaffold.creating import questions
-from tests.cli.conftest import Outcome
-
-Run = Callable[..., Outcome]
+from tests.cli.running import Run
 
 
 def test_a_name_is_all_it_takes(defserve: Run, folder: Path):
@@ -57,13 +54,13 @@ def test_flags_answer_the_questions(defserve: Run, folder: Path):
     [
         (["x", "--template", "no"], "invalid choice: 'no'"),
         (["x", "--licence", "GPL"], "invalid choice: 'GPL'"),
-        (["x", "--name", "y"], "two names"),
-        (["json", "--yes"], "the name 'json' cannot be used: 'json' is the name of something else"),
-        (["9x", "--yes"], "the name '9x' cannot be used: '9x' will not do"),
-        (["Bad Name!", "--yes"], "the name 'Bad Name!' cannot be used: 'bad-name!' will not do"),
-        (["x", "--package", "9x", "--yes"], "package_name: '9x' will not do"),
-        (["x", "--author", 'a"b', "--yes"], "author: 'a\"b' will not do"),
-        (["taken", "--yes"], "there is a taken already"),
+        (["x", "--name", "y"], "the name is given twice"),
+        (["json", "--yes"], "the name 'json' cannot be used: 'json' is taken by another module"),
+        (["9x", "--yes"], "the name '9x' cannot be used: '9x' is not valid"),
+        (["Bad Name!", "--yes"], "the name 'Bad Name!' cannot be used: 'bad-name!' is not valid"),
+        (["x", "--package", "9x", "--yes"], "package_name: '9x' is not valid"),
+        (["x", "--author", 'a"b', "--yes"], "author: 'a\"b' is not valid"),
+        (["taken", "--yes"], "taken already exists"),
         ([], "no name is given"),
     ],
 )
@@ -95,8 +92,8 @@ def test_a_person_is_asked_what_was_not_said(capsys: pytest.CaptureFixture[str])
         "licence": "BSD-3-Clause",
     }
     asked = capsys.readouterr().err
-    assert "no quotes" in asked and "'json' is the name of something else" in asked
-    assert "  2. tools: " in asked and "What is it called? [My Server] " in asked
+    assert "no quotes" in asked and "'json' is taken by another module" in asked
+    assert "  2. tools: " in asked and "Name of the project? [My Server] " in asked
 
 
 def test_what_was_said_is_not_asked_and_checked_at_once():
@@ -123,6 +120,11 @@ def test_a_project_costs_less_than_a_second_of_a_process(tmp_path: Path):
 
 def test_what_was_made_up_is_named(defserve: Run, folder: Path):
     out = defserve("new", "one", "--author", "Ada", "--yes").out
-    assert "made up" in out and "--github-user your-name" in out and "--licence MIT" in out and "--author" not in out
+    assert (
+        "These are defaults" in out
+        and "--github-user your-name" in out
+        and "--licence MIT" in out
+        and "--author" not in out
+    )
     all_said = ("--author", "Ada", "--github-user", "ada", "--description", "Greets", "--licence", "MIT")
-    assert "made up" not in defserve("new", "two", *all_said, "--yes").out
+    assert "These are defaults" not in defserve("new", "two", *all_said, "--yes").out

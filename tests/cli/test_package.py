@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ import pytest
 from defserve.tooling.packaging import uploading
 from defserve.tooling.scaffold.creating import questions
 from defserve.tooling.scaffold.placeholders import placeholders
-from tests.cli.conftest import Outcome
-from tests.tooling.packaging.conftest import change, write_project
-
-Run = Callable[..., Outcome]
+from tests.cli.running import Run
+from tests.tooling.packaging.projects import change, write_project
 
 pytest.importorskip("hatchling")
 
@@ -59,7 +56,7 @@ def test_what_does_not_agree_is_named_and_fails(defserve: Run, built: Path, tmp_
     code, out, err = defserve("package", str(project), "--json")
     assert code == 6
     assert json.loads(out)["problems"] == [line.removeprefix("problem: ") for line in err.splitlines()]
-    assert "server.json: version is '1.1.0', and the wheel's is '1.2.0'" in err and "server.json: title" in err
+    assert "server.json: version is '1.1.0', but the wheel has '1.2.0'" in err and "server.json: title" in err
 
 
 def test_a_wheel_without_its_server_is_found_out(defserve: Run, tmp_path: Path):
@@ -141,14 +138,15 @@ def test_what_has_problems_is_not_uploaded(
     project = write_project(tmp_path / "weather-mcp")
     (project / "README.md").write_text("# Weather")
     code, _, err = defserve("publish", str(project), "--yes")
-    assert (code, uploads) == (6, []) and "it has no marker" in err and "nothing was uploaded" in err
+    assert (code, uploads) == (6, []) and "no marker" in err and "nothing was uploaded" in err
 
 
 # -- what nobody has made their own ------------------------------------------------------------------------
 
 STILL = (
-    "still as 'new' made it: author (Your Name), GitHub account (your-name), registry name (io.github.your-name/…), "
-    "description (A server of one tool)\n  fix: edit pyproject.toml, LICENSE, manifest.json, server.json, README.md, "
+    "still the defaults of 'defserve new': author (Your Name), GitHub account (your-name), "
+    "registry name (io.github.your-name/…), "
+    "description (A server with one tool)\n  fix: edit pyproject.toml, LICENSE, manifest.json, server.json, README.md, "
     "Dockerfile\n"
 )
 
@@ -164,7 +162,7 @@ def test_a_project_as_new_made_it_is_packaged_with_a_warning_and_not_published(
 
 
 def test_what_is_somebodys_own_is_no_placeholder(defserve: Run, folder: Path):
-    said = ("--author", "Ada", "--github-user", "ada", "--description", "A server of one tool, and more")
+    said = ("--author", "Ada", "--github-user", "ada", "--description", "A server with one tool, and more")
     defserve("new", "own", *said, "--yes")
     assert placeholders(folder / "own", questions()) == []
     readme = folder / "own" / "README.md"

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.cli.conftest import Outcome
+from tests.cli.running import Run
 from tests.testing import toy
-
-Run = Callable[..., Outcome]
 
 
 def test_a_server_runs_on_stdio_unless_told_otherwise(defserve: Run):

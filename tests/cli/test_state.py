@@ -5,7 +5,6 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,7 @@ from defserve.stores.checkpoints.secret import checkpoint_secret
 from defserve.stores.checkpoints.store import OPAQUE, CheckpointStore
 from defserve.stores.checkpoints.tree import Checkpoint, TreeKey
 from defserve.stores.open import open_store
-from tests.cli.conftest import Outcome
-
-Run = Callable[..., Outcome]
+from tests.cli.running import Outcome, Run
 
 ALICE, BOB = TreeKey("notes.edit", "alice"), TreeKey("notes.edit", "bob")
 GIT = TreeKey("git.commit", "alice")

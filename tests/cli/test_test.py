@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Outcome
-
-Run = Callable[..., Outcome]
+from tests.cli.running import Run
 
 SERVER = "from defserve import Server\nserver = Server('x')\n@server.tool\ndef one() -> int:\n    return 1\n"
 TESTS = """

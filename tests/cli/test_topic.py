@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,9 @@ import pytest
 
 from defserve.host.mcpx.participant import TopicClient, join_topic
 from tests.at_address import fresh
-from tests.cli.conftest import Outcome
+from tests.cli.running import Run
 from tests.gateway.topics import PATIENCE, Running, gateway
 
-Run = Callable[..., Outcome]
 pytestmark = pytest.mark.anyio
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Mcpb
 from tests.tooling.scaffold.packages import Environment, drive, run
 from tests.tooling.scaffold.workflows import commands
 
@@ -35,7 +35,7 @@ def step(environment: Environment, project: Path, command: str, **variables: str
 
 @pytest.mark.parametrize("body", CALLS)
 async def test_from_new_to_an_installed_server(
-    tmp_path: Path, author: Environment, user: Environment, mcpb: Mcpb, body: str
+    tmp_path: Path, author: Environment, user: Environment, mcpb: Callable[..., str], body: str
 ):
     name = f"{body}-mcp"
     author.run("defserve", "new", name, "--template", body, "--yes", cwd=tmp_path)

@@ -8,13 +8,13 @@ from jsonschema import Draft202012Validator
 
 from defserve import Server
 from defserve.tooling.export.catalogue import catalogue, schemas
-from defserve.tooling.listing import listed
+from defserve.tooling.listing import server_listing
 from tests.export import shop
 
 
 @pytest.fixture
 def made() -> dict[str, Any]:
-    found = listed(shop.server.composition)
+    found = server_listing(shop.server.composition)
     assert found is not None
     return catalogue(found.info, found.tools)
 
@@ -68,7 +68,7 @@ def test_a_build_can_be_made_the_same_again(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_schemas_of_a_tool_can_be_had_alone():
-    found = listed(shop.server.composition)
+    found = server_listing(shop.server.composition)
     assert found is not None
     made = schemas(found.tools)
     assert made["order"].keys() == {"input", "output"}
@@ -98,7 +98,7 @@ def test_listing_does_not_start_the_server():
 
     server = Server("idle", "1", lifespan=lifespan)
     server.tool(shop.greet)
-    found = listed(server.composition)
+    found = server_listing(server.composition)
     assert found is not None
     assert [tool["name"] for tool in found.tools] == ["greet"]
 
@@ -110,7 +110,7 @@ def test_a_list_that_the_author_has_wrapped_needs_the_loop():
     async def around(call: Any, params: Any, following: Any) -> Any:
         return await following(call, params)
 
-    assert listed(server.composition) is None
+    assert server_listing(server.composition) is None
 
 
 def test_pages_are_read_to_the_end():
@@ -119,6 +119,6 @@ def test_pages_are_read_to_the_end():
     server = Server("long", "1", limits=Limits(page=2))
     for number in range(5):
         server.add_tool(shop.greet, name=f"tool_{number}")
-    found = listed(server.composition)
+    found = server_listing(server.composition)
     assert found is not None
     assert len(found.tools) == 5

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from defserve.tooling.export.mgp_entry import mgp_entry
-from defserve.tooling.listing import MGP_OFFER, listed
+from defserve.tooling.listing import MGP_OFFER, server_listing
 from tests.export import shop
 from tests.raw import raw
 
@@ -13,7 +13,7 @@ from tests.raw import raw
 @pytest.mark.req("MGP-15.3")
 @pytest.mark.anyio
 async def test_what_is_told_before_connecting_is_what_initialize_tells():
-    found = listed(shop.server.composition)
+    found = server_listing(shop.server.composition)
     assert found is not None
     entry = tomllib.loads(mgp_entry(found.info, found.mgp, command=["python", "shop.py"]))["servers"][0]
     async with raw(shop.server, "2025-11-25", capabilities={"mgp": dict(MGP_OFFER)}) as peer:

@@ -1,4 +1,10 @@
-"""The `defserve` command: finds the subcommand, imports that one alone, turns what goes wrong into an exit code."""
+"""The `defserve` command: finds the subcommand, imports only that one, and turns errors into exit codes.
+
+`main` never raises for what a user or a server does wrong: it prints `error: …` with a `fix:` line and returns a code.
+Starting a command imports nothing that other commands need.
+
+May import: `runner.arguments`.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +18,37 @@ from defserve.version import VERSION
 
 # name -> (module with a `main(argv) -> int`, one line of help)
 COMMANDS: Final = {
-    "run": ("defserve.cli.commands.run", "serve a server"),
-    "dev": ("defserve.cli.commands.dev", "serve a server while its code is edited; clients stay connected"),
+    "run": ("defserve.cli.commands.run", "run a server"),
+    "dev": ("defserve.cli.commands.dev", "run a server and reload it when its code changes; clients stay connected"),
     "list": ("defserve.cli.commands.list", "show the tools, resources and prompts of a server"),
-    "call": ("defserve.cli.commands.call", "call a tool of a server and print its result"),
-    "new": ("defserve.cli.commands.new", "make a project: a server, its tests, all it takes to publish it"),
+    "call": ("defserve.cli.commands.call", "call a tool of a server and print the result"),
+    "new": ("defserve.cli.commands.new", "create a project: a server, its tests, and what it takes to publish it"),
     "add": ("defserve.cli.commands.add", "add a tool, resource, prompt or feature set to a project"),
     "inspect": ("defserve.cli.commands.inspect", "show a server at a glance: what it speaks, offers, may do and costs"),
-    "check": ("defserve.cli.commands.check", "find what is wrong with a server's definitions"),
+    "check": ("defserve.cli.commands.check", "find problems in the definitions of a server"),
     "test": ("defserve.cli.commands.test", "run the tests of a project"),
     "export": (
         "defserve.cli.commands.export",
         "write a catalogue, an OpenAPI document, an mgp.toml entry or JSON Schemas",
     ),
-    "install": ("defserve.cli.commands.install", "write a server into the settings of an MCP client"),
-    "uninstall": ("defserve.cli.commands.uninstall", "take a server out of the settings of an MCP client"),
-    "package": ("defserve.cli.commands.package", "build all that is published of a project, and check that it agrees"),
-    "publish": ("defserve.cli.commands.publish", "check a project and show, or with --yes run, what uploads it"),
+    "install": ("defserve.cli.commands.install", "add a server to the settings of an MCP client"),
+    "uninstall": ("defserve.cli.commands.uninstall", "remove a server from the settings of an MCP client"),
+    "package": ("defserve.cli.commands.package", "build everything a project publishes, and check that it agrees"),
+    "publish": (
+        "defserve.cli.commands.publish",
+        "check a project and show how to upload it; --yes uploads it",
+    ),
     "keys": ("defserve.cli.commands.keys", "make, list and revoke API keys"),
-    "gateway": ("defserve.cli.commands.gateway", "let participants meet in topics"),
+    "gateway": ("defserve.cli.commands.gateway", "run a gateway, where participants meet in topics"),
     "topic": ("defserve.cli.commands.topic", "watch a topic, and approve or decline what is proposed in it"),
-    "audit": ("defserve.cli.commands.audit", "check that an audit log is whole, and read it"),
+    "audit": ("defserve.cli.commands.audit", "check that an audit log is intact, and read it"),
     "state": (
         "defserve.cli.commands.state",
         "look at the checkpoints in a store: list, show, diff, export, prune, verify",
     ),
-    "doctor": ("defserve.cli.commands.doctor", "look at what is installed here, and what is missing"),
+    "doctor": ("defserve.cli.commands.doctor", "show what is installed here, and what is missing"),
     "completion": ("defserve.cli.commands.completion", "print the completion script of a shell"),
-    "version": ("defserve.cli.commands.version", "show which version this is"),
+    "version": ("defserve.cli.commands.version", "show the version"),
 }
 
 EXAMPLES: Final = """examples:
@@ -51,9 +60,9 @@ EXAMPLES: Final = """examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code.
+    """Run the command line and return the exit code.
 
-    0 done, 1 wrong usage or something unexpected, 4 the server cannot be reached, 5 the tool failed or is unknown.
+    0: done. 1: wrong usage or an unexpected error. 4: the server cannot be reached. 5: the tool failed or is unknown.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("-h", "--help"):
@@ -63,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"defserve {VERSION}")
         return OK
     if args[0] not in COMMANDS:
-        return complain(f"there is no command {args[0]!r}\n  fix: {_instead(args[0])}", WRONG)
+        return complain(f"unknown command {args[0]!r}\n  fix: {_instead(args[0])}", WRONG)
     return _run(args[0], args[1:])
 
 
@@ -73,7 +82,7 @@ def usage() -> str:
     lines = "\n".join(f"  {name:{width}}  {about}" for name, (_, about) in COMMANDS.items())
     return (
         f"usage: defserve COMMAND ...\n\nWrite a def, serve it.\n\ncommands:\n{lines}\n\n{EXAMPLES}\n"
-        "`defserve COMMAND --help` says more."
+        "Run `defserve COMMAND --help` for the options of a command."
     )
 
 
@@ -94,7 +103,7 @@ def _run(command: str, argv: list[str]) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever read the output has seen enough (`| head`); the interpreter must not try again at its exit.
+        # The reader has seen enough (`| head`). Without this the interpreter would try to write again when it exits.
         sys.stdout = None
         return OK
     except SystemExit as stop:

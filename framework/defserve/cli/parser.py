@@ -10,7 +10,7 @@ from defserve.cli.exits import WRONG
 from defserve.runner.arguments import CommandLine
 
 DESCRIBE: Final = "\0describe"
-"""No command line can contain it. PreparedAnswers as the only argument, it asks for the parser itself."""
+"""No command line can contain it. Given as the only argument, it asks for the parser itself."""
 
 
 class ParserDescription(Exception):

@@ -1,4 +1,4 @@
-"""Tracebacks as an author wants them: the frames of their own code, not of what runs it."""
+"""Short tracebacks: the frames of the author's code, without those of what runs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MORE: Final = "(-v shows every frame)"
 
 @contextmanager
 def brief_tracebacks() -> Generator[None]:
-    """While it lasts, what a server of ours logs shows the author's frames only."""
+    """While the block runs, tracebacks in the log of a server show only the author's frames."""
     log, brief = logging.getLogger("defserve"), _Brief()
     log.addFilter(brief)
     try:
@@ -29,14 +29,14 @@ def brief_tracebacks() -> Generator[None]:
 
 class _Brief(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        # The traceback comes as text, since its secrets were taken out.
+        # The traceback arrives as text, because its secrets were removed.
         if isinstance(record.args, tuple):
             record.args = tuple(brief(given) if isinstance(given, str) else given for given in record.args)
         return True
 
 
 def brief(text: str) -> str:
-    """A traceback without the frames of Python, of packages and of ours; without ours only, if none would be left."""
+    """A traceback without the frames of Python, packages and defserve. If none would be left, only ours are hidden."""
     paths = [frame[1] for frame in FRAME.finditer(text)]
     hidden = (OURS, *PYTHONS) if any(_is_outside(path, (OURS, *PYTHONS)) for path in paths) else (OURS,)
     shown = FRAME.sub(lambda frame: frame[0] if _is_outside(frame[1], hidden) else "", text)

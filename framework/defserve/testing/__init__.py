@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from defserve.testing.snapshots import assert_schemas
     from defserve.tooling.export.catalogue import catalogue
     from defserve.tooling.lint.calls import problems
-    from defserve.tooling.listing import listed
+    from defserve.tooling.listing import server_listing
 else:
     __getattr__ = lazy(
         __name__,
@@ -30,7 +30,7 @@ else:
             "defserve.testing.snapshots": "assert_schemas",
             "defserve.tooling.export.catalogue": "catalogue",
             "defserve.tooling.lint.calls": "problems",
-            "defserve.tooling.listing": "listed",
+            "defserve.tooling.listing": "server_listing",
         },
     )
 
@@ -43,6 +43,6 @@ __all__ = [
     "Unused",
     "assert_schemas",
     "catalogue",
-    "listed",
+    "server_listing",
     "problems",
 ]

@@ -1,1 +1,6 @@
-"""TODO door."""
+"""What the command line is made of: projects, client settings, packages, documents, lint, the development server.
+
+None of it is needed to serve.
+
+May import: `core`, `protocols.mcp.lifecycle`, `protocols.mgp.agreed`, `wire.codec`.
+"""

@@ -1,4 +1,4 @@
-"""What a server says of itself and lists, as on the wire; asked of a server in this process without starting it."""
+"""What a server says about itself and lists, as on the wire; a server in this process is not started for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from defserve.wire.jsonvalue import is_object
 
 Json = dict[str, Any]
 
-# Member of `ServerListing` → method, and the member of its result.
+# Field of `ServerListing` → method, and the member of its result.
 LISTS: Final = {
     "tools": ("tools/list", "tools"),
     "resources": ("resources/list", "resources"),
@@ -30,18 +30,18 @@ LISTS: Final = {
 MGP_OFFER: Final[Mapping[str, Any]] = {"version": VERSION, "extensions": list(SECTIONS)}
 MCPL_OFFER: Final[Mapping[str, Any]] = {"version": "0.4"}
 
-# What a client offers that wants to be told of everything: MGP and MCPL in the places where each era has them.
+# A client that offers this is told everything: MGP and MCPL, in the places where each era has them.
 OFFER: Final[Mapping[str, Any]] = {
     "mgp": MGP_OFFER,
     "experimental": {"mcpl": MCPL_OFFER},
     "extensions": {EXTENSION_ID: MGP_OFFER},
 }
-# The same for one that wants to see all tools: a host that speaks MCPL sees those it has enabled.
+# A client that wants to see all tools does not offer MCPL: a host that speaks it sees only those it has enabled.
 LISTING_OFFER: Final[Mapping[str, Any]] = {"mgp": MGP_OFFER, "extensions": {EXTENSION_ID: MGP_OFFER}}
 
 
 class ServerListing(NamedTuple):
-    """An `initialize` result and the lists that go with it."""
+    """An `initialize` result, and the lists of the same server."""
 
     initialize: Json
     tools: list[Json]
@@ -59,12 +59,12 @@ class ServerListing(NamedTuple):
 
     @property
     def mgp(self) -> Json:
-        """What the server says of MGP; empty where it does not speak it."""
+        """What the server says about MGP; empty if it does not speak it."""
         return _member(self.capabilities, "mgp") or _member(self.capabilities, "extensions", EXTENSION_ID)
 
     @property
     def mcpl(self) -> Json:
-        """What the server says of MCPL; empty where it does not speak it."""
+        """What the server says about MCPL; empty if it does not speak it."""
         return _member(self.capabilities, "experimental", "mcpl")
 
 
@@ -74,24 +74,24 @@ def _member(value: Any, *path: str) -> Json:
     return value if is_object(value) else {}
 
 
-def listed(composition: Composition) -> ServerListing | None:
-    """What a server tells a local peer that offers everything. No lifespan is entered and nothing of the author's runs.
+def server_listing(composition: Composition) -> ServerListing | None:
+    """What a server tells a local client that offers everything. No lifespan is entered and no code of the author runs.
 
-    None where the author has wrapped a list: that needs the event loop.
+    None if the author has wrapped a list, because that needs the event loop.
     """
     lists = {member: _pages(composition, *place) for member, place in LISTS.items()}
     if any(items is None for items in lists.values()):
         return None
-    asking = UnstartedSession(composition, OFFER)
-    asking.session.close()
-    return ServerListing(asking.initialize, **{member: items or [] for member, items in lists.items()})
+    unstarted = UnstartedSession(composition, OFFER)
+    unstarted.session.close()
+    return ServerListing(unstarted.initialize, **{member: items or [] for member, items in lists.items()})
 
 
 def _pages(composition: Composition, method: str, member: str) -> list[Json] | None:
-    asking, items, cursor = UnstartedSession(composition, LISTING_OFFER), list[Json](), None
+    unstarted, items, cursor = UnstartedSession(composition, LISTING_OFFER), list[Json](), None
     try:
         while True:
-            page = asking.ask(method, {"cursor": cursor} if cursor else {})
+            page = unstarted.ask(method, {"cursor": cursor} if cursor else {})
             if page is None:
                 return None
             items += page[member]
@@ -99,7 +99,7 @@ def _pages(composition: Composition, method: str, member: str) -> list[Json] | N
             if not cursor:
                 return items
     finally:
-        asking.session.close()
+        unstarted.session.close()
 
 
 class UnstartedSession:
@@ -114,7 +114,7 @@ class UnstartedSession:
         self.initialize = self.ask("initialize", params) or {}
 
     def ask(self, method: str, params: Json) -> Json | None:
-        """The result; None where only the event loop could give it. Raises PeerError."""
+        """The result, or None if the answer needs the event loop. Raises PeerError."""
         self._said.clear()
         request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         if not self.session.receive(encode(request)):

@@ -8,13 +8,13 @@ from openapi_spec_validator import validate
 
 from defserve.serving.openapi.dialect import openapi_schema
 from defserve.serving.openapi.document import openapi
-from defserve.tooling.listing import listed
+from defserve.tooling.listing import server_listing
 from tests.export import shop
 
 
 @pytest.fixture
 def document() -> dict[str, Any]:
-    found = listed(shop.server.composition)
+    found = server_listing(shop.server.composition)
     assert found is not None
     return openapi(found.info, found.tools)
 

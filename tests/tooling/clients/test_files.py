@@ -126,7 +126,7 @@ def test_a_websocket_is_called_ws() -> None:
 
 def test_claude_desktop_only_starts_commands() -> None:
     assert client("claude-desktop").entry(STARTED) == PLAIN
-    with pytest.raises(UsageError, match="starts commands only"):
+    with pytest.raises(UsageError, match="only starts commands"):
         client("claude-desktop").entry(REMOTE)
 
 

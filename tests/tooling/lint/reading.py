@@ -8,11 +8,11 @@ from defserve import Server
 from defserve.tooling.lint.definitions import Definitions, of_wire
 from defserve.tooling.lint.reading import of_server
 from defserve.tooling.lint.report import Complaint, complaints
-from defserve.tooling.listing import ServerListing, listed
+from defserve.tooling.listing import ServerListing, server_listing
 
 
 def read(server: Server) -> Definitions:
-    found = listed(server.composition)
+    found = server_listing(server.composition)
     assert found is not None
     return of_server(server, found)
 

@@ -74,7 +74,7 @@ def test_every_question_that_nobody_waits_for_is_found():
         ("tool 'dropped'", "ctx.ask"),
         ("template 'resource'", "ctx.ask"),
     ]
-    assert found[0].fix == "it is a plain def: write ctx.wait(ctx.ask(…)), or make it async def"
+    assert found[0].fix == "in a plain def, write ctx.wait(ctx.ask(…)), or make it async def"
     assert found[1].fix == "write await context.confirm(…)"
 
 

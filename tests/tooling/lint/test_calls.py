@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from defserve.tooling.lint.calls import problems, read_call
-from defserve.tooling.listing import listed
+from defserve.tooling.listing import server_listing
 from tests.export import shop
 
 
 def tools() -> list[dict[str, Any]]:
-    found = listed(shop.server.composition)
+    found = server_listing(shop.server.composition)
     assert found is not None
     return found.tools
 
@@ -41,7 +41,7 @@ def test_what_a_schema_does_not_name_does_not_exist():
 
 def test_a_schema_that_leads_nowhere_is_a_problem_of_every_call():
     (said,) = problems([{"name": "add", "inputSchema": {"$ref": "#/$defs/gone"}}], "add", {})
-    assert "cannot be followed" in said
+    assert "cannot be used" in said
 
 
 @pytest.mark.parametrize(

@@ -180,4 +180,4 @@ def test_a_feature_set_on_which_nothing_is_declared_is_unused():
 
 def test_a_tool_that_asks_by_itself_is_told_how_to_be_marked():
     (complaint,) = only(wire({"name": "delete_order"}), "unmarked-danger")
-    assert complaint.finding.fix.endswith("or, if it asks by itself, @dangerous(…, confirm=False)")
+    assert complaint.finding.fix.endswith("if it asks by itself, use @dangerous(…, confirm=False)")

@@ -10,7 +10,7 @@ import pytest
 from defserve.tooling.packaging.documents import disagreements, manifest_json, misfits, server_json
 from defserve.tooling.packaging.project import marker_in, read_project
 from defserve.tooling.packaging.wheel import Wheel
-from tests.tooling.packaging.conftest import README
+from tests.tooling.packaging.projects import README
 
 NAME = "io.github.ann/weather-mcp"
 WHEEL = Wheel(Path("w.whl"), "weather-mcp", "1.2.0", "The weather", README, {"weather-mcp": "weather_mcp:server.main"})
@@ -98,7 +98,7 @@ def test_a_readme_without_a_marker_is_the_only_problem(project: Path) -> None:
     bare = WHEEL._replace(readme="# Weather")
     made = server_json(read_project(project), bare)
     problems = [*misfits(made, "server"), *disagreements(made, manifest(), bare)]
-    assert problems == ["README: it has no marker; add: <!-- mcp-name: io.github.USER/NAME -->"]
+    assert problems == ["README: no marker; add: <!-- mcp-name: io.github.USER/NAME -->"]
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ def test_a_manifest_that_clients_would_refuse_is_found(members: dict[str, Any], 
 @pytest.mark.parametrize(
     ("one", "other", "wheel", "said"),
     [
-        ({"name": "io.github.ann/other"}, {}, {}, "README: its marker says mcp-name: io.github.ann/weather-mcp"),
-        ({"version": "1.2.1"}, {}, {}, "server.json: version is '1.2.1', and the wheel's is '1.2.0'"),
+        ({"name": "io.github.ann/other"}, {}, {}, "README: the marker says mcp-name: io.github.ann/weather-mcp"),
+        ({"version": "1.2.1"}, {}, {}, "server.json: version is '1.2.1', but the wheel has '1.2.0'"),
         ({}, {"version": "2"}, {}, "manifest.json: version is '2'"),
         (
             {},
             {},
             {"readme": "# Weather"},
-            "README: it has no marker; add: <!-- mcp-name: io.github.ann/weather-mcp -->",
+            "README: no marker; add: <!-- mcp-name: io.github.ann/weather-mcp -->",
         ),
         ({}, {}, {"scripts": {"weather": "x:y"}}, "pyproject.toml: `uvx weather-mcp` fails"),
         ({"packages": [{**server()["packages"][0], "identifier": "w"}]}, {}, {}, "identifier is 'w'"),

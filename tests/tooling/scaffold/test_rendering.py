@@ -38,7 +38,7 @@ def test_what_the_template_uses_is_rendered(text: str, rendered: str):
     ],
 )
 def test_anything_else_is_a_mistake_in_the_template(text: str):
-    with pytest.raises(UsageError, match="the template says"):
+    with pytest.raises(UsageError, match="unknown expression in the template"):
         TemplateRenderer(VALUES).render(text)
 
 

@@ -1,4 +1,4 @@
-"""The answers of `defserve call`: given beforehand, or by the person at the terminal; and its own question first."""
+"""The answers of `defserve call`: given on the command line, or typed by the person at the terminal."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def answer_of(text: str) -> dict[str, Any]:
     except ValueError:
         answer = None
     if not is_object(answer):
-        raise ArgumentTypeError(f"{text!r} is no JSON object: write {EXAMPLE}")
+        raise ArgumentTypeError(f"{text!r} is not a JSON object; write {EXAMPLE}")
     return answer
 
 
 class PreparedAnswers:
-    """Answers in their order, then those of the terminal. `yes` agrees to every question of yes or no.
+    """Gives the prepared answers in their order, then asks at the terminal. `yes` agrees to every yes-or-no question.
 
-    `unanswered` is the complaint about the first question that nobody could answer.
+    `unanswered` is the error about the first question that nobody could answer.
     """
 
     def __init__(self, answers: Sequence[dict[str, Any]], *, yes: bool) -> None:
@@ -48,28 +48,28 @@ class PreparedAnswers:
         return self._yes or bool(self._left) or self._terminal.ask is not None
 
     def answers(self) -> Answers:
-        """What is offered to the server: nothing where there is nobody to ask."""
+        """What the server is offered: nothing if nobody can be asked."""
         return Answers(ask=self._ask if self.can_answer else None, ask_url=self._terminal.ask_url)
 
     async def confirm(self, tool: ToolSecurity, title: str, arguments: dict[str, Any]) -> None:
-        """Ask about a tool that has to be confirmed, whether or not its server will: it may trust us to have asked.
+        """Ask about a tool that needs confirmation, because its server may assume that we did.
 
-        Raises UsageError where nobody can be asked, ToolError for a no.
+        Raises UsageError if nobody can be asked, ToolError for a no.
         """
         if not tool.confirmation_required:
             return
         first = f"Run {title}?"
         if not self.can_answer:
-            what = f"is {tool.risk} and needs a yes" if tool.risk == "dangerous" else "needs a yes"
-            raise UsageError(f"{tool.name} {what}", fix="run it at a terminal, or give --yes")
+            what = f"is {tool.risk} and needs your yes" if tool.risk == "dangerous" else "needs your yes"
+            raise UsageError(f"{tool.name} {what}", fix="run it at a terminal, or add --yes")
         lines = [first, *(f"  {name}: {value}" for name, value in redact(arguments).items())]
         if not await agrees(Answers(ask=self._ask), "\n".join(lines), "value"):
-            raise ToolError(f"{tool.name} was not run: you did not say yes")
+            raise ToolError(f"{tool.name} was not run, because you did not say yes")
         self._confirmed = first
 
     async def _ask(self, message: str, schema: dict[str, Any]) -> Any:
         if self._confirmed is not None and message.partition("\n")[0] == self._confirmed:
-            # The server's own question about what was just agreed to.
+            # The server asks about what was just agreed to.
             self._confirmed = None
             return dict.fromkeys(object_of(schema.get("properties")), True)
         if self._yes and is_yes_or_no(schema):
@@ -80,6 +80,6 @@ class PreparedAnswers:
             return await settled(self._terminal.ask(message, schema))
         fields = ", ".join(f"{json.dumps(name)}: …" for name in object_of(schema.get("properties")))
         self.unanswered = UsageError(
-            f"there is no answer to {message!r}", fix=f"run it at a terminal, or add --answer '{{{fields}}}'"
+            f"nobody can answer {message!r}", fix=f"run it at a terminal, or add --answer '{{{fields}}}'"
         )
         raise self.unanswered

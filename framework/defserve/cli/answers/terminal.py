@@ -1,4 +1,4 @@
-"""A server's questions, asked of the person at the terminal. They go to stderr: stdout is for the result."""
+"""The questions of a server, asked at the terminal. They go to stderr, because stdout is for the result."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ KINDS: Final[Mapping[Any, tuple[tuple[type, ...], str]]] = {
 
 
 class UnclearAnswer(ValueError):
-    """What was typed is no answer; the text says what would be one."""
+    """What was typed is not an answer; the text says what to type."""
 
 
 def terminal_answers(read: Read = sys.stdin.readline) -> Answers:
-    """Answers that come from the terminal, one line a field. End of input dismisses the question."""
+    """Answers typed at the terminal, one line per field. End of input dismisses the question."""
 
     async def ask(message: str, schema: dict[str, Any]) -> Any:
         return await asyncio.to_thread(fill_in, message, schema, read)
@@ -44,7 +44,7 @@ def terminal_answers(read: Read = sys.stdin.readline) -> Answers:
 
 
 def fill_in(message: str, schema: dict[str, Any], read: Read) -> dict[str, Any] | Decision:
-    """Ask for every field of `schema`. A required field that stays empty declines; of yes or no, empty is no."""
+    """Ask for every field of `schema`. An empty line declines if the field is required; for yes or no it means no."""
     properties: dict[str, dict[str, Any]] = schema.get("properties") or {}
     if not properties:
         return agree(f"\n{message}", read)
@@ -68,13 +68,13 @@ def is_yes_or_no(schema: Field) -> bool:
 
 
 def agree(message: str, read: Read) -> Decision:
-    """Yes or no to something that has no fields."""
+    """Ask a question without fields: yes or no."""
     agreed = _answer(message, {"type": "boolean"}, True, read)
     return agreed if isinstance(agreed, Decision) else Accept if agreed else Decline
 
 
 def _answer(label: str, field: Field, is_required: bool, read: Read) -> Any:
-    """What is typed, as its type: None where it may stay empty, Decline where it may not; Cancel after the last try."""
+    """What is typed, as its type. Empty: None if the field is optional, Decline if not. Cancel after the last try."""
     for _ in range(TRIES):
         _say(f"{label} {_hint(field, is_required)} ")
         line = read()
@@ -99,7 +99,7 @@ def _hint(field: Field, is_required: bool) -> str:
         return f"[{shown[field.get('default')]}]"
     hints = [" | ".join(map(str, _choices(field))) or str(field.get("type", ""))]
     if "default" in field:
-        hints.append(f"empty for {json.dumps(field['default'])}")
+        hints.append(f"default {json.dumps(field['default'])}")
     return f"({', '.join(filter(None, hints))}):"
 
 
@@ -130,5 +130,4 @@ def _read(text: str, field: Field) -> Any:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    print(text, end="", file=sys.stderr, flush=True)

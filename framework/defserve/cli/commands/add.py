@@ -1,4 +1,4 @@
-"""`defserve add`: a tool, resource, prompt or feature set, with its test, in the project you are in."""
+"""`defserve add`: add a tool, resource, prompt or feature set, with its test, to the current project."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from defserve.cli.parser import CommandParser
-from defserve.tooling.scaffold.adding import ProjectEdit, apply, plan
+from defserve.tooling.scaffold.adding import ProjectEdit, apply, plan_edits
 from defserve.tooling.scaffold.locating import locate
 from defserve.tooling.scaffold.parts import KINDS, PartRequest, part_of
 
@@ -20,27 +20,31 @@ EXAMPLES: Final = """  defserve add tool get_weather --description "The weather 
 
 
 def main(argv: list[str]) -> int:
-    parser = CommandParser("defserve add", "Add a part, and a test of it, to the server of a project.", EXAMPLES)
+    parser = CommandParser("defserve add", "Add a part and its test to the server of a project.", EXAMPLES)
     parser.add_argument("kind", choices=list(KINDS), metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("name", metavar="NAME", help="the function's name; of a feature set, words with dots between")
-    parser.add_argument("--description", default="", metavar="TEXT", help="what it does, for the model to choose by")
-    parser.add_argument("--uri", default="", help="the URI of a resource; {names} in it become parameters")
     parser.add_argument(
-        "--server", metavar="FILE", help="path/server.py or path/server.py:name, if pyproject.toml is mute"
+        "name", metavar="NAME", help="the name of the function; for a feature set, words with dots between them"
     )
-    parser.add_argument("--dry-run", action="store_true", help="show what would be changed, and change nothing")
+    parser.add_argument("--description", default="", metavar="TEXT", help="what it does; models choose by it")
+    parser.add_argument("--uri", default="", help="the URI of the resource; {names} in it become parameters")
+    parser.add_argument(
+        "--server", metavar="FILE", help="path/server.py or path/server.py:name, if pyproject.toml does not name it"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show the changes, but do not make them")
     options = parser.parse_args(argv)
     if options.uri and options.kind != "resource":
-        parser.error("--uri is for resources")
+        parser.error("only a resource has a --uri")
     home = locate(Path.cwd(), options.server)
-    wish = PartRequest(options.kind, options.name, home.variable, home.distribution, options.description, options.uri)
-    edits = plan(home, part_of(wish))
+    request = PartRequest(
+        options.kind, options.name, home.variable, home.distribution, options.description, options.uri
+    )
+    edits = plan_edits(home, part_of(request))
     if options.dry_run:
         print("".join(diff(edits)), end="")
         return 0
     apply(edits)
     for edit in edits:
-        print(f"{'Changed' if edit.before else 'Made'} {shown(edit.path)}")
+        print(f"{'Changed' if edit.before else 'Created'} {shown(edit.path)}")
     print("\nNext: write what it does, then run `pytest`.")
     return 0
 

@@ -1,4 +1,4 @@
-"""`defserve call`: call one tool and print what it gives back."""
+"""`defserve call`: call one tool and print its result."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ EXAMPLES: Final = """  defserve call server.py add a=1 b=2
   defserve call server.py search query="two words" tags:='["x", "y"]'
   defserve call server.py search --json '{"query": "two words"}'
   defserve call add a=1 b=2 -- python server.py
-  defserve call weather forecast city=Oslo            one in .mcp.json
+  defserve call weather forecast city=Oslo            a server in .mcp.json
   defserve call server.py add a=1 --validate
-  defserve call todo.py clear_items --yes             it is dangerous, and nobody is there to ask
+  defserve call todo.py clear_items --yes             a dangerous tool, without being asked
 """
 
 ARGUMENT: Final = re.compile(r"([^=:\s]+)(:?=)(.*)", re.DOTALL)
@@ -40,17 +40,19 @@ def main(argv: list[str]) -> int:
     parser = CommandParser("defserve call", "Call a tool of a server and print its result.", EXAMPLES)
     parser.add_argument("words", nargs="*", metavar="[TARGET] TOOL key=value key:=json", help=TARGET_HELP)
     parser.add_argument("--json", metavar="OBJECT", help="the arguments as one JSON object")
-    parser.add_argument("--validate", action="store_true", help="only say whether the tool would take the arguments")
-    parser.add_argument("--yes", "-y", action="store_true", help="say yes to what has to be confirmed")
+    parser.add_argument(
+        "--validate", action="store_true", help="only check whether the tool would accept the arguments"
+    )
+    parser.add_argument("--yes", "-y", action="store_true", help="say yes to everything that needs confirmation")
     parser.add_argument(
         "--answer",
         action="append",
         default=[],
         type=answer_of,
         metavar="OBJECT",
-        help="the answer to a question of the tool's, as JSON; repeatable, in the order of the questions",
+        help="the answer to a question of the tool, as JSON; repeatable, in the order of the questions",
     )
-    parser.add_argument("--raw", action="store_true", help="print the whole result as it came")
+    parser.add_argument("--raw", action="store_true", help="print the whole result as JSON")
     add_connection_options(parser)
     options, unknown = parser.parse_known_intermixed_args(before)
     if unknown:
@@ -59,7 +61,7 @@ def main(argv: list[str]) -> int:
     with quiet():
         target = resolve(words, options.module, command)
     if not words or ARGUMENT.fullmatch(words[0]):
-        raise UsageError("no tool is named", fix="defserve call server.py TOOL key=value ...")
+        raise UsageError("no tool is given", fix="defserve call server.py TOOL key=value ...")
     tool, texts, values = words[0], *read_arguments(words[1:], options.json)
     with quiet(), nullcontext() if options.verbose else brief_tracebacks():
         result = asyncio.run(call(target, tool, texts, values, options))
@@ -68,14 +70,14 @@ def main(argv: list[str]) -> int:
 
 
 def instead(unknown: str, argv: list[str]) -> str:
-    """What to write for an option that is none of ours: most likely an argument of the tool's is meant."""
+    """What to write instead of an unknown option. Most likely it is meant as an argument of the tool."""
     name, equals, value = unknown.lstrip("-").partition("=")
     after = argv[argv.index(unknown) + 1 :]
     if not equals and after and not after[0].startswith("-"):
         value = after[0]
     if not name.replace("-", "_").isidentifier():
-        return "see defserve call --help"
-    return f"write {name.replace('-', '_')}={shlex.quote(value) if value else '…'}; or see defserve call --help"
+        return "run defserve call --help"
+    return f"write {name.replace('-', '_')}={shlex.quote(value) if value else '…'}; or run defserve call --help"
 
 
 def read_arguments(words: list[str], whole: str | None) -> tuple[dict[str, str], dict[str, Any]]:
@@ -105,7 +107,7 @@ def read_json(text: str, name: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{name}: {text!r} is not JSON: {error}", fix=f"for plain text write {name}=text") from None
+        raise UsageError(f"{name}: {text!r} is not JSON: {error}", fix=f"for plain text, write {name}=text") from None
 
 
 async def call(
@@ -129,20 +131,20 @@ async def call(
 
 
 def explained(error: PeerError | ToolError, given: PreparedAnswers) -> DefserveError:
-    """What went wrong, for the person who called: a server words it for a model."""
+    """The error in words for a person; the server wrote it for a model."""
     if given.unanswered is not None:
         return given.unanswered
     if isinstance(error, ToolError):
         return ToolError(re.sub(r"^the user (declined|dismissed)", r"you \1", error.message), data=error.data)
     if error.code == MISSING_CAPABILITY and "elicitation" in str(error.data) and not given.can_answer:
-        return UsageError(error.message, fix=f"run it at a terminal, where somebody can answer, or give {EXAMPLE}")
+        return UsageError(error.message, fix=f"run it at a terminal, where you can answer, or add {EXAMPLE}")
     return error
 
 
 async def validated(
     client: Client, tool: str, arguments: dict[str, Any], tools: dict[str, dict[str, Any]], options: Namespace
 ) -> str:
-    """That the arguments would be taken. Raises ToolError; a server that is never asked that is judged by its list."""
+    """Check the arguments. Raises ToolError. If the server has no `tools/validate`, its list of tools is used."""
     if tool not in tools:
         raise unknown_tool(client, tool, list(tools), options)
     try:
@@ -160,7 +162,7 @@ async def validated(
 
 
 def fit(texts: dict[str, str], properties: dict[str, Any]) -> dict[str, Any]:
-    """Text becomes JSON where the tool's schema names a type that is not text, and the text reads as JSON."""
+    """Text becomes JSON if the schema names a type that is not text, and the text is JSON."""
     fitted: dict[str, Any] = {}
     for name, text in texts.items():
         fitted[name] = text
@@ -177,7 +179,9 @@ def unknown_tool(client: Client, tool: str, known: list[str], options: Namespace
 
     name = client.server_info.get("name", "the server")
     if not known and (options.token or options.header):
-        return ToolError(f"{name} shows you no tools; this token may be allowed none")
+        return ToolError(f"{name} shows you no tools; your token may not allow any")
     close = get_close_matches(tool, known, 1)
-    fix = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
+    fix = (
+        f"did you mean {close[0]!r}?" if close else f"its tools are {', '.join(known)}" if known else "it has no tools"
+    )
     return ToolError(f"{name} has no tool {tool!r}\n  fix: {fix}")

@@ -1,4 +1,4 @@
-"""`defserve check`: lint a server's definitions, and calls against them."""
+"""`defserve check`: find problems in a server's definitions, and in calls of its tools."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any, Final
 from defserve.cli.exits import complain
 from defserve.cli.parser import CommandParser
 from defserve.cli.target.connection import add_connection_options
-from defserve.cli.target.listing import listed_by
-from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
+from defserve.cli.target.listing import target_listing
+from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve_only, split_command
 from defserve.errors import DefserveError, UsageError
+from defserve.protocols.mgp.security.tool_security import UnguardedParameter
 from defserve.redaction import printable
 from defserve.tooling.lint.calls import problems, read_call
 from defserve.tooling.lint.definitions import Definitions, of_wire
@@ -25,13 +26,13 @@ from defserve.tooling.listing import ServerListing
 CLEAN: Final = 0
 FOUND: Final = 1
 UNKNOWN: Final = 2
-"""Not even looked at: no such server, no such rule."""
+"""Nothing was checked: no such server, no such rule."""
 
 BAD_CALL: Final = "bad-call"
 
-ABOUT: Final = """Look for what is wrong with a server's definitions, without starting it.
+ABOUT: Final = """Find problems in the definitions of a server, without starting it.
 
-Exits with 0 if nothing is wrong, 1 if there are errors (with --strict: or warnings), 2 if it could not be looked at."""
+Exits with 0 if there are none, 1 for errors (with --strict also for warnings), 2 if the server could not be checked."""
 EXAMPLES: Final = """  defserve check server.py
   defserve check server.py --strict --ignore vague-name
   defserve check -m shop --json
@@ -58,14 +59,11 @@ def _main(argv: list[str]) -> int:
         print("\n".join(f"{name:30} {rule.level:8} {rule.about}" for name, rule in RULES.items()))
         return CLEAN
     ignored = _ignored(options.ignore)
-    words: list[str] = options.target
     with quiet(), warnings.catch_warnings():
-        # Registration warns of some of it; here it is all said in one place.
-        warnings.filterwarnings("ignore", message=".*nothing judges it")
-        target = resolve(words, options.module, command)
-        if words:
-            raise UsageError(f"one server at a time: what is {words[0]!r}?", fix="see defserve check --help")
-        listed = listed_by(target, options)
+        # Registration warns about some of this; here everything is reported in one place.
+        warnings.simplefilter("ignore", UnguardedParameter)
+        target = resolve_only(options.target, options.module, command)
+        listed = target_listing(target, options)
         found = definitions(target, listed)
         made = complaints(found, ignored)
         if options.calls and BAD_CALL not in ignored:
@@ -79,10 +77,10 @@ def _parser() -> CommandParser:
     parser = CommandParser("defserve check", ABOUT, EXAMPLES)
     parser.add_argument("target", nargs="*", help=TARGET_HELP)
     parser.add_argument("--strict", action="store_true", help="warnings count as errors, for CI")
-    parser.add_argument("--ignore", action="append", default=[], metavar="RULE", help="leave a rule out; repeatable")
-    parser.add_argument("--calls", metavar="FILE", help="also check calls, one JSON object a line, against the list")
+    parser.add_argument("--ignore", action="append", default=[], metavar="RULE", help="skip a rule; repeatable")
+    parser.add_argument("--calls", metavar="FILE", help="also check calls against the tools: one JSON object per line")
     parser.add_argument("--rules", action="store_true", help="show the rules")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_connection_options(parser)
     return parser
 
@@ -94,14 +92,14 @@ def _ignored(given: list[str]) -> set[str]:
 
         close = get_close_matches(name, RULES, 1)
         raise UsageError(
-            f"there is no rule {name!r}",
-            fix=f"did you mean {close[0]!r}?" if close else "defserve check --rules shows them",
+            f"unknown rule {name!r}",
+            fix=f"did you mean {close[0]!r}?" if close else "run defserve check --rules",
         )
     return names
 
 
 def definitions(target: ServerTarget, listed: ServerListing) -> Definitions:
-    """What there is to look at: more of a server of ours than of one at the end of a wire."""
+    """The definitions of a server. A server in this process shows more than one at the end of a wire."""
     if target.server is None:
         return of_wire(listed)
     from defserve.server.server import Server
@@ -116,18 +114,18 @@ def bad_calls(path: str, listed: ServerListing) -> Iterator[Complaint]:
         with open(path, encoding="utf-8") as file:
             lines = file.readlines()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", fix="name a file of JSON lines") from None
+        raise UsageError(f"cannot read {path}: {error.strerror}", fix="name a file of JSON lines") from None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         where = f"{path}:{number}"
         call = _call(line)
         if call is None:
-            finding = LintFinding("the line", where, "is no call", 'write {"name": "add", "arguments": {"a": 1}}')
+            finding = LintFinding("the line", where, "is not a call", 'write {"name": "add", "arguments": {"a": 1}}')
             yield Complaint(BAD_CALL, "error", finding)
             continue
         for problem in problems(listed.tools, *call):
-            fix = "correct the call, or what it was written for"
+            fix = "correct the call, or the tool"
             yield Complaint(BAD_CALL, "error", LintFinding(f"call of {call[0]!r}", where, problem, fix))
 
 
@@ -151,8 +149,8 @@ def _show(made: list[Complaint], found: Definitions, options: Namespace) -> None
 
 def summary(made: list[Complaint], found: Definitions) -> str:
     errors = sum(complaint.level == "error" for complaint in made)
-    counted = f"{_many(errors, 'error')}, {_many(len(made) - errors, 'warning')}" if made else "nothing is wrong"
-    cost = f"{_many(len(found.tools), 'tool')}, about {found.tokens} tokens with every request (characters/4)"
+    counted = f"{_many(errors, 'error')}, {_many(len(made) - errors, 'warning')}" if made else "no problems"
+    cost = f"{_many(len(found.tools), 'tool')}, about {found.tokens} tokens in every request (characters/4)"
     return f"{counted}; {cost}"
 
 

@@ -1,4 +1,4 @@
-"""`defserve dev`: serve a server while its code is edited; clients stay connected."""
+"""`defserve dev`: run a server and reload it when its code changes; clients stay connected."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from defserve.host.addresses import is_address
 from defserve.runner.arguments import add_serving, serving
 
 GRACE: Final = 30.0
-ABOUT: Final = """Serve a server, and start it anew whenever one of its files changes.
+ABOUT: Final = """Run a server, and start it again whenever one of its files changes.
 
-The client stays connected: it is told that the lists have changed. Calls under way are finished by the server that
-began them. One that does not start changes nothing: its traceback is shown, and the one before it goes on."""
+Clients stay connected and are told that the lists have changed. Running calls are finished by the old server. If the
+new server does not start, its traceback is shown and the old one goes on."""
 EXAMPLES: Final = """  defserve dev server.py
   defserve dev server.py --on http://127.0.0.1:8000/mcp --log-level info
   defserve dev shop.tools:catalogue --watch prices.toml
@@ -27,20 +27,22 @@ def main(argv: list[str]) -> int:
     parser.add_argument("target", help="server.py, server.py:name or module:name")
     add_serving(parser)
     parser.add_argument(
-        "--watch", metavar="PATH", action="append", default=[], help="another file or folder; repeatable"
+        "--watch", metavar="PATH", action="append", default=[], help="also watch this file or folder; repeatable"
     )
-    text = "how long a call may go on after a change (%(default)g seconds)"
+    text = "how long running calls may take after a change (default: %(default)g)"
     parser.add_argument("--grace", metavar="SECONDS", type=float, default=GRACE, help=text)
     options = parser.parse_args(argv)
     if is_address(options.target):
-        raise UsageError(f"{options.target!r} runs elsewhere", fix="name the server here: server.py or module:name")
+        raise UsageError(
+            f"{options.target!r} is an address; only code can be served", fix="name server.py or module:name"
+        )
     refuse_configured(options.target)
     from defserve.tooling.devserver.plan import ServePlan
     from defserve.tooling.devserver.watched_files import WatchedFiles
 
     missing = [path for path in options.watch if not os.path.exists(path)]
     if missing:
-        raise UsageError(f"there is no {missing[0]!r} to watch", fix="check --watch; it is relative to this folder")
+        raise UsageError(f"there is no {missing[0]!r} to watch", fix="check --watch; paths start in the current folder")
     plan, files = (
         ServePlan(options.target, serving(options)),
         WatchedFiles([*first_files(options.target), *options.watch]),
@@ -53,11 +55,11 @@ def main(argv: list[str]) -> int:
 
 
 def first_files(target: str) -> list[str]:
-    """What to watch before a child has said what it is made of. Raises UsageError for a file that is not there."""
+    """What to watch until a child has reported its files. Raises UsageError for a file that does not exist."""
     path = target.rpartition(".py:")[0] + ".py" if ".py:" in target else target
     if not path.endswith(".py"):
         return [os.path.join(os.getcwd(), f"{path.partition(':')[0].partition('.')[0]}.py")]
     if not os.path.isfile(path):
         path = os.path.abspath(path)
-        raise UsageError(f"there is no file {path!r}", fix="check the path; it is relative to the current folder")
+        raise UsageError(f"there is no file {path!r}", fix="check the path; it starts in the current folder")
     return [path]

@@ -1,4 +1,4 @@
-"""`defserve doctor`: what is installed here, what is missing, and what to type about it."""
+"""`defserve doctor`: show what is installed, what is missing, and how to install it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLES: Final = """  defserve doctor
 OLDEST: Final = (3, 11)
 PORT: Final = 8000
 
-# Extra → modules that it brings.
+# Extra → the modules that it installs.
 EXTRAS: Final = {
     "http": ("uvicorn", "httptools", "websockets"),
     "client": ("httpx2",),
@@ -44,11 +44,11 @@ NEEDED: Final = (
     "idna",
     "tomlkit",
 )
-# Command → what it is good for.
+# Command → what it is for.
 COMMANDS: Final = {
     "uv": "builds, publishes, and starts servers for clients (uvx)",
     "mcp-publisher": "publishes to the MCP registry",
-    "node": "runs clients and inspectors that are not Python",
+    "node": "runs clients and inspectors written in JavaScript",
 }
 
 State = Literal["ok", "missing", "broken"]
@@ -56,7 +56,7 @@ SIGNS: Final[dict[State, str]] = {"ok": "ok", "missing": "--", "broken": "!!"}
 
 
 class DoctorFinding(NamedTuple):
-    """`missing` is no fault, `broken` is one."""
+    """One thing that was looked at. `missing` is not a fault, `broken` is."""
 
     group: str
     name: str
@@ -67,9 +67,9 @@ class DoctorFinding(NamedTuple):
 
 def main(argv: list[str]) -> int:
     parser = CommandParser(
-        "defserve doctor", "Look at what is installed here. Exits with 1 if something is broken.", EXAMPLES
+        "defserve doctor", "Show what is installed and what is missing. Exits with 1 if something is broken.", EXAMPLES
     )
-    parser.add_argument("--port", type=int, default=PORT, help=f"the port that a server is to listen on ({PORT})")
+    parser.add_argument("--port", type=int, default=PORT, help=f"the port to check (default: {PORT})")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     found = list(findings(options.port))
@@ -119,7 +119,7 @@ def _python() -> Iterator[DoctorFinding]:
 def _extras() -> Iterator[DoctorFinding]:
     for extra, modules in EXTRAS.items():
         lacking = [module for module in modules if find_spec(module) is None]
-        about = f"without {', '.join(lacking)}" if lacking else ", ".join(modules)
+        about = f"missing {', '.join(lacking)}" if lacking else ", ".join(modules)
         fix = f'pip install "defserve[{extra}]"' if lacking else ""
         yield DoctorFinding("Extras", extra, "missing" if lacking else "ok", about, fix)
 
@@ -178,17 +178,23 @@ def _clients() -> Iterator[DoctorFinding]:
             count = len(servers) if is_object(servers) else 0
             yield DoctorFinding("Client settings", name, "ok", f"{path} ({count} server{'' if count == 1 else 's'})")
     if not seen:
-        yield DoctorFinding("Client settings", "none", "missing", "no client keeps settings here or in this folder")
+        yield DoctorFinding("Client settings", "none", "missing", "no client has settings for this user or this folder")
 
 
 def _port(port: int) -> DoctorFinding:
     with socket.socket() as listening:
-        # As servers do: a connection that was closed a moment ago is nobody's.
+        # As servers do: a connection that was just closed does not block the port.
         if os.name == "posix":
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
-            about = f"cannot be listened on: {getattr(error, 'strerror', None) or error}"
-            return DoctorFinding("Ports", str(port), "missing", about, "serve on another: --on http://127.0.0.1:0/mcp")
+            about = f"not usable: {getattr(error, 'strerror', None) or error}"
+            return DoctorFinding(
+                "Ports",
+                str(port),
+                "missing",
+                about,
+                "use another port; 0 picks a free one: --on http://127.0.0.1:0/mcp",
+            )
     return DoctorFinding("Ports", str(port), "ok", "free on 127.0.0.1")

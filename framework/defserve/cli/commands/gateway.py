@@ -1,4 +1,4 @@
-"""`defserve gateway`: let participants meet in topics, until it is interrupted."""
+"""`defserve gateway`: run a gateway, where participants meet in topics, until it is interrupted."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from defserve.cli.exits import INTERRUPTED
 from defserve.cli.parser import CommandParser
 from defserve.errors import UsageError
 from defserve.runner.address import SECURE, Address
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 ON: Final = "ws://127.0.0.1:8100/ws"
 SCHEMES: Final = ("ws", "wss")
-INTERRUPTED: Final = 130
 
 EXAMPLES: Final = """  defserve gateway --config gateway.toml
   defserve gateway --on ws://127.0.0.1:8100/ws --config gateway.toml --log
@@ -34,23 +34,25 @@ EXAMPLES: Final = """  defserve gateway --config gateway.toml
 
 
 def main(argv: list[str]) -> int:
-    parser = CommandParser("defserve gateway", "Let participants meet in topics, until it is interrupted.", EXAMPLES)
-    parser.add_argument("--on", metavar="ADDRESS", default=ON, help=f"ws://host:port/path or wss://… ({ON})")
-    parser.add_argument(
-        "--config", metavar="FILE", required=True, help="who may come in, and what they may send (TOML)"
+    parser = CommandParser(
+        "defserve gateway", "Run a gateway, where participants meet in topics, until it is interrupted.", EXAMPLES
     )
-    parser.add_argument("--check", action="store_true", help="only say whether the file is in order")
-    parser.add_argument("--log", action="store_true", help="write who comes and goes to stderr, one JSON object a line")
+    parser.add_argument("--on", metavar="ADDRESS", default=ON, help=f"ws://host:port/path or wss://… (default: {ON})")
+    parser.add_argument("--config", metavar="FILE", required=True, help="who may join, and what they may send (TOML)")
+    parser.add_argument("--check", action="store_true", help="only check the file")
+    parser.add_argument(
+        "--log", action="store_true", help="log to stderr who joins and leaves, one JSON object per line"
+    )
     parser.add_argument("--certfile", metavar="FILE", help="certificate for wss://")
-    parser.add_argument("--keyfile", metavar="FILE", help="its key, if that is in a file of its own")
+    parser.add_argument("--keyfile", metavar="FILE", help="its key, if it is in another file")
     options = parser.parse_args(argv)
     from defserve.gateway.config import load
 
     address, config = Address.parse(options.on), load(options.config)
     if address.scheme not in SCHEMES:
-        raise UsageError(f"a gateway cannot be at {options.on!r}", fix=f"write {ON}, or wss://host:port/path")
+        raise UsageError(f"a gateway cannot listen on {options.on!r}", fix=f"write {ON}, or wss://host:port/path")
     if options.check:
-        print(f"{options.config} is in order")
+        print(f"{options.config} is valid")
         return 0
     if options.log:
         _log_to_stderr()
@@ -95,7 +97,7 @@ def _tls(address: Address, options: Namespace) -> ssl.SSLContext | None:
     if address.scheme not in SECURE:
         return None
     if options.certfile is None:
-        raise UsageError(f"{address.scheme}:// needs a certificate", fix="give --certfile (and --keyfile)")
+        raise UsageError(f"{address.scheme}:// needs a certificate", fix="add --certfile (and --keyfile)")
     import ssl
 
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

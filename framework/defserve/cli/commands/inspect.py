@@ -7,11 +7,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from defserve.cli.commands.list import first_line, signature
 from defserve.cli.parser import CommandParser
+from defserve.cli.signatures import first_line, item_lines
 from defserve.cli.target.connection import add_connection_options
-from defserve.cli.target.listing import eras, listed_by
-from defserve.cli.target.target import TARGET_HELP, quiet, resolve, split_command
+from defserve.cli.target.listing import eras, target_listing
+from defserve.cli.target.target import TARGET_HELP, quiet, resolve_only, split_command
 from defserve.protocols.mgp.agreed import SECTIONS
 from defserve.redaction import printable
 from defserve.tooling.lint.definitions import security_of, tokens
@@ -25,7 +25,7 @@ EXAMPLES: Final = """  defserve inspect server.py
   defserve inspect .mcp.json:weather
 """
 
-# A hint of MCP's → the word for it, where nobody has marked the tool.
+# A hint of MCP → the word for it, if the tool has no mark.
 HINTS: Final = {"readOnlyHint": "read-only", "destructiveHint": "destructive", "openWorldHint": "open world"}
 
 
@@ -35,15 +35,14 @@ def main(argv: list[str]) -> int:
         "defserve inspect", "Show a server at a glance: what it speaks, offers, may do and costs.", EXAMPLES
     )
     parser.add_argument("target", nargs="*", help=TARGET_HELP)
-    parser.add_argument("--json", action="store_true", help="print what goes over the wire: initialize and the lists")
+    parser.add_argument(
+        "--json", action="store_true", help="print what goes over the wire: the initialize result and the lists"
+    )
     add_connection_options(parser)
     options = parser.parse_args(before)
-    words: list[str] = options.target
     with quiet():
-        target = resolve(words, options.module, command)
-        if words:
-            parser.error(f"one server at a time: what is {words[0]!r}?")
-        listed = listed_by(target, options)
+        target = resolve_only(options.target, options.module, command)
+        listed = target_listing(target, options)
         spoken = [] if options.json else asyncio.run(eras(target, options))
     if options.json:
         print(json.dumps(wire(listed), indent=2, ensure_ascii=False))
@@ -53,7 +52,7 @@ def main(argv: list[str]) -> int:
 
 
 def wire(listed: ServerListing) -> dict[str, Any]:
-    """Results as they came: `initialize`, and the lists under the names their results have."""
+    """The results as they came: `initialize`, and each list under its wire name."""
     return {
         "initialize": listed.initialize,
         "tools": listed.tools,
@@ -66,9 +65,7 @@ def wire(listed: ServerListing) -> dict[str, Any]:
 def page(listed: ServerListing, spoken: list[str]) -> Iterator[str]:
     """A server for a terminal, line by line."""
     info = listed.info
-    yield printable(
-        " ".join(str(info[key]) for key in ("name", "version") if info.get(key)) or "a server without a name"
-    )
+    yield printable(" ".join(str(info[key]) for key in ("name", "version") if info.get(key)) or "unnamed server")
     for text in (info.get("title"), info.get("description"), listed.initialize.get("instructions")):
         if text:
             yield f"  {printable(str(text).strip().partition(chr(10))[0])}"
@@ -88,11 +85,11 @@ def page(listed: ServerListing, spoken: list[str]) -> Iterator[str]:
 def _extensions(listed: ServerListing) -> Iterator[str]:
     mgp, mcpl = listed.mgp, listed.mcpl
     if mgp:
-        # Names of several sections at once only repeat them.
+        # A name that stands for several sections only repeats them.
         offered = [str(name) for name in mgp.get("extensions") or () if SECTIONS.get(name) in (None, {name})]
         needed = ", ".join(mgp.get("permissions_required") or ()) or "nothing"
         yield printable(f"  MGP   {mgp.get('version')}: {', '.join(offered)}")
-        yield printable(f"        needs {needed}; trust level {mgp.get('trust_level', 'not said')}")
+        yield printable(f"        needs {needed}; trust level {mgp.get('trust_level', 'not declared')}")
     if mcpl:
         other = [name for name, value in mcpl.items() if value and name not in ("version", "featureSets")]
         yield printable(f"  MCPL  {mcpl.get('version')}: {', '.join(other) or 'tools'}")
@@ -111,21 +108,19 @@ def _live(mcpl: Mapping[str, Any]) -> Iterator[str]:
     if channels:
         yield "\nChannels"
         told = ", ".join(name for name, value in channels.items() if value) if is_mapping(channels) else ""
-        yield printable(f"  {told or 'of any type'}")
+        yield printable(f"  {told or 'any type'}")
 
 
 def _tools(tools: list[dict[str, Any]]) -> Iterator[str]:
     cost = sum(map(tokens, tools))
-    yield f"\nTools ({len(tools)}, about {cost} tokens with every request: characters/4)"
+    yield f"\nTools ({len(tools)}, about {cost} tokens in every request: characters/4)"
     for tool in tools:
         told = ", ".join(tags(tool))
-        yield printable(f"  {signature(tool)}  ~{tokens(tool)}" + (f"  [{told}]" if told else ""))
-        if line := first_line(tool):
-            yield printable(f"      {line}")
+        yield from item_lines(tool, f"  ~{tokens(tool)}" + (f"  [{told}]" if told else ""))
 
 
 def tags(tool: Mapping[str, Any]) -> list[str]:
-    """What a tool may do, in a few words: of its mark, or else of its hints."""
+    """What a tool may do, in a few words: from its mark, or from its hints."""
     security = security_of(tool)
     if not security:
         hints: Mapping[str, Any] = tool.get("annotations") or {}
@@ -135,7 +130,7 @@ def tags(tool: Mapping[str, Any]) -> list[str]:
         security.get("risk_level"),
         *(security.get("permissions_required") or ()),
         "confirmed" if security.get("confirmation_required") else None,
-        f"judged: {validator}" if validator != "none" else None,
+        f"checked: {validator}" if validator != "none" else None,
     ]
     return [str(word) for word in said if word]
 
@@ -145,6 +140,4 @@ def _items(heading: str, items: list[dict[str, Any]]) -> Iterator[str]:
         return
     yield f"\n{heading}"
     for item in items:
-        yield printable(f"  {signature(item)}")
-        if line := first_line(item):
-            yield printable(f"      {line}")
+        yield from item_lines(item)

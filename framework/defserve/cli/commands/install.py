@@ -1,4 +1,4 @@
-"""`defserve install`: tell an MCP client of a server."""
+"""`defserve install`: add a server to the settings of an MCP client."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from defserve.tooling.clients import files, launch
 from defserve.tooling.clients.configured import ConfiguredServer
 from defserve.tooling.clients.table import CLIENTS, SCOPES, Launch, client
 
-INSTALL_ABOUT: Final = """Write a server into the settings of an MCP client.
+INSTALL_ABOUT: Final = """Add a server to the settings of an MCP client.
 
-Everything else in the file stays as it is, comments too; what it held is kept beside it as FILE.bak."""
+Everything else in the file stays as it is, comments too. A copy of the old file is kept as FILE.bak."""
 INSTALL_EXAMPLES: Final = """  defserve install server.py --client claude-desktop
   defserve install server.py:catalogue --client cursor --name catalogue --env API_KEY=k-123
   defserve install weather-mcp --client claude-code --scope project
@@ -35,40 +35,42 @@ def main(argv: list[str]) -> int:
     before, command = split_command(argv)
     parser = CommandParser("defserve install", INSTALL_ABOUT, INSTALL_EXAMPLES)
     parser.add_argument("target", nargs="?", help=TARGET_HELP)
-    parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package whose server it is, instead of TARGET")
+    parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET")
     add_client_options(parser)
-    parser.add_argument("--name", help="what the client calls the server (its own name)")
-    parser.add_argument("--env", action="append", default=[], metavar="K=V", help="a variable for it; repeatable")
+    parser.add_argument("--name", help="what the client calls the server (default: its own name)")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="K=V", help="an environment variable for it; repeatable"
+    )
     parser.add_argument(
         "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
     )
     parser.add_argument("--token", help="a bearer token for a server at an address; it is written into the settings")
     options = parser.parse_args(before)
     if sum(map(bool, (options.target, options.module, command))) != 1:
-        raise UsageError("install needs one server", fix=f"say which: {TARGET_HELP}")
+        raise UsageError("install needs one server", fix=f"add one: {TARGET_HELP}")
     with quiet():
         name, how = _server(options, command)
     known = client(options.client)
     path = known.path(options.scope, Path.cwd())
     edit = files.put(path, known.format, (known.key, name), known.entry(how))
     if not edit.changes:
-        print(f"{name} is already in {path}, as it should be")
+        print(f"{name} is already in {path}, with the same entry")
         return 0
     return finish(edit, options.dry_run, f"{name} is in {path}", f"{known.title}: {known.then}")
 
 
 def add_client_options(parser: CommandParser) -> None:
-    parser.add_argument("--client", choices=CLIENTS, default=DEFAULT, help=f"whose settings ({DEFAULT})")
-    parser.add_argument("--scope", choices=SCOPES, help="settings of the user, or of the project in this folder")
-    parser.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
+    parser.add_argument("--client", choices=CLIENTS, default=DEFAULT, help=f"which client (default: {DEFAULT})")
+    parser.add_argument("--scope", choices=SCOPES, help="settings of the user, or of the project in the current folder")
+    parser.add_argument("--dry-run", action="store_true", help="show the changes, but do not make them")
 
 
 def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]:
-    """What it is called and how it is started. A server of ours is loaded first: better it fails here than there."""
+    """Its name and how it is started. Python code is loaded first: it should fail here rather than in the client."""
     env = launch.environment(options.env)
     target: str = options.target or ""
     if (options.token or options.header) and not is_address(target):
-        raise UsageError("tokens and headers are for a server at an address", fix="give --env NAME=VALUE instead")
+        raise UsageError("only a server at an address takes tokens and headers", fix="use --env NAME=VALUE instead")
     if command is not None:
         own, how = Path(command[0]).stem, launch.of_command(command, env)
     elif is_address(target):
@@ -78,8 +80,8 @@ def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]
         own, how = _own(load_package(options.module)), launch.of_package(options.module, env)
     elif found := configured(target):
         raise UsageError(
-            f"{target!r} is in {found.path} already, and other clients do not read what it says as this one does",
-            fix=f"give what it stands for: {_again(found, options.client)}",
+            f"{target!r} is already in {found.path}, and clients read its entry in different ways",
+            fix=f"name what it starts: {_again(found, options.client)}",
         )
     else:
         own, how = _own(load(target)), launch.of_target(target, env)
@@ -87,7 +89,7 @@ def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]
 
 
 def _told(address: str, headers: Mapping[str, str]) -> str:
-    """What the server at an address calls itself; its host where it does not say."""
+    """The name that the server at an address gives itself, or else its host."""
     import asyncio
 
     async def ask() -> str:
@@ -97,12 +99,12 @@ def _told(address: str, headers: Mapping[str, str]) -> str:
     try:
         told = asyncio.run(ask())
     except DefserveError:
-        told = ""  # it may not run yet, or not be for us
+        told = ""  # it may not run yet, or refuse us
     return told or str(urlsplit(address).hostname)
 
 
 def _again(found: ConfiguredServer, client: str) -> str:
-    """The command line that tells a client of the same server."""
+    """The command line that installs the same server."""
     how, begin = found.launch, f"defserve install --client {client} --name {found.name}"
     return f"{begin} {how.url}" if how.url else f"{begin} -- {shlex.join((how.command, *how.args))}"
 
@@ -112,14 +114,14 @@ def _own(server: object) -> str:
 
 
 def finish(edit: files.SettingsEdit, dry_run: bool, done: str, then: str = "") -> int:
-    """Write it, or show what would be written, and say so."""
+    """Write the settings, or show the change, and say what was done."""
     if dry_run:
         print(edit.diff(), end="")
         return 0
     backup = edit.write()
     print(done)
     if backup is not None:
-        print(f"  what it held is in {backup}")
+        print(f"  the old file is {backup}")
     if then:
         print(f"  {then}")
     return 0

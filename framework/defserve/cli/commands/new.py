@@ -1,4 +1,4 @@
-"""`defserve new`: a project that can be published, from a few answers."""
+"""`defserve new`: create a project that can be published, from a few answers."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ EXAMPLES: Final = """  defserve new
   defserve new notes --template stateful --licence Apache-2.0 --output ~/code
 """
 
-# option -> (question of the template, what it is); NAME stands for itself.
+# option -> (question of the template, help)
 OPTIONS: Final = {
-    "--name": ("project_name", "what it is called; the distribution and its command are named after it"),
-    "--template": ("body", "what it is to begin with"),
-    "--description": ("description", "what it does, in a line"),
+    "--name": ("project_name", "its name; the distribution and its command are named after it"),
+    "--template": ("body", "what to start from"),
+    "--description": ("description", "what it does, in one line"),
     "--author": ("author", "who writes it"),
-    "--github-user": ("github_user", "whose GitHub account it is under; its registry name is io.github.USER/NAME"),
+    "--github-user": ("github_user", "your GitHub account; the registry name is io.github.USER/NAME"),
     "--licence": ("licence", "the licence"),
-    "--package": ("package_name", "the name to import it by, if not that of the distribution"),
+    "--package": ("package_name", "the import name, if it is not that of the distribution"),
 }
 
-# What has no default that would do for everybody.
+# Answers without a default that suits everybody.
 PERSONAL: Final = ("description", "author", "github_user", "licence")
 
 Read = Callable[[], str]
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
 def parse(argv: list[str], asked: TemplateQuestions) -> Namespace:
     bodies = "\n".join(f"  {line}" for line in asked.choices("body").values())
     parser = CommandParser(
-        "defserve new", "Make a project: a server, its tests, and all it takes to publish it.", EXAMPLES
+        "defserve new", "Create a project: a server, its tests, and what it takes to publish it.", EXAMPLES
     )
     parser.epilog = f"templates:\n{bodies}\n\n{parser.epilog}"
     parser.add_argument("name", nargs="?", help="the same as --name")
@@ -59,30 +59,32 @@ def parse(argv: list[str], asked: TemplateQuestions) -> Namespace:
         also = ("--license",) if option == "--licence" else ()
         choices = list(asked.choices(question)) or None
         parser.add_argument(option, *also, dest=question, choices=choices, metavar=option[2:].upper(), help=about)
-    parser.add_argument("--output", default=".", metavar="DIR", help="where to put its folder (here)")
-    parser.add_argument("--yes", "-y", action="store_true", help="ask nothing: what is not said is taken by default")
+    parser.add_argument("--output", default=".", metavar="DIR", help="where to create its folder (default: here)")
+    parser.add_argument("--yes", "-y", action="store_true", help="ask nothing; use the defaults")
     return parser.parse_args(argv)
 
 
 def answered(options: Namespace) -> dict[str, str]:
     """The answers of the command line."""
     if options.name and options.project_name:
-        raise UsageError("two names", fix=f"leave out {options.name!r} or --name {options.project_name!r}")
+        raise UsageError(
+            "the name is given twice", fix=f"leave out {options.name!r} or --name {options.project_name!r}"
+        )
     found = {question: getattr(options, question) for question, _ in OPTIONS.values()}
     found["project_name"] = options.name or options.project_name
     return {question: answer for question, answer in found.items() if answer is not None}
 
 
 def named(given: dict[str, str]) -> dict[str, str]:
-    """Without a terminal nobody can be asked, so a name has to be there."""
+    """Without a terminal nobody can be asked, so a name must be given."""
     if "project_name" not in given:
         raise UsageError("no name is given, and there is no terminal to ask for it", fix="defserve new NAME --yes")
     return given
 
 
 def ask(asked: TemplateQuestions, given: Mapping[str, str], read: Read = sys.stdin.readline) -> dict[str, str]:
-    """Every answer that is not given, from the person at the terminal. TemplateQuestions go to stderr."""
-    asked.complete(given)  # for its complaints, before anybody types
+    """Ask the person at the terminal for every answer that is not given. Questions go to stderr."""
+    asked.complete(given)  # raises before anybody types
     answers = dict(given)
     for question in asked:
         if question.name not in (*given, *DERIVED):
@@ -99,12 +101,12 @@ def _ask_one(asked: TemplateQuestions, question: TemplateQuestion, answers: Mapp
         _say(f"{question.prompt} [{default}] ")
         line = read()
         if not line:
-            raise UsageError("the questions were not answered", fix="defserve new NAME --yes asks none")
+            raise UsageError("the questions were not answered", fix="defserve new NAME --yes asks nothing")
         answer = line.strip() or default
         if answer.isdecimal() and 1 <= int(answer) <= len(names):
             answer = names[int(answer) - 1]
         try:
-            # Whole, because a name has to be good for all that is called after it.
+            # All answers, because other names are derived from a name.
             asked.complete({**answers, question.name: answer})
         except UsageError as error:
             _say(f"{error}\n")
@@ -113,17 +115,17 @@ def _ask_one(asked: TemplateQuestions, question: TemplateQuestion, answers: Mapp
 
 
 def made_up(answers: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
-    """The answers that nobody gave and that say who somebody is or what they want: option and answer."""
+    """The personal answers that nobody gave: option and answer."""
     named = {question: option for option, (question, _) in OPTIONS.items() if question in PERSONAL}
     return [f"{option} {shlex.quote(answers[name])}" for name, option in named.items() if name not in given]
 
 
 def report(project: CreatedProject, guesses: Sequence[str] = ()) -> Iterator[str]:
-    """What was made, and what to type next."""
+    """What was created, and what to type next."""
     slug, package = project.answers["project_slug"], project.answers["package_name"]
     posix = os.name == "posix"
     activate = ". .venv/bin/activate" if posix else r".venv\Scripts\activate"
-    yield f"Made {project.folder}{os.sep} from {project.answers['body']!r}: {len(project.files)} files.\n\nNext:"
+    yield f"Created {project.folder}{os.sep} from {project.answers['body']!r}: {len(project.files)} files.\n\nNext:"
     yield f"  cd {shlex.quote(str(project.folder))}"
     yield f"  python -m venv .venv && {activate}"
     if checkout := _checkout():
@@ -132,12 +134,12 @@ def report(project: CreatedProject, guesses: Sequence[str] = ()) -> Iterator[str
     yield "  pytest"
     yield f"  defserve list -m {package}"
     if guesses:
-        yield f"\nNobody was asked, so these were made up; edit them before you publish:\n  {', '.join(guesses)}"
-    yield f"\n`defserve add tool NAME` adds to it; `{slug}` is the command it installs; README.md has the rest."
+        yield f"\nThese are defaults; edit them before you publish:\n  {', '.join(guesses)}"
+    yield f"\n`defserve add tool NAME` adds to it. `{slug}` is the command that it installs. README.md has the rest."
 
 
 def _checkout() -> str | None:
-    """The folder this defserve was installed from, if not from an index: a new environment cannot find it there."""
+    """The folder that defserve was installed from, if it was one: a new environment would not find it in an index."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import urlsplit
@@ -152,5 +154,4 @@ def _checkout() -> str | None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    print(text, end="", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`defserve package`: build all that is published of a project, and check that it agrees."""
+"""`defserve package`: build everything that a project publishes, and check that it agrees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from defserve.tooling.scaffold.placeholders import Placeholder, placeholders
 
 ABOUT: Final = """Build wheel, sdist, server.json, MCPB bundle and tools.json of a project, and check that they agree.
 
-Exits with 6 if something is wrong with what was built."""
+Exits with 6 if they have problems."""
 EXAMPLES: Final = """  defserve package
   defserve package weather-mcp --out release
 """
@@ -26,7 +26,7 @@ PROBLEMS: Final = 6
 def main(argv: list[str]) -> int:
     parser = CommandParser("defserve package", ABOUT, EXAMPLES)
     add_package_options(parser)
-    parser.add_argument("--json", action="store_true", help="print what was built and found as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(argv)
     _, package, _ = packaged(options)
     if options.json:
@@ -47,25 +47,27 @@ def main(argv: list[str]) -> int:
 
 
 def add_package_options(parser: CommandParser) -> None:
-    parser.add_argument("folder", nargs="?", default=".", metavar="DIR", help="the project (the current folder)")
-    parser.add_argument("--out", metavar="DIR", help="where to put what is built (DIR/dist)")
+    parser.add_argument(
+        "folder", nargs="?", default=".", metavar="DIR", help="the project (default: the current folder)"
+    )
+    parser.add_argument("--out", metavar="DIR", help="where to put the files (default: DIR/dist)")
 
 
 def packaged(options: Namespace) -> tuple[ProjectFolder, Package, Path]:
-    """The project, what was built of it, and where that is."""
+    """The project, what was built, and where it is."""
     project = read_project(options.folder)
     out = Path(options.out).resolve() if options.out else project.folder / "dist"
     return project, make_package(project, out), out
 
 
 def unedited(found: list[Placeholder]) -> str:
-    """What nobody has made their own yet, and where."""
+    """What is still a default of the template, and where."""
     files = dict.fromkeys(name for each in found for name in each.files)
-    return f"still as 'new' made it: {', '.join(map(str, found))}\n  fix: edit {', '.join(files)}"
+    return f"still the defaults of 'defserve new': {', '.join(map(str, found))}\n  fix: edit {', '.join(files)}"
 
 
 def report(package: Package) -> int:
-    """Say what is wrong on stderr; the exit code."""
+    """Print the problems to stderr and return the exit code."""
     for problem in package.problems:
         print(f"problem: {problem}", file=sys.stderr)
     return PROBLEMS if package.problems else 0

@@ -1,4 +1,4 @@
-"""`defserve publish`: check everything, and show the commands that upload it; run them only if told so."""
+"""`defserve publish`: check a project and show the commands that upload it; `--yes` runs them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
     parser = CommandParser("defserve publish", ABOUT, EXAMPLES)
     add_package_options(parser)
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--dry-run", action="store_true", help="only show the commands; the default")
+    choice.add_argument("--dry-run", action="store_true", help="only show the commands (default)")
     choice.add_argument("--yes", action="store_true", help="run them")
     options = parser.parse_args(argv)
     if still := placeholders(Path(options.folder).resolve(), questions()):
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     _, package, out = packaged(options)
     if package.problems:
         code = report(package)
-        return complain("nothing was uploaded\n  fix: mend what is named above, and run it again", code)
+        return complain("nothing was uploaded\n  fix: solve the problems above, and run it again", code)
     planned = uploads(package, out)
     print(f"{package.wheel.name} {package.wheel.version} is ready.")
     if options.yes:
@@ -49,7 +49,9 @@ def main(argv: list[str]) -> int:
         if options.yes:
             code = subprocess.run(upload.command, cwd=upload.folder).returncode
             if code:
-                return complain(f"{shlex.join(upload.command[:3])} … ended with {code}; the rest was not run", 1)
+                return complain(
+                    f"{shlex.join(upload.command[:3])} … ended with exit code {code}; the rest was not run", 1
+                )
     if not options.yes:
-        print("Nothing was uploaded: run it again with --yes.", file=sys.stderr)
+        print("Nothing was uploaded. Run it again with --yes to upload.", file=sys.stderr)
     return 0

@@ -1,4 +1,4 @@
-"""`defserve run`: serve a server on an address."""
+"""`defserve run`: run a server on an address."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from defserve.cli.target.target import load, load_package
 from defserve.errors import UsageError
 from defserve.runner.arguments import add_serving, serving
 
-EXAMPLES: Final = """  defserve run server.py                 the object `server`, `mcp` or `app` of the file, on stdio
-  defserve run shop.tools:catalogue      an object of a module
+EXAMPLES: Final = """  defserve run server.py                 the object `server`, `mcp` or `app` in the file, on stdio
+  defserve run shop.tools:catalogue      an object in a module
   defserve run -m shop                   the server of a package
   defserve run server.py --on http://127.0.0.1:8000/mcp
 """
 
 
 def main(argv: list[str]) -> int:
-    parser = CommandParser("defserve run", "Serve a server until its peer leaves or it is interrupted.", EXAMPLES)
+    parser = CommandParser("defserve run", "Run a server until its client leaves or it is interrupted.", EXAMPLES)
     parser.add_argument("target", nargs="?", help="server.py, server.py:name or module:name")
-    parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package whose server it is, instead of TARGET")
+    parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET")
     add_serving(parser)
     options = parser.parse_args(argv)
     if bool(options.target) == bool(options.module):

@@ -27,7 +27,7 @@ EXAMPLES: Final = """  defserve state list sqlite:///notes.db
   defserve state verify sqlite:///notes.db
 """
 ABOUT: Final = "Look at the checkpoints that servers keep in a store. STORE is what was given to Server(store=…)."
-VERIFY: Final = f"""check the store itself, and that every checkpoint can be read and matches its id
+VERIFY: Final = f"""check the store itself, and that every checkpoint can be read and matches its id.
 
 Exits with 0 if everything is intact, 1 if not, 2 if it could not be checked. Ids are made with the server's secret:
 set {VARIABLE} if it has one"""

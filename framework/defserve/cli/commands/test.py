@@ -1,4 +1,4 @@
-"""`defserve test`: run the tests of a project, with the pytest plugin there whether or not it is installed as one."""
+"""`defserve test`: run the tests of a project, with our pytest plugin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from defserve.errors import UsageError
 
 PLUGIN: Final = "defserve.testing.plugin"
 NO_TESTS: Final = 5
-PROJECT: Final = "a folder or file of the project, or the name of its server in .mcp.json; else the current folder"
+PROJECT: Final = "a folder or file of the project, or the name of its server in .mcp.json (default: the current folder)"
 EXAMPLES: Final = """  defserve test
   defserve test ~/code/weather-mcp
   defserve test -- -k forecast -x
@@ -25,11 +25,11 @@ EXAMPLES: Final = """  defserve test
 
 def main(argv: list[str]) -> int:
     before, more = split_command(argv) if argv[-1:] != ["--"] else (argv[:-1], None)
-    parser = CommandParser("defserve test", "Run the tests of a project. What follows `--` is for pytest.", EXAMPLES)
+    parser = CommandParser("defserve test", "Run the tests of a project. Arguments after `--` go to pytest.", EXAMPLES)
     parser.add_argument("project", nargs="?", default=".", help=PROJECT)
     options = parser.parse_args(before)
     if find_spec("pytest") is None:
-        raise UsageError("pytest is not installed here", fix="pip install pytest")
+        raise UsageError("pytest is not installed", fix="pip install pytest")
     root = project_of(Path(options.project))
     command = [sys.executable, "-m", "pytest", *plugin(), *(more or [])]
     code = subprocess.run(command, cwd=root, check=False).returncode
@@ -39,24 +39,24 @@ def main(argv: list[str]) -> int:
 
 
 def project_of(start: Path) -> Path:
-    """The folder with the `pyproject.toml` of what is named, or else its own folder."""
+    """The folder with the `pyproject.toml` that `start` belongs to, or else its own folder."""
     place = (start if start.exists() else _configured(os.fspath(start))).resolve()
     folder = place if place.is_dir() else place.parent
     return next((each for each in (folder, *folder.parents) if (each / "pyproject.toml").is_file()), folder)
 
 
 def _configured(name: str) -> Path:
-    """The folder in which a server of `.mcp.json` is started."""
+    """The folder in which a server of `.mcp.json` starts."""
     from defserve.tooling.clients.configured import find, known
 
     found = find(name)
     if found is None:
-        others = f", or a server of .mcp.json: {', '.join(known())}" if known() else ""
+        others = f", or a server in .mcp.json: {', '.join(known())}" if known() else ""
         raise UsageError(f"there is no {name!r}", fix=f"name a folder or file of the project{others}")
     return Path(found.folder)
 
 
 def plugin() -> list[str]:
-    """Named, unless pytest finds it by itself: twice would be an error."""
+    """The option that loads the plugin, unless pytest finds it itself: loading it twice is an error."""
     known = any(entry.value == PLUGIN for entry in entry_points(group="pytest11"))
     return [] if known else ["-p", PLUGIN]

@@ -1,4 +1,4 @@
-"""`defserve uninstall`: make an MCP client forget a server."""
+"""`defserve uninstall`: remove a server from the settings of an MCP client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES: Final = """  defserve uninstall weather --client claude-desktop
 
 
 def main(argv: list[str]) -> int:
-    parser = CommandParser("defserve uninstall", "Take a server out of the settings of an MCP client.", EXAMPLES)
+    parser = CommandParser("defserve uninstall", "Remove a server from the settings of an MCP client.", EXAMPLES)
     parser.add_argument("name", help="what the client calls the server")
     add_client_options(parser)
     options = parser.parse_args(argv)
@@ -26,10 +26,10 @@ def main(argv: list[str]) -> int:
     edit = files.remove(path, known.format, (known.key, options.name))
     if not edit.changes:
         there = ", ".join(files.holds(path, known.format).get(known.key) or ())
-        fix = f"name one of these: {there}" if there else "it names none; --client and --scope say whose settings"
+        fix = f"use one of {there}" if there else "it has none; choose other settings with --client and --scope"
         raise UsageError(f"there is no server {options.name!r} in {path}", fix=fix)
     if not options.dry_run and files.holds_only(path, known.format, (known.key, options.name)):
         files.discard(path)
-        print(f"{options.name} was all that {path} held: it is removed")
+        print(f"{path} held only {options.name}, so the file was removed")
         return 0
     return finish(edit, options.dry_run, f"{options.name} is no longer in {path}")

@@ -1,4 +1,4 @@
-"""`defserve version`: which version this is, and of what."""
+"""`defserve version`: show the versions of defserve and Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES: Final = """  defserve version
 
 
 def main(argv: list[str]) -> int:
-    parser = CommandParser("defserve version", "Show which version this is.", EXAMPLES)
+    parser = CommandParser("defserve version", "Show the version of defserve and of Python.", EXAMPLES)
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     about = {

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from defserve.cli.completion.tree import CommandInfo, OptionInfo
 
 
 def bash(known: list[CommandInfo]) -> Iterator[str]:
-    """By the command line's first words: what may follow, else files."""
+    """Looks at the first words of the command line: offers what may follow, else files."""
+    names = [command.words[0] for command in known if len(command.words) == 1]
     yield "# bash completion of defserve; made by: defserve completion bash"
     yield "_defserve() {"
     yield '    local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}"'
     yield '    local first="${COMP_WORDS[1]}" second="${COMP_WORDS[2]}" words="" files="yes"'
     yield "    if (( COMP_CWORD == 1 )); then"
-    yield f'        words="{" ".join(_names(known))} --help --version"; files=""'
+    yield f'        words="{" ".join(names)} --help --version"; files=""'
     yield '    else case "$first $second" in'
-    # An action's own row goes before that of its command.
+    # The row of an action comes before that of its command.
     for command in sorted(known, key=lambda command: -len(command.words)):
         yield f"        {_pattern(command)})"
         yield from (f"            {line}" for line in _bash_command(command))
@@ -68,19 +69,16 @@ def zsh(known: list[CommandInfo]) -> Iterator[str]:
         yield "            ;;"
     yield "    esac"
     yield "}"
-    # Loaded from fpath it is the function's body; sourced, it registers itself.
+    # Loaded from fpath, this is the body of the function; sourced, it registers itself.
     yield 'if [[ "$funcstack[1]" == "_defserve" ]]; then _defserve "$@"; else compdef _defserve defserve; fi'
 
 
 def _zsh_options(command: CommandInfo) -> Iterator[str]:
     for option in command.options:
         for flag in option.flags:
-            value = f":value:{_zsh_value(option)}" if option.takes else ""
+            values = f"({' '.join(option.choices)})" if option.choices else "_files"
+            value = f":value:{values}" if option.takes else ""
             yield _quoted(f"*{flag}[{_plain(option.about)}]{value}")
-
-
-def _zsh_value(option: OptionInfo) -> str:
-    return f"({' '.join(option.choices)})" if option.choices else "_files"
 
 
 def _zsh_words(command: CommandInfo) -> Iterator[str]:
@@ -111,13 +109,9 @@ def _fish_option(option: OptionInfo) -> str:
 
 
 def _pattern(command: CommandInfo) -> str:
-    """What the first two words of a line look like when this command is meant."""
+    """What the first two words of a line look like for this command."""
     name, *actions = command.words
     return f'"{name} {actions[0]}"' if actions else f'"{name} "*'
-
-
-def _names(known: Iterable[CommandInfo]) -> list[str]:
-    return [command.words[0] for command in known if len(command.words) == 1]
 
 
 def _quoted(text: str) -> str:
@@ -125,7 +119,7 @@ def _quoted(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without what zsh gives a meaning to."""
+    """Without the characters that are special in zsh."""
     return re.sub(r"[:\[\]\\`$]", "", text)
 
 

@@ -1,4 +1,4 @@
-"""The commands with their options, as their own parsers know them: whatever is made from this cannot lag behind."""
+"""The commands with their options, read from their own parsers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CommandTable = Mapping[str, tuple[str, str]]
 
 
 class OptionInfo(NamedTuple):
-    """`takes` says whether a value follows; `choices` are the only ones there are, if there are only some."""
+    """`takes`: whether a value follows. `choices`: the only values it takes, if they are fixed."""
 
     flags: tuple[str, ...]
     about: str
@@ -23,7 +23,7 @@ class OptionInfo(NamedTuple):
 
 
 class CommandInfo(NamedTuple):
-    """`words` is the way to it: ("keys", "create"). `choices` are what its first word may be, where that is fixed."""
+    """`words` is how it is typed: ("keys", "create"). `choices`: what its first word may be, if that is fixed."""
 
     words: tuple[str, ...]
     about: str
@@ -50,11 +50,11 @@ def _parser(main: object, words: list[str]) -> argparse.ArgumentParser:
         main([*words, DESCRIBE])
     except ParserDescription as found:
         return found.parser
-    raise AssertionError(f"{main} reads its command line without a CommandParser")
+    raise AssertionError(f"{main} does not use a CommandParser")
 
 
 def _actions(parser: argparse.ArgumentParser) -> tuple[str, ...]:
-    """The actions of a command such as `keys`: its only word, with fixed choices, and called so."""
+    """The actions of a command such as `keys`: the choices of its argument `action`."""
     for action in parser._actions:  # pyright: ignore[reportPrivateUsage]
         if action.dest == "action" and not action.option_strings and action.choices is not None:
             return tuple(map(str, action.choices))
@@ -64,14 +64,15 @@ def _actions(parser: argparse.ArgumentParser) -> tuple[str, ...]:
 def _command(words: tuple[str, ...], about: str, parser: argparse.ArgumentParser) -> CommandInfo:
     known = parser._actions  # pyright: ignore[reportPrivateUsage]
     options = tuple(
-        OptionInfo(tuple(each.option_strings), _line(each.help), each.nargs != 0, tuple(map(str, each.choices or ())))
+        OptionInfo(
+            tuple(each.option_strings),
+            (each.help or "").partition("\n")[0],
+            each.nargs != 0,
+            tuple(map(str, each.choices or ())),
+        )
         for each in known
         if each.option_strings and each.help != argparse.SUPPRESS
     )
     positional = [each for each in known if not each.option_strings]
     choices = tuple(map(str, positional[0].choices or ())) if positional else ()
     return CommandInfo(words, about, options, choices, bool(positional))
-
-
-def _line(text: str | None) -> str:
-    return (text or "").partition("\n")[0]

@@ -1,0 +1,8 @@
+"""The server that a command is about: found by name, connected to, listed.
+
+Code of this environment is loaded, everything else is connected to. What goes wrong is a UsageError, PeerGone or
+PeerTimeout that names the option that helps.
+
+May import: `cli.answers`, `core.composition`, `host`, `protocols.mcp.lifecycle`, `tooling.clients`, `tooling.listing`,
+`transports.refusals`, `transports.websocket.client`.
+"""

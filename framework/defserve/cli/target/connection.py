@@ -1,4 +1,4 @@
-"""A client of the server that a command is pointed at."""
+"""A connection to the server that a command is about."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from defserve.host.links.stdio import ProcessLink
 from defserve.transports.refusals import Challenged, HttpRefusal, Unreachable
 from defserve.transports.websocket.client import LOOPBACK
 
-# What a challenge says is wrong -> what helps.
+# The error of a challenge → what helps.
 TOKENS: Final[Mapping[str | None, str]] = {
-    "": "give --token …",
-    "invalid_token": "give another --token: this one is unknown or expired, or meant for another server",
-    "insufficient_scope": "give a --token that has them",
+    "": "add --token TOKEN",
+    "invalid_token": "use another --token; this one is unknown, expired, or meant for another server",
+    "insufficient_scope": "use a --token that has these scopes",
 }
 
 
 def add_connection_options(parser: ArgumentParser) -> None:
-    parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package whose server it is, instead of TARGET")
-    parser.add_argument("--era", help='protocol: "handshake", "stateless" or a version; negotiated unless given')
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for each answer (60)")
+    parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET")
+    parser.add_argument("--era", help='protocol era: "handshake", "stateless" or a version (default: negotiated)')
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for each answer (default: 60)")
     parser.add_argument("--token", help="a bearer token for a server at an address")
     parser.add_argument(
         "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
     )
-    told = "show what a started server writes to stderr, and whole tracebacks"
+    told = "show what the server writes to stderr, and full tracebacks"
     parser.add_argument("-v", "--verbose", action="store_true", help=told)
 
 
@@ -44,10 +44,10 @@ def add_connection_options(parser: ArgumentParser) -> None:
 async def connect(
     target: ServerTarget, options: Namespace, *, offer: Mapping[str, Any] | None = None, answers: Answers | None = None
 ) -> AsyncGenerator[Client, None]:
-    """A client of `target` for as long as the block runs, with the capabilities of `offer` beside its own.
+    """A client of `target` while the block runs. `offer` adds capabilities to its own.
 
-    Without `answers` the person at the terminal is asked, if there is one.
-    Raises PeerGone when there is nobody, PeerTimeout and UsageError with the option that helps.
+    Without `answers`, questions go to the person at the terminal, if there is one.
+    Raises PeerGone if nothing is there, PeerTimeout and UsageError with the option that helps.
     """
     chosen: dict[str, Any] = {
         "version": ERAS.get(options.era, options.era),
@@ -68,15 +68,15 @@ async def connect(
     except Unreachable as error:
         raise PeerGone(f"{error.message}\n  fix: {_absent(target.address)}") from None
     except Challenged as error:
-        raise UsageError(error.message, fix=TOKENS.get(error.error, "give -H 'Authorization: …'")) from None
+        raise UsageError(error.message, fix=TOKENS.get(error.error, "add -H 'Authorization: …'")) from None
     except HttpRefusal as error:
-        fix = "check the address; it mostly ends with /mcp" if error.data["status"] in (404, 405) else ""
+        fix = "check the address; most end with /mcp" if error.data["status"] in (404, 405) else ""
         raise UsageError(error.message, fix=fix) from None
 
 
 def _absent(address: str) -> str:
     if urlsplit(address).hostname in LOOPBACK:
-        return f"nothing listens there: start it with defserve run FILE --on {address}"
+        return f"nothing listens there; start the server with defserve run FILE --on {address}"
     return "check the address, and that the server runs there"
 
 
@@ -90,7 +90,7 @@ async def _link(target: ServerTarget, options: Namespace) -> Link:
 
 
 def _answers() -> Answers:
-    """A person answers where there is one at the terminal."""
+    """The person at the terminal answers, if there is one."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return Answers()
     from defserve.cli.answers.terminal import terminal_answers

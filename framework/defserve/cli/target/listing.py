@@ -1,10 +1,11 @@
-"""What the server that a command is pointed at says and lists. One in this process is not started for it."""
+"""What the server of a command says about itself and lists. A server in this process is not started for it."""
 
 from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from defserve.cli.target.connection import connect
 from defserve.cli.target.target import ServerTarget
@@ -13,41 +14,48 @@ from defserve.errors import PeerError
 from defserve.host.client import Client
 from defserve.host.eras import ERAS
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
-from defserve.tooling.listing import LISTING_OFFER, OFFER, ServerListing, listed
+from defserve.tooling.listing import LISTING_OFFER, OFFER, ServerListing, server_listing
+
+# heading -> (the capability that it needs, how a client asks for it)
+KINDS: Final[dict[str, tuple[str, Callable[[Client], Any]]]] = {
+    "tools": ("tools", Client.tools),
+    "resources": ("resources", Client.resources),
+    "templates": ("resources", Client.templates),
+    "prompts": ("prompts", Client.prompts),
+}
 
 
-def listed_by(target: ServerTarget, options: Namespace) -> ServerListing:
-    """Everything that is listed for a client that offers MGP and, where it is asked what it can do, MCPL."""
+def target_listing(target: ServerTarget, options: Namespace) -> ServerListing:
+    """What a client sees that offers MGP and, when it asks for capabilities, MCPL."""
     composition = getattr(target.server, "composition", None)
     if isinstance(composition, Composition) and options.era is None:
-        found = listed(composition)
+        found = server_listing(composition)
         if found is not None:
             return found
     return asyncio.run(_heard(target, options))
 
 
 async def _heard(target: ServerTarget, options: Namespace) -> ServerListing:
-    """The same over connections: two, for a host that speaks MCPL sees only the tools it has enabled."""
+    """The same over two connections, because a host that speaks MCPL sees only the tools it has enabled."""
     async with connect(target, options, offer=LISTING_OFFER) as client:
-        has = client.capabilities
-        lists: dict[str, list[Any]] = {
-            "tools": await client.tools() if "tools" in has else [],
-            "resources": await client.resources() if "resources" in has else [],
-            "templates": await client.templates() if "resources" in has else [],
-            "prompts": await client.prompts() if "prompts" in has else [],
-        }
-        opening = opened(client)
+        lists, opening = await lists_of(client), opened(client)
     era = options.era or "handshake"
     try:
         async with connect(target, Namespace(**{**vars(options), "era": era}), offer=OFFER) as client:
             opening = opened(client)
     except PeerError:
-        pass  # it speaks the other era only
+        pass  # it only speaks the other era
     return ServerListing(opening, **lists)
 
 
+async def lists_of(client: Client) -> dict[str, list[dict[str, Any]]]:
+    """All lists of a server, by their heading; empty where it has no such capability."""
+    capabilities = client.capabilities
+    return {kind: await verb(client) if needed in capabilities else [] for kind, (needed, verb) in KINDS.items()}
+
+
 def opened(client: Client) -> dict[str, Any]:
-    """What the server said of itself, as `initialize` does."""
+    """What the server said about itself, in the form of an `initialize` result."""
     told: dict[str, Any] = {
         "protocolVersion": client.version,
         "capabilities": client.capabilities,
@@ -57,7 +65,7 @@ def opened(client: Client) -> dict[str, Any]:
 
 
 async def eras(target: ServerTarget, options: Namespace) -> list[str]:
-    """The versions that a server of this process speaks; of another one the newest of each era."""
+    """The protocol versions that a server speaks: all of them in this process, else the newest of each era."""
     if isinstance(getattr(target.server, "composition", None), Composition) and options.era is None:
         return [*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS]
     spoken: list[str] = []

@@ -1,6 +1,6 @@
-"""What a command is pointed at: a Python server in this process, a command that runs one over stdio, or an address.
+"""Which server a command is about: a Python object in this process, a command that runs one over stdio, or an address.
 
-Light, because `defserve run` comes through here: how to connect is `connecting`.
+This module imports little, because `defserve run` uses it. Connecting is the job of `connection`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from defserve.tooling.clients.configured import ConfiguredServer
 
 TARGET_HELP: Final = (
-    "server.py, server.py:name, module:name, the name of an installed server or of one in .mcp.json (.mcp.json:name for"
-    " that one only), http://host:port/mcp, ws://host:port/mcp; or none, with `-- command args` at the end"
+    "server.py, server.py:name, module:name, the name of an installed server or of one in .mcp.json (.mcp.json:name"
+    " if both exist), http://host:port/mcp, ws://host:port/mcp; or nothing, with `-- command args` at the end"
 )
 
 
 class ServerTarget(NamedTuple):
     """A server object, the command that starts one, or the address of one that runs.
 
-    `env` is added to a command's environment, and it starts in `cwd`; `headers` are sent to an address.
+    A command is started in `cwd` with `env` added to its environment. `headers` are sent to an address.
     """
 
     server: Any = None
@@ -39,28 +39,28 @@ class ServerTarget(NamedTuple):
 
 
 def quiet() -> AbstractContextManager[Any]:
-    """What a server prints in this process goes to stderr: stdout is for the command's own result."""
+    """What a server in this process prints goes to stderr, because stdout is for the result of the command."""
     return redirect_stdout(sys.stderr)
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """The arguments before `--`, and the command after it; None when there is no `--`."""
+    """The arguments before `--`, and the command after it; None without `--`."""
     if "--" not in argv:
         return list(argv), None
     cut = list(argv).index("--")
     if cut + 1 == len(argv):
-        raise UsageError("there is nothing after `--`", fix="give the command that starts the server: -- python x.py")
+        raise UsageError("nothing follows `--`", fix="add the command that starts the server: -- python server.py")
     return list(argv[:cut]), list(argv[cut + 1 :])
 
 
 def resolve(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:
-    """The target of a command line. Takes its word from the front of `words` when it is named there."""
+    """The server that a command line names. If a word names it, that word is taken from the front of `words`."""
     if command is not None:
         return ServerTarget(command=command)
     if module is not None:
         return ServerTarget(load_package(module))
     if not words:
-        raise UsageError("no server is named", fix=f"say which: {TARGET_HELP}")
+        raise UsageError("no server is given", fix=f"add one: {TARGET_HELP}")
     named = words.pop(0)
     if is_address(named):
         return ServerTarget(address=named)
@@ -68,8 +68,16 @@ def resolve(words: list[str], module: str | None, command: list[str] | None) -> 
     return _reached(found) if found is not None else ServerTarget(load(named))
 
 
+def resolve_only(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:
+    """Like `resolve`, for a command line that holds nothing else. Raises UsageError for another word."""
+    target = resolve(words, module, command)
+    if words:
+        raise UsageError(f"one server at a time; {words[0]!r} is unexpected", fix="name one server")
+    return target
+
+
 def configured(named: str) -> ConfiguredServer | None:
-    """The server of a `.mcp.json` that is meant; None where it is code of this environment, or unknown."""
+    """The server of a `.mcp.json` with this name; None if the name is code of this environment, or unknown."""
     _search_here()
     if is_code(named):
         return None
@@ -90,16 +98,14 @@ def headers_of(given: list[str]) -> dict[str, str]:
     pairs = [text.partition(":") for text in given]
     for name, colon, _ in pairs:
         if not colon or not name.strip():
-            raise UsageError(f"{name!r} is no header", fix='write -H "Name: value"')
+            raise UsageError(f"{name!r} is not a header", fix='write -H "Name: value"')
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def load(target: str) -> Any:
-    """The server that `target` names, looked for from the current folder."""
+    """Load the server that `target` names, starting from the current folder."""
     if is_address(target):
-        raise UsageError(
-            f"{target!r} is an address, and what is served has to be here", fix="name server.py or module:name"
-        )
+        raise UsageError(f"{target!r} is an address; only code can be served", fix="name server.py or module:name")
     refuse_configured(target)
     if not is_code(target):
         _refuse_unknown(target)
@@ -107,29 +113,29 @@ def load(target: str) -> Any:
 
 
 def refuse_configured(target: str) -> None:
-    """Raises UsageError for a server of a `.mcp.json`: that is a command, and what is wanted is code."""
+    """Raises UsageError for a server of a `.mcp.json`, which is a command, where code is needed."""
     found = configured(target)
     if found is not None:
         raise UsageError(
-            f"{target!r} is a server of {found.path}, and what is served has to be code",
-            fix=f"name server.py or module:name; to talk to this one: defserve list {target}",
+            f"{target!r} is a server of {found.path}; only code can be served",
+            fix=f"name server.py or module:name; to use this one: defserve list {target}",
         )
 
 
 def _refuse_unknown(target: str) -> None:
-    """Raises UsageError where there are names that could be meant instead."""
+    """Raises UsageError if there are other names to suggest."""
     from defserve.tooling.clients.configured import known, nearest
 
     if names := [*known(), *(each.name for each in installed())]:
-        places = "no module and no installed server" + (f", and no server of {file}" if (file := nearest()) else "")
+        places = "not a module or an installed server" + (f", nor a server of {file}" if (file := nearest()) else "")
         raise UsageError(
             f"{target!r} is {places}",
-            fix=f"use one of {', '.join(dict.fromkeys(names))}; or give a file: server.py",
+            fix=f"use one of {', '.join(dict.fromkeys(names))}; or name a file: server.py",
         )
 
 
 def load_package(package: str) -> Any:
-    """The server of a package: in the package itself, or in its module `server`."""
+    """Load the server of a package, from the package itself or from its module `server`."""
     _search_here()
     try:
         return load_server(package)
@@ -141,6 +147,6 @@ def load_package(package: str) -> Any:
 
 
 def _search_here() -> None:
-    # A console script does not have it, `python -m` does.
+    # A console script does not search the current folder; `python -m` does.
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -1,4 +1,4 @@
-"""The servers that a project's `.mcp.json` names, and how each of them is reached."""
+"""The servers in the `.mcp.json` of a project, and how to reach each of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from defserve.tooling.clients.table import Launch
 from defserve.wire.jsonvalue import is_array, is_mapping
 
 FILE: Final = ".mcp.json"
-# Of `.mcp.json` and of most clients, and of VS Code.
+# The key of `.mcp.json` and most clients, and that of VS Code.
 KEYS: Final = ("mcpServers", "servers")
 VARIABLE: Final = re.compile(r"\$\{(?:env:)?([^}:]+)(?::-([^}]*))?\}")
 OLDER: Final = "sse"
 
 
 class ConfiguredServer(NamedTuple):
-    """A server as the file `path` has it, variables and all."""
+    """A server as the file `path` has it, with its variables not filled in."""
 
     name: str
     path: str
@@ -29,10 +29,10 @@ class ConfiguredServer(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Where it is started, and what its paths start from. Raises UsageError for one that is not there."""
+        """The folder that it starts in and that its paths start from. Raises UsageError if it does not exist."""
         folder = os.path.join(os.path.dirname(self.path), self._fill(self.cwd))
         if not os.path.isdir(folder):
-            raise UsageError(f"{self.name!r} of {self.path}: there is no folder {folder!r}", fix='correct its "cwd"')
+            raise UsageError(f"{self.name!r} in {self.path}: there is no folder {folder!r}", fix='correct its "cwd"')
         return folder
 
     def filled(self) -> Launch:
@@ -58,14 +58,14 @@ class ConfiguredServer(NamedTuple):
         value = os.path.dirname(self.path) if variable == "workspaceFolder" else os.environ.get(variable, default)
         if value is None:
             raise UsageError(
-                f"{self.name!r} of {self.path} needs the variable {variable}, which is not set",
-                fix=f"export {variable}=…, or write ${{{variable}:-default}} there",
+                f"{self.name!r} in {self.path} needs the variable {variable}, which is not set",
+                fix=f"export {variable}=…, or write ${{{variable}:-default}} in the file",
             )
         return value
 
 
 def nearest() -> str | None:
-    """The `.mcp.json` of the current folder, or of the nearest one above it that has one."""
+    """The `.mcp.json` of the current folder, or of the nearest folder above that has one."""
     here = os.getcwd()
     while not os.path.isfile(os.path.join(here, FILE)):
         if here == os.path.dirname(here):
@@ -75,9 +75,9 @@ def nearest() -> str | None:
 
 
 def find(target: str) -> ConfiguredServer | None:
-    """The server that `target` names: NAME is one of the nearest `.mcp.json`, `path/.mcp.json:NAME` of that file.
+    """The server that `target` names: NAME in the nearest `.mcp.json`, `path/.mcp.json:NAME` in that file.
 
-    None for a NAME that is not there. Raises UsageError for a file without it, and for an entry that cannot be used.
+    None if the nearest file has no such NAME. Raises UsageError if a named file has none, or the entry cannot be used.
     """
     folder, json, name = target.rpartition(".json:")
     path = os.path.abspath(folder + ".json") if json else nearest()
@@ -87,7 +87,9 @@ def find(target: str) -> ConfiguredServer | None:
     if name in known:
         return _configured(name, path, known[name])
     if json:
-        raise UsageError(f"{path} has no server {name!r}", fix=f"it has {', '.join(known) or 'none'}")
+        raise UsageError(
+            f"{path} has no server {name!r}", fix=f"use one of {', '.join(known)}" if known else "it has no servers"
+        )
     return None
 
 
@@ -108,9 +110,9 @@ def _entries(path: str) -> Mapping[str, Any]:
         with open(path, encoding="utf-8") as file:
             whole = jsonc.parse(file.read())
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", fix="check the path before :NAME") from None
+        raise UsageError(f"cannot read {path}: {error.strerror}", fix="check the path before :NAME") from None
     except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}", fix="correct it") from None
+        raise UsageError(f"{path} is not JSON: {error}", fix="correct the file") from None
     for key in KEYS:
         if is_mapping(whole) and is_mapping(section := whole.get(key)):
             return section
@@ -118,17 +120,17 @@ def _entries(path: str) -> Mapping[str, Any]:
 
 
 def _configured(name: str, path: str, entry: Any) -> ConfiguredServer:
-    """Raises UsageError for an entry that says neither how to start a server nor where one is."""
-    place = f"{name!r} of {path}"
+    """Raises UsageError for an entry that has neither a command nor an address."""
+    place = f"{name!r} in {path}"
     if not is_mapping(entry):
-        raise UsageError(f"{place} is no object", fix='write {"command": …, "args": […]} or {"url": …}')
+        raise UsageError(f"{place} is not an object", fix='write {"command": …, "args": […]} or {"url": …}')
     command, url = entry.get("command"), entry.get("url")
     if not (command or url) or not all(isinstance(text, str) for text in (command or "", url or "")):
         raise UsageError(f"{place} has neither a command nor a url", fix='give it "command" and "args", or "url"')
     if url and entry.get("type") == OLDER:
         raise UsageError(
-            f"{place} is reached by HTTP+SSE of 2024, which is not spoken here",
-            fix="if it has a Streamable HTTP endpoint too, give that: defserve list https://…/mcp",
+            f"{place} uses HTTP+SSE of 2024, which is not supported here",
+            fix="if it also has a Streamable HTTP endpoint, use that: defserve list https://…/mcp",
         )
     texts = _texts(entry.get("env")), url or "", _texts(entry.get("headers"))
     launch = Launch(command or "", _args(entry), *texts)

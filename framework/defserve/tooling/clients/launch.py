@@ -1,4 +1,4 @@
-"""The command by which a client starts a server: absolute, since clients have neither our folder nor our PATH."""
+"""The command with which a client starts a server. Its paths are absolute: clients have another folder and PATH."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def of_command(command: Sequence[str], env: Mapping[str, str]) -> Launch:
-    """A command as it was given, its program found on our PATH."""
+    """A command as it was given, with its program looked up on our PATH."""
     found = shutil.which(command[0])
     if found is None:
-        raise UsageError(f"there is no command {command[0]!r}", fix="install it, or give its whole path")
+        raise UsageError(f"there is no command {command[0]!r}", fix="install it, or write its full path")
     return Launch(os.path.abspath(found), tuple(command[1:]), env)
 
 
@@ -43,7 +43,7 @@ def of_package(package: str, env: Mapping[str, str]) -> Launch:
 
 
 def server_name(own: str, given: str | None) -> str:
-    """What the client is to call it. Raises UsageError for a name that not every client takes."""
+    """What the client calls the server. Raises UsageError for a name that some clients refuse."""
     if given is not None:
         return checked_name(given)
     return re.sub(r"[^A-Za-z0-9_-]+", "-", own).strip("-")[:64] or "server"
@@ -52,7 +52,7 @@ def server_name(own: str, given: str | None) -> str:
 def checked_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot be the name of a server in a client", fix="use letters, digits, - and _; 64 at most"
+            f"{name!r} cannot be the name of a server in a client", fix="use at most 64 letters, digits, - and _"
         )
     return name
 
@@ -63,18 +63,18 @@ def environment(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise UsageError(f"--env {pair.partition('=')[0]!r} is no variable", fix="write --env NAME=value")
+            raise UsageError(f"--env {pair.partition('=')[0]!r} is not a variable", fix="write --env NAME=value")
         found[name] = value
     return found
 
 
 def _run(target: str, env: Mapping[str, str], *more: str) -> Launch:
-    # The interpreter of this very installation: whatever the client's PATH holds, defserve is there.
+    # The interpreter of this installation has defserve, whatever is on the PATH of the client.
     return Launch(sys.executable, ("-m", "defserve", "run", target, *more), env)
 
 
 def _findable(module: str, env: Mapping[str, str]) -> Mapping[str, str]:
-    """A module of the current folder is found from elsewhere only by being told where to look."""
+    """A module of the current folder needs PYTHONPATH to be found from another folder."""
     from importlib.util import find_spec
 
     here = os.getcwd()

@@ -1,4 +1,4 @@
-"""The clients that can be told of a server: where each keeps its settings, under which key, and in which words."""
+"""The MCP clients we know: where each keeps its settings, under which key, and how it writes a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCOPES: Final[tuple[Scope, ...]] = ("user", "project")
 
 
 class Launch(NamedTuple):
-    """How a client reaches a server: by a command it starts, or at an address."""
+    """How a client reaches a server: with a command, or at an address."""
 
     command: str = ""
     args: Sequence[str] = ()
@@ -29,7 +29,7 @@ Entry = Callable[[Launch], dict[str, Any]]
 
 
 class ClientApp(NamedTuple):
-    """`paths` gives the settings file of a scope; a relative one is below the project's folder.
+    """An MCP client. `paths` gives the settings file of each scope; a relative one starts in the folder of the project.
 
     `then` is what a person has to do before the client sees the server.
     """
@@ -46,14 +46,14 @@ class ClientApp(NamedTuple):
         chosen: Scope = scope or next(iter(self.paths))
         if chosen not in self.paths:
             only = next(iter(self.paths))
-            raise UsageError(f"{self.title} has no settings for a {chosen}", fix=f"use --scope {only}, or leave it out")
+            raise UsageError(f"{self.title} has no settings per {chosen}", fix=f"use --scope {only}, or leave it out")
         return project / self.paths[chosen]()
 
 
 def client(name: str) -> ClientApp:
-    """The client of that name. Raises UsageError for one that is not known."""
+    """The client of that name. Raises UsageError if there is none."""
     if name not in CLIENTS:
-        raise UsageError(f"there is no client {name!r}", fix=f"use one of {', '.join(CLIENTS)}")
+        raise UsageError(f"unknown client {name!r}", fix=f"use one of {', '.join(CLIENTS)}")
     return CLIENTS[name]
 
 
@@ -69,7 +69,7 @@ def _here(*parts: str) -> Callable[[], Path]:
 
 
 def _application(mac: str, windows: str, linux: str, *parts: str) -> Callable[[], Path]:
-    """Below the folder in which applications of this system keep their settings."""
+    """Below the folder where applications of this system keep their settings."""
 
     def path() -> Path:
         if sys.platform == "darwin":
@@ -88,7 +88,7 @@ def _xdg(*parts: str) -> Path:
 def _zed() -> Path:
     if sys.platform == "win32":
         return _application("Zed", "Zed", "zed", "settings.json")()
-    # On a Mac, too.
+    # On a Mac too.
     return _xdg("zed", "settings.json")
 
 
@@ -114,7 +114,7 @@ def _plain(launch: Launch) -> dict[str, Any]:
 
 
 def _typed(launch: Launch) -> dict[str, Any]:
-    """With the transport by its name; only some of these clients know `ws`."""
+    """With the name of the transport; only some of these clients know `ws`."""
     if not launch.url:
         return {"type": "stdio", **_started(launch)}
     return {"type": "ws" if launch.url.startswith("ws") else "http", **_plain(launch)}
@@ -131,7 +131,7 @@ def _windsurf(launch: Launch) -> dict[str, Any]:
 
 def _desktop(launch: Launch) -> dict[str, Any]:
     if launch.url:
-        raise UsageError("Claude Desktop starts commands only", fix="add a server at an address in its settings dialog")
+        raise UsageError("Claude Desktop only starts commands", fix="add the address in its settings dialog")
     return _started(launch)
 
 

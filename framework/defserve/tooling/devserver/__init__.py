@@ -1,1 +1,6 @@
-"""Serving while the code is edited: a parent that keeps the clients, and a child that is replaced on every change."""
+"""The development server: a parent that keeps the clients connected, and a child that is replaced on every change.
+
+Every request is answered once, by the child that took it or with an error. A child that does not start changes nothing.
+
+May import: `protocols.mcp.resources.subscriptions`, `runner`.
+"""

@@ -1,4 +1,4 @@
-"""How a client opened its conversation and what it set up since, to be said again to a server that was not there."""
+"""How a client opened its session and what it set up, to be repeated to the next child."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from defserve.protocols.mcp.resources.subscriptions import KINDS, SUBSCRIPTION_K
 Json = dict[str, Any]
 
 LISTEN = "subscriptions/listen"
-# Requests that set something up, by what tells them apart, and those that take it back.
+# Requests that set something up → the parameter that tells them apart; and requests that undo one.
 SETTING: dict[Any, str | None] = {"logging/setLevel": None, "resources/subscribe": "uri"}
 UNSETTING = {"resources/unsubscribe": ("resources/subscribe", "uri")}
 
 
 class ClientSetup:
-    """Remembers the handshake and the settings of a session. Requests without one need nothing of this."""
+    """Remembers the handshake and the settings of a session. Stateless requests need none of this."""
 
     def __init__(self) -> None:
         self.initialize: Json | None = None
@@ -23,7 +23,7 @@ class ClientSetup:
         self._settings: dict[tuple[Any, str], Json] = {}
 
     def note(self, message: Json) -> None:
-        """A message of the client's."""
+        """Take note of a message from the client."""
         method, params = message.get("method"), member(message, "params")
         if method == "initialize":
             self.__init__()
@@ -39,24 +39,24 @@ class ClientSetup:
 
     @property
     def settings(self) -> list[Json]:
-        """Requests to repeat, once the session is open."""
+        """Requests to repeat when the session is open."""
         return list(self._settings.values())
 
 
 def member(message: Json, name: str) -> Json:
-    """An object in an object; an empty one where there is none."""
+    """An object in an object; empty if there is none."""
     found = message.get(name)
     return cast("Json", found) if isinstance(found, dict) else {}
 
 
 def changes(capabilities: Json) -> list[Json]:
-    """What a session is told when every list may have changed."""
+    """What a session is told when all lists may have changed."""
     kinds = [kind for kind in KINDS if member(capabilities, kind).get("listChanged")]
     return [{"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"} for kind in kinds]
 
 
 def changes_heard(listen: Json) -> list[Json]:
-    """The same for an open `subscriptions/listen` request: as much as it wanted to hear."""
+    """The same for an open `subscriptions/listen` request: only what it asked for."""
     wanted = member(member(listen, "params"), "notifications")
     about = {"_meta": {SUBSCRIPTION_KEY: listen["id"]}}
     return [
@@ -67,7 +67,7 @@ def changes_heard(listen: Json) -> list[Json]:
 
 
 def is_acknowledgement(message: Json, of: set[Any]) -> bool:
-    """Whether it only says that a listen request was heard that had been heard before."""
+    """Whether it acknowledges a listen request that was acknowledged before."""
     if message.get("method") != "notifications/subscriptions/acknowledged":
         return False
     return member(member(message, "params"), "_meta").get(SUBSCRIPTION_KEY) in of

@@ -1,4 +1,4 @@
-"""Lines between one client and the children that come and go behind it: every request is answered, once."""
+"""Passes lines between one client and the children that replace each other. Every request is answered once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class ChildConnection:
-    """What is under way with one child: the client's requests, and our own."""
+    """One child, and the requests that it has not answered: those of the client, and our own."""
 
     def __init__(self, child: Child) -> None:
         self.child = child
@@ -48,7 +48,7 @@ class ChildConnection:
         self.idle.clear()
 
     def finish(self, id: Any) -> bool:
-        """Whether it was for this child to answer."""
+        """Remove a request. True if this child had to answer it."""
         known = self.requests.pop(id, None) is not None
         if not self.requests:
             self.idle.set()
@@ -56,14 +56,14 @@ class ChildConnection:
 
 
 class Relay:
-    """A `ClientFront` for standard input and output. `grace`: how long the calls of a replaced child may go on."""
+    """A `ClientFront` for standard input and output. `grace`: how long running calls of a replaced child may take."""
 
     def __init__(self, write: Write, grace: float) -> None:
         self._write, self._grace = write, grace
         self._opening = ClientSetup()
         self._links: dict[Child, ChildConnection] = {}
         self._current: ChildConnection | None = None
-        # Nothing has been answered yet: the client may wait for a server that starts.
+        # Nothing has been answered yet, so the client can wait until a server starts.
         self._holding, self._held = True, list[bytes]()
         self._asked: dict[str, tuple[ChildConnection, Any]] = {}
         self._numbers = count(1)
@@ -72,7 +72,7 @@ class Relay:
     # -- the client --------------------------------------------------------------------------------------
 
     async def from_client(self, line: bytes) -> None:
-        """One line of the client's."""
+        """Take one line from the client."""
         if self._holding:
             self._held.append(line)
         else:
@@ -94,7 +94,7 @@ class Relay:
     async def _pass_on(self, line: bytes, requests: list[Json]) -> None:
         if self._current is None:
             for request in requests:
-                await self._refuse(request["id"], "the server has ended and does not start again; see its traceback")
+                await self._refuse(request["id"], "the server has ended and does not start; see its traceback")
             return
         for request in requests:
             self._current.begin(request)
@@ -116,7 +116,7 @@ class Relay:
     async def admit(self, child: Child) -> None:
         link = self._links[child] = ChildConnection(child)
         link.reader = asyncio.create_task(self._listen(link))
-        # Whatever it answers, it answers.
+        # Any answer will do.
         await self._ask(link, {"method": "ping"})
         if self._opening.initialize is None:
             return
@@ -129,19 +129,19 @@ class Relay:
     def adopt(self, child: Child, previous: Child | None) -> None:
         link = self._current = self._links.get(child)
         old = self._links.get(previous) if previous is not None else None
-        if link is None:  # gone already, which will be noticed
+        if link is None:  # already gone; the supervisor will notice
             if old is not None:
                 self._spawn(self._retire(old))
             return
-        # Written at once: what the client says next comes behind it.
+        # Written at once, so that it comes before the next line of the client.
         child.write(b"".join(map(_line, self._preamble(link))))
         heard = self._move(old, link) if old is not None else []
-        # Whoever is still held has not seen any list.
+        # A client that was held back has not seen any list.
         news = changes(link.capabilities) if self._opening.initialized is not None and not self._holding else []
         self._spawn(self._hand_over(old, news + heard))
 
     def _preamble(self, link: ChildConnection) -> Iterator[Json]:
-        """What the client has said so far, as far as the child does not know it yet."""
+        """What the client has said so far and the child does not know yet."""
         opening = self._opening
         if opening.initialize is not None and link.opened is not opening.initialize:
             yield self._asking(link, opening.initialize)[0]
@@ -151,7 +151,7 @@ class Relay:
                 yield self._asking(link, setting)[0]
 
     def _move(self, old: ChildConnection, link: ChildConnection) -> list[Json]:
-        """Requests that only listen go on with another child; what their client is told of that."""
+        """Move listening requests to another child, and return what the client is told about it."""
         found = [request for request in old.requests.values() if request["method"] == LISTEN]
         for request in found:
             old.finish(request["id"])
@@ -173,13 +173,13 @@ class Relay:
             await self._write(_line(message))
 
     async def _retire(self, link: ChildConnection) -> None:
-        """Let a child finish what it has begun, for a while."""
+        """Let a child finish its running calls, for a while."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._grace):
                 await link.idle.wait()
         for id in list(link.requests):
             link.finish(id)
-            await self._refuse(id, f"the server was reloaded, and this call not done {self._grace:g} s later")
+            await self._refuse(id, f"the server was reloaded, and this call was not done {self._grace:g} s later")
         await link.child.end()
 
     def lost(self, child: Child) -> None:
@@ -193,18 +193,18 @@ class Relay:
         await asyncio.gather(*(link.child.end(seconds) for link in list(self._links.values())))
 
     async def _listen(self, link: ChildConnection) -> None:
-        """Everything a child says, until it has gone."""
+        """Read what a child says, until it ends."""
         while line := await link.child.output.readline():
             await self._from_child(link, line)
         del self._links[link.child]
-        self.lost(link.child)  # at once: what came now would be answered by nobody
+        self.lost(link.child)  # at once: nobody would answer what comes now
         for waiting in link.ours.values():
             if not waiting.done():
                 waiting.set_exception(NotServing())
-                waiting.exception()  # whoever waits hears of it, and nobody has to
+                waiting.exception()  # read here, in case nobody waits for it
         for id in list(link.requests):
             link.finish(id)
-            await self._refuse(id, "the server ended before it had answered; see its traceback")
+            await self._refuse(id, "the server ended before it answered; see its traceback")
         for id in [id for id, (asker, _) in self._asked.items() if asker is link]:
             del self._asked[id]
             await self._tell([{"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": id}}])
@@ -237,7 +237,7 @@ class Relay:
             await self._write(line)
 
     async def _question(self, link: ChildConnection, request: Json) -> None:
-        """Two children number their requests alike; the client must be able to tell them apart."""
+        """Renumber a request of a child, because two children use the same ids."""
         id = f"{THEIRS}{next(self._numbers)}"
         self._asked[id] = link, request["id"]
         await self._write(_line({**request, "id": id}))
@@ -269,7 +269,7 @@ class Relay:
 
 
 def _read(line: bytes) -> Json | list[Json]:
-    """A message, or those of a batch. What is neither is passed on as it is, for the server to complain about."""
+    """A message, or those of a batch. Anything else is passed on as it is; the server reports it."""
     try:
         found = from_json(line)
     except ValueError:
@@ -280,7 +280,7 @@ def _read(line: bytes) -> Json | list[Json]:
 
 
 def _is_request(message: Json) -> bool:
-    # Another id is the server's to complain about.
+    # The server reports an id of another type.
     return "method" in message and isinstance(message.get("id"), str | int | float)
 
 

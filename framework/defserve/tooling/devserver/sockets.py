@@ -1,4 +1,4 @@
-"""`dev` on a socket: the parent binds it and never reads from it; children inherit it, and take turns."""
+"""`dev` on a socket: the parent binds it but never reads from it; children inherit it and take turns."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from defserve.runner.address import Address
 from defserve.runner.sockets import BACKLOG, bound
 from defserve.tooling.devserver.plan import READY, ServePlan
 from defserve.tooling.devserver.process import Child, NotServing
-from defserve.tooling.devserver.stdio import FAREWELL, stop_signals
+from defserve.tooling.devserver.stdio import FAREWELL_SECONDS, stop_signals
 from defserve.tooling.devserver.supervisor import Supervisor
 from defserve.tooling.devserver.watched_files import WatchedFiles
 
 
 def serve(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
-    """Keep an address served until a signal ends it; the exit code. Raises UsageError where it cannot be had."""
+    """Serve an address until a signal ends it, and return the exit code. Raises UsageError if it cannot be used."""
     address = Address.parse(plan.options["on"], "/mcp")
     if os.name != "posix":
-        raise UsageError("dev serves on a socket only where children inherit it", fix="use stdio:, or defserve run")
+        raise UsageError("dev cannot serve on a socket on this system", fix="use stdio:, or defserve run")
     with bound(address) as sockets, tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder:
         for one in sockets:
-            one.listen(BACKLOG)  # who comes while no child is there waits
+            one.listen(BACKLOG)  # clients that come while there is no child wait
         sessions = Path(folder) / "sessions"
         sessions.mkdir(mode=0o700)
         numbers = tuple(one.fileno() for one in sockets)
@@ -45,7 +45,7 @@ async def _serve(plan: ServePlan, files: WatchedFiles, grace: float, folder: Pat
 
 
 class SocketFront:
-    """A `ClientFront` whose clients talk to the children themselves. A replaced one has `grace` seconds to finish."""
+    """A `ClientFront` whose clients talk to the children directly. A replaced child has `grace` seconds to finish."""
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
@@ -64,7 +64,7 @@ class SocketFront:
             task.add_done_callback(self._leaving.discard)
 
     async def _retire(self, child: Child) -> None:
-        await child.end(self._grace + FAREWELL)
+        await child.end(self._grace + FAREWELL_SECONDS)
         self._children.discard(child)
 
     def lost(self, child: Child) -> None:
@@ -73,4 +73,4 @@ class SocketFront:
     async def close(self) -> None:
         for task in self._leaving:
             task.cancel()
-        await asyncio.gather(*(child.end(FAREWELL) for child in self._children))
+        await asyncio.gather(*(child.end(FAREWELL_SECONDS) for child in self._children))

@@ -1,4 +1,4 @@
-"""`dev` on standard input and output: the parent's own, which no child ever sees."""
+"""`dev` on standard input and output, which belong to the parent; no child sees them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from defserve.tooling.devserver.watched_files import WatchedFiles
 STDIN, STDOUT = 0, 1
 CHUNK = 64 * 1024
 INTERRUPTED = 130
-FAREWELL = 2.0
+FAREWELL_SECONDS = 2.0
 
 
 def serve(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
-    """Relay until the client leaves or a signal ends it; the exit code."""
+    """Relay until the client leaves or a signal ends it, and return the exit code."""
     return asyncio.run(_serve(plan, files, grace))
 
 
@@ -39,7 +39,7 @@ async def _serve(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
         finally:
             supervising.cancel()
             await asyncio.gather(supervising, return_exceptions=True)
-            await relay.close(FAREWELL)
+            await relay.close(FAREWELL_SECONDS)
 
 
 def _reason(task: asyncio.Task[None]) -> BaseException:
@@ -47,7 +47,7 @@ def _reason(task: asyncio.Task[None]) -> BaseException:
 
 
 def stop_signals() -> asyncio.Future[int]:
-    """Done, with the exit code, when a signal asks for an end."""
+    """A future that gets the exit code when a signal comes."""
     loop = asyncio.get_running_loop()
     ending: asyncio.Future[int] = loop.create_future()
     for number, code in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 0)):
@@ -57,7 +57,7 @@ def stop_signals() -> asyncio.Future[int]:
 
 
 def read_lines(take: Callable[[bytes], Awaitable[None]], left: Callable[[], object]) -> None:
-    """Hand over each line of standard input, one after the other; `left` is called at its end."""
+    """Hand over each line of standard input in turn; `left` is called at the end."""
     loop = asyncio.get_running_loop()
 
     async def hand_over(lines: list[bytes]) -> None:
@@ -74,12 +74,12 @@ def read_lines(take: Callable[[bytes], Awaitable[None]], left: Callable[[], obje
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(left)
 
-    # A thread, for a pipe, a file and a terminal are read alike by it alone; nothing waits for it at the end.
+    # Only a thread can read pipes, files and terminals alike. Nothing waits for it at the end.
     start_new_thread(read, ())
 
 
 class LineWriter:
-    """Writes to standard output, a line at a time, without holding up the loop."""
+    """Writes to standard output, one line at a time, without blocking the loop."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
@@ -90,6 +90,6 @@ class LineWriter:
 
 
 def _write_all(line: bytes) -> None:
-    with suppress(BrokenPipeError):  # whoever reads no more will close the other pipe, too
+    with suppress(BrokenPipeError):  # a client that stops reading will close its other pipe too
         while line:
             line = line[os.write(STDOUT, line) :]

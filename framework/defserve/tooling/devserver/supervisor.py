@@ -1,4 +1,4 @@
-"""Starts a child, has it serve when it is ready, replaces it on every change. One that fails changes nothing."""
+"""Starts a child, lets it serve when it is ready, and replaces it on every change. A failed start changes nothing."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from defserve.tooling.devserver.plan import ServePlan
 from defserve.tooling.devserver.process import Child
 from defserve.tooling.devserver.watched_files import Snapshot, WatchedFiles
 
-# One that crashes sooner would crash again.
-PROVEN = 1.0
+# A child that crashes sooner would crash again.
+PROVEN_SECONDS = 1.0
 
 
 class ClientFront(Protocol):
-    """What clients are connected to, whatever child is behind it."""
+    """What clients are connected to, whichever child serves them."""
 
     async def admit(self, child: Child) -> None:
-        """Make a child ready to serve. Raises NotServing; may wait for ever."""
+        """Wait until a child is ready to serve. Raises NotServing; may wait for ever."""
         ...
 
     def adopt(self, child: Child, previous: Child | None) -> None:
-        """From now on it serves; the previous one finishes what it has begun."""
+        """Let this child serve. The previous one finishes its running calls."""
         ...
 
     def lost(self, child: Child) -> None:
-        """The child that served has gone by itself."""
+        """The child that served has ended by itself."""
         ...
 
 
@@ -51,15 +51,15 @@ class Supervisor:
             if restarted:
                 continue  # changed again while it started
             if self.current is not None and not await self._rest(before):
-                say("the server has ended by itself")
-                if monotonic() - began > PROVEN:
+                say("the server ended by itself")
+                if monotonic() - began > PROVEN_SECONDS:
                     continue
             if self.current is None:
                 say("waiting for a change")
                 self._tell(await self._files.changed(before))
 
     async def _replace(self, before: Snapshot) -> bool:
-        """Try a new child; True when the files changed before it was ready."""
+        """Try a new child. True if files changed before it was ready."""
         child = await Child.start(self._plan, self._folder / f"files-{next(self._numbers)}")
         try:
             ready, _, news = await first(self._front.admit(child), child.exited(), self._files.changed(before))
@@ -76,13 +76,13 @@ class Supervisor:
             await child.kill()
             self._tell(news.result())
             return True
-        await child.end(PROVEN)
-        kept = "; the one before it goes on serving" if self.current is not None else ""
+        await child.end(PROVEN_SECONDS)
+        kept = "; the old one goes on serving" if self.current is not None else ""
         say(f"the server does not start{f': {error}' if error and str(error) else ''}{kept}")
         return False
 
     async def _rest(self, before: Snapshot) -> bool:
-        """Until there is a reason for another child: True for a change, False when this one has gone."""
+        """Wait for a reason to start another child. True: files changed. False: this child has ended."""
         assert self.current is not None
         news, gone = await first(self._files.changed(before), self.current.exited())
         if news is None or gone is not None:
@@ -98,7 +98,7 @@ class Supervisor:
 
 
 async def first(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any] | None]:
-    """Run several things until one of them is done or has failed; None stands for each that was not."""
+    """Run several coroutines until one is done or has failed; the others are cancelled and None in the result."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -111,5 +111,5 @@ async def first(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any] | Non
 
 
 def say(text: str) -> None:
-    """Standard output is not ours."""
+    """Print to stderr, because standard output belongs to the client."""
     print(f"defserve dev: {text}", file=sys.stderr, flush=True)

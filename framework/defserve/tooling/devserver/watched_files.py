@@ -1,4 +1,4 @@
-"""Which files a server is made of, and when one of them is not what it was."""
+"""The files that a server consists of, and when one of them changes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import TypeAlias
 
-LOOK = 0.25
-# An editor may write a file in several steps: as long as it goes on, it is not done.
-SETTLE = 0.05
+POLL_SECONDS = 0.25
+# An editor may write a file in several steps. It is done when nothing changes for this long.
+SETTLE_SECONDS = 0.05
 STEP_MS = 25
 
 Snapshot: TypeAlias = dict[str, tuple[int, int]]
 
 
 class WatchedFiles:
-    """Single files, and all `*.py` beside them: a module that is imported later, or not yet written, counts as well."""
+    """Single files, and all `*.py` beside them: a module may be imported later, or not be written yet."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._files: set[str] = set()
@@ -26,7 +26,7 @@ class WatchedFiles:
         self.add(paths)
 
     def add(self, paths: Iterable[str]) -> None:
-        """Watch these as well: files, or folders with all below them."""
+        """Also watch these files, or folders with everything below them."""
         for path in map(os.path.abspath, paths):
             if os.path.isdir(path):
                 self._folders.add(path)
@@ -36,47 +36,47 @@ class WatchedFiles:
                 self._folders.add(os.path.dirname(path))
 
     def snapshot(self) -> Snapshot:
-        """What there is now."""
+        """The state of all files now."""
         found: Snapshot = {}
         for folder in self._folders:
             try:
                 names = [name for name in os.listdir(folder) if name.endswith(".py")]
             except OSError:
-                continue  # it was there when it was named
+                continue  # it existed when it was added
             _look(found, (os.path.join(folder, name) for name in names))
         _look(found, self._files)
         return found
 
     async def changed(self, since: Snapshot) -> list[str]:
-        """Wait until something differs from `since` and has come to rest; what it is."""
+        """Wait until files differ from `since` and no longer change; return their paths."""
         async for _ in self._pulses():
             if self.snapshot() != since:
                 break
         now = self.snapshot()
         while True:
-            await asyncio.sleep(SETTLE)
+            await asyncio.sleep(SETTLE_SECONDS)
             then, now = now, self.snapshot()
             if then == now:
                 return sorted(path for path in {*since, *now} if since.get(path) != now.get(path))
 
     async def _pulses(self) -> AsyncIterator[None]:
-        """When to look: at once, then when the system says so, or every now and then where nobody does."""
+        """When to look: at once, then when the system reports a change; without `watchfiles`, at intervals."""
         yield
         try:
             awatch = import_module("watchfiles").awatch
         except ImportError:
             while True:
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(POLL_SECONDS)
                 yield
         folders = [folder for folder in self._folders if os.path.isdir(folder)]  # noqa: ASYNC240 - once a change
-        # The time-out is for what happened before it began to listen.
+        # The time-out finds changes made before it began to watch.
         async for _ in awatch(
             *folders,
             watch_filter=None,
             recursive=False,
             debounce=STEP_MS * 2,
             step=STEP_MS,
-            rust_timeout=int(LOOK * 1000),
+            rust_timeout=int(POLL_SECONDS * 1000),
             yield_on_timeout=True,
         ):
             yield
@@ -87,7 +87,7 @@ def _look(found: Snapshot, paths: Iterable[str]) -> None:
         try:
             about = os.stat(path)
         except OSError:
-            continue  # one that is gone differs from one that was there
+            continue  # a missing file differs from an existing one
         found[path] = about.st_mtime_ns, about.st_size
 
 

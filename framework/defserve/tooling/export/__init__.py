@@ -1,4 +1,6 @@
-"""Documents made of what a server lists: a catalogue, OpenAPI, a line of `mgp.toml`, JSON Schemas.
+"""Documents about a server, made from what it lists: a catalogue, JSON Schemas, an entry of `mgp.toml`.
 
-They are made of JSON alone, so they can be made of any server that answers `tools/list`.
+They are made from JSON alone, so they work for any server that answers `tools/list`.
+
+May import: `serving.openapi`.
 """

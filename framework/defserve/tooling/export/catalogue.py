@@ -1,4 +1,4 @@
-"""The tool catalogue: what a registry shows of a server, with examples that can be called as they are."""
+"""The tool catalogue: what a registry shows about a server, with examples that can be called as they are."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ UNSORTED: Final = "general"
 def catalogue(
     info: Mapping[str, Any], tools: Iterable[Mapping[str, Any]], *, author: str = "", generated_at: str | None = None
 ) -> dict[str, Any]:
-    """The catalogue of a server that says `info` of itself and lists `tools`.
+    """The catalogue of a server with this `info` and these `tools`.
 
-    A tool's `meta={"category": …, "version": …, "deprecated": …, "author": …}` goes before what is taken otherwise:
-    its first tag, the server's version, whether it is tagged `deprecated`, and `author`.
+    A tool's `meta={"category": …, "version": …, "deprecated": …, "author": …}` wins over the defaults: its first tag,
+    the server's version, whether it is tagged `deprecated`, and `author`.
     """
     version = str(info.get("version") or "0")
     return {
@@ -49,14 +49,14 @@ def _tool(tool: Mapping[str, Any], version: str, author: str) -> dict[str, Any]:
 
 
 def _said(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """What the author wrote into `meta=` that belongs here."""
+    """The entries of the author's `meta=` that belong in a catalogue."""
     meta: Any = tool.get("_meta") or {}
     wanted = {"category": str, "version": str, "deprecated": bool, "author": str}
     return {name: meta[name] for name, kind in wanted.items() if isinstance(meta.get(name), kind)}
 
 
 def now() -> str:
-    """The time in RFC 3339; that of `SOURCE_DATE_EPOCH` where a build has to come out the same again."""
+    """The time in RFC 3339. `SOURCE_DATE_EPOCH` fixes it for reproducible builds."""
     from datetime import UTC, datetime
 
     fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
@@ -65,7 +65,7 @@ def now() -> str:
 
 
 def schemas(tools: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The JSON Schemas of every tool: `input`, and `output` where it has one."""
+    """The JSON Schemas of every tool: `input`, and `output` if it has one."""
     draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     return {
         tool["name"]: {

@@ -1,4 +1,4 @@
-"""A server's entry of `mgp.toml` (MGP §15.2): what a kernel knows of it before it connects."""
+"""The entry of a server in `mgp.toml` (MGP §15.2): what a kernel knows about it before it connects."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def mgp_entry(
     url: str = "",
     env: Iterable[str] = (),
 ) -> str:
-    """The entry as TOML. `mgp` is what the server says of it at `initialize`; without that there is no such section.
+    """The entry as TOML. `mgp` is what the server says at `initialize`; if it is empty, the section is left out.
 
-    `env` are the names of variables it needs; the kernel fills them in.
+    `env` names the variables that the server needs. The kernel fills them in.
     """
     started = {"url": url} if url else {"command": command[0], "args": list(command[1:])}
     sections: dict[str, Mapping[str, Any]] = {
@@ -44,5 +44,5 @@ def mgp_entry(
 def _value(value: Any) -> str:
     if is_array(value):
         return f"[{', '.join(map(_value, value))}]"
-    # A JSON string is one of TOML, but for the one control character that JSON lets pass.
+    # A JSON string is a TOML string, except for the one control character that JSON does not escape.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,1 +1,6 @@
-"""What is wrong with a server's definitions, found before a model finds it: rules over what it lists."""
+"""Problems in the definitions of a server, found before a model runs into them.
+
+A rule is a small function: definitions in, findings out. Rules only read; they never start the server or call a tool.
+
+May import: `context`, `guard.text`, `protocols.mcp.items`, `protocols.mgp`, `server`, `tooling.listing`.
+"""

@@ -1,4 +1,4 @@
-"""The rule about questions that nobody waits for: `ctx.ask(…)` without `await` is no answer yet."""
+"""The rule about a forgotten `await`: `ctx.ask(…)` alone does nothing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from defserve.tooling.lint.definitions import Definition, Definitions
 from defserve.tooling.lint.finding import LintFinding, about
 
 VERBS: Final = {"confirm", *(name for name, verb in vars(Context).items() if inspect.iscoroutinefunction(verb))}
-"""What of a Context is awaited."""
+"""The methods of a Context that must be awaited."""
 
 Def = ast.FunctionDef | ast.AsyncFunctionDef
-# Where a value is used as it is. In a call somebody else may wait for it.
+# Where a value is used as it is. As an argument of a call it may still be awaited.
 USES: Final = (
     ast.Expr,
     ast.Return,
@@ -38,7 +38,7 @@ def forgotten(found: Definitions) -> Iterator[LintFinding]:
         for verb, line, is_async in _unawaited(item.function):
             problem, fix = f"{verb}(…) is not awaited, so it does nothing", f"write await {verb}(…)"
             if not is_async:
-                fix = f"it is a plain def: write {verb.partition('.')[0]}.wait({verb}(…)), or make it async def"
+                fix = f"in a plain def, write {verb.partition('.')[0]}.wait({verb}(…)), or make it async def"
             yield about(item, problem, fix)._replace(where=_place(item, line))
 
 
@@ -47,12 +47,12 @@ def _place(item: Definition, line: int) -> str:
 
 
 def _unawaited(function: Any) -> Iterator[tuple[str, int, bool]]:
-    """The verb as it is written, its line, and whether it could be awaited where it is."""
+    """The call as it is written, its line, and whether it could be awaited there."""
     try:
         lines, first = inspect.getsourcelines(function)
         (written,) = ast.parse(dedent("".join(lines))).body
     except (TypeError, OSError, SyntaxError, ValueError):
-        return  # no source to be had, or none that stands for itself
+        return  # there is no source, or it cannot be parsed alone
     if isinstance(written, Def):
         contexts = _contexts(written)
         for call in _forgotten_in(written, contexts):
@@ -60,7 +60,7 @@ def _unawaited(function: Any) -> Iterator[tuple[str, int, bool]]:
 
 
 def _contexts(written: Def) -> set[str]:
-    """The parameters that are a Context, by how that is written."""
+    """The names of the parameters that are annotated as a Context."""
     arguments = (*written.args.args, *written.args.kwonlyargs)
     return {one.arg for one in arguments if one.annotation and "Context" in ast.unparse(one.annotation)}
 
@@ -69,7 +69,7 @@ def _forgotten_in(written: Def, contexts: set[str]) -> Iterator[ast.Call]:
     own = list(_own(written))
     handed_on = {name for node in own for name in _handed_on(node)}
     for parent in own:
-        # What is kept under a name can still be waited for.
+        # What is assigned to a name can still be awaited.
         kept = parent.targets if isinstance(parent, ast.Assign) else ()
         lost = bool(kept) and all(isinstance(name, ast.Name) and name.id not in handed_on for name in kept)
         if lost or isinstance(parent, USES):
@@ -79,7 +79,7 @@ def _forgotten_in(written: Def, contexts: set[str]) -> Iterator[ast.Call]:
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """All below it that is run with it: no functions within."""
+    """All nodes that run with this one: not those of inner functions."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, Def | ast.Lambda):
             yield child

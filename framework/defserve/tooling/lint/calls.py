@@ -1,4 +1,4 @@
-"""Calls checked against a list of tools alone: nothing is asked of the server, and nothing it does not list exists."""
+"""Calls checked against a list of tools. The server is not asked: what it does not list does not exist."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ MOST = 20
 
 
 def problems(tools: Iterable[Mapping[str, Any]], name: str, arguments: Mapping[str, Any]) -> list[str]:
-    """Why a call would fail, in a line each; empty for one that the list allows.
+    """Why a call would fail, one line each; empty if the list allows it.
 
-    An argument that the schema does not name is one of them, unless the schema says that others may come.
+    An argument that the schema does not name is a problem too, unless the schema allows others.
     """
     known = {str(tool.get("name")): tool for tool in tools}
     if name not in known:
@@ -36,7 +36,7 @@ def _broken(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str
     try:
         errors: list[Any] = list(islice(validator.iter_errors(dict(arguments)), MOST))  # pyright: ignore
     except Exception as error:
-        return [f"its schema cannot be followed: {error}"]
+        return [f"its schema cannot be used: {error}"]
     return [f"{_path(error.absolute_path)}{error.message}" for error in errors]
 
 

@@ -1,4 +1,4 @@
-"""What the rules look at: everything a server lists, with where it was written and what guards it, as far as known."""
+"""What the rules look at: everything that a server lists, with its place in the source and its guards, if known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEEPEST: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ToolParameter:
-    """An argument of a tool. `guarded`: somebody judges it before the function runs."""
+    """An argument of a tool. `guarded`: it is checked before the function runs."""
 
     name: str
     schema: Mapping[str, Any]
@@ -25,7 +25,7 @@ class ToolParameter:
 
     @property
     def takes_text(self) -> bool:
-        """Whether any text may come."""
+        """Whether it takes any text."""
         if "enum" in self.schema or "const" in self.schema:
             return False
         branches: list[Any] = self.schema.get("anyOf") or self.schema.get("oneOf") or [self.schema]
@@ -35,9 +35,9 @@ class ToolParameter:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One tool, resource, template or prompt. `where` is empty for what was only heard of over a wire.
+    """One tool, resource, template or prompt. `where` is empty if it is only known from the wire.
 
-    `trusts`: the author has said that nothing need look at its arguments. `function` is the author's, if it is here.
+    `trusts`: the author said that its arguments need no check. `function` is the author's, if it is in this process.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class Definition:
         return tokens(self.wire)
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """Everything of it that a model reads: what it is, and the text."""
+        """Every text that a model reads, each with what it is."""
         for member in ("name", "title", "description"):
             if self.wire.get(member):
                 yield member, str(self.wire[member])
@@ -99,12 +99,12 @@ class Definitions:
 
     @property
     def tokens(self) -> int:
-        """What the list of tools costs with every request of a model."""
+        """What the list of tools costs in every request to a model."""
         return sum(tool.tokens for tool in self.tools)
 
 
 def tokens(tool: Mapping[str, Any]) -> int:
-    """What a listed tool costs, estimated: a quarter of the characters of what hosts give to models."""
+    """An estimate of what a tool costs: a quarter of the characters that hosts give to models."""
     given = {member: tool[member] for member in ("name", "description", "inputSchema") if member in tool}
     return -(-len(json.dumps(given, ensure_ascii=False, separators=(",", ":"))) // CHARACTERS_PER_TOKEN)
 
@@ -131,7 +131,7 @@ def _schema_texts(schema: Any, path: str, depth: int) -> Iterator[tuple[str, str
 
 
 def of_wire(listed: ServerListing) -> Definitions:
-    """The definitions of a server that is only known by what it lists."""
+    """The definitions of a server that is only known from what it lists."""
     named = {"tool": listed.tools, "resource": listed.resources, "template": listed.templates, "prompt": listed.prompts}
     items = tuple(_of_wire(kind, wire) for kind, wires in named.items() for wire in wires)
     return Definitions(items, str(listed.initialize.get("instructions") or ""))
@@ -140,7 +140,7 @@ def of_wire(listed: ServerListing) -> Definitions:
 def _of_wire(kind: str, wire: Mapping[str, Any]) -> Definition:
     name = str(wire.get("name") or wire.get("uri") or wire.get("uriTemplate") or "")
     security = security_of(wire)
-    # What its validator looks at cannot be seen from here: that there is one has to do.
+    # It cannot be seen here what its validator checks; that there is one is enough.
     guarded = security.get("validator", "none") != "none"
     return Definition(kind, name, wire, parameters=parameters_of(wire, lambda _: guarded), security=security)
 
@@ -152,7 +152,7 @@ def parameters_of(wire: Mapping[str, Any], guarded: Callable[[str], bool]) -> tu
 
 
 def security_of(wire: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The security block of a listed tool, wherever its server puts it; empty where it has none."""
+    """The security block of a listed tool, wherever its server puts it; empty if it has none."""
     meta: Any = wire.get("_meta") or {}
     found: Any = wire.get("security") or meta.get(SECURITY_KEY)
     return found if is_mapping(found) else {}

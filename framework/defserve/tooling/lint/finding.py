@@ -1,4 +1,4 @@
-"""One thing that is wrong: what, where, and what to do about it."""
+"""One problem: what it is, where it is, and what to do about it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from defserve.tooling.lint.definitions import Definition
 
 
 class LintFinding(NamedTuple):
-    """`subject` is the item it is about (`tool 'add'`); `where` is `file.py:12`, or empty where that is not known."""
+    """`subject` is the item with the problem (`tool 'add'`). `where` is `file.py:12`, or empty if that is not known."""
 
     subject: str
     where: str

@@ -1,4 +1,4 @@
-"""A server in this process, read for the rules: what it lists, and what only its own objects know."""
+"""The definitions of a server in this process: what it lists, and what only its objects know."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from defserve.server.server import Server
 from defserve.tooling.lint.definitions import Definition, Definitions, FeatureSetUse, of_wire, parameters_of
 from defserve.tooling.listing import ServerListing
 
-# Which registry knows an item of a kind, and by which member of the wire.
+# Kind of item → the member of the wire that names it in its registry.
 KINDS = {"tool": "name", "prompt": "name", "resource": "uri", "template": "uriTemplate"}
 
 
 def of_server(server: Server, listed: ServerListing) -> Definitions:
-    """The definitions of a server whose lists are known, with places, guards and feature sets."""
+    """The listed definitions of a server, with places, guards and feature sets."""
     found = of_wire(listed)
     items = tuple(_completed(item, _declared(server, item)) for item in found.items)
     return replace(found, items=items, feature_sets=tuple(_feature_sets(server)))
@@ -45,7 +45,7 @@ def _completed(item: Definition, declared: Any) -> Definition:
     validators = security.security.validators if security is not None else ()
     judged = any(validator != "none" for validator in validators)
     in_types = guards_of(declared)
-    # A validator that the author named looks at what it is meant for, and registration made sure that it finds it.
+    # A validator that the author named checks its argument; registration made sure that there is one.
     named = judged and not in_types
     return replace(
         item,

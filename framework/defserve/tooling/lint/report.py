@@ -1,4 +1,4 @@
-"""Looks with every rule, and puts what was found in order."""
+"""Applies every rule and sorts what they find."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from defserve.tooling.lint.rules import RULES, Level
 
 
 class Complaint(NamedTuple):
-    """A finding, and the rule it broke."""
+    """A finding, and the rule that made it."""
 
     rule: str
     level: Level

@@ -1,4 +1,4 @@
-"""The rules, a small function each: definitions in, findings out. `RULES` is the table of them."""
+"""The table of rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Level = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class LintRule:
-    """What is looked for, how much it matters, and who looks."""
+    """What a rule looks for, how serious it is, and the function that looks."""
 
     level: Level
     about: str
@@ -35,14 +35,14 @@ RULES: Final[dict[str, LintRule]] = {
         "error", "invisible, direction or tag characters in what a model reads", texts.hidden
     ),
     "prompt-injection": LintRule("error", "a text that gives the model orders", texts.injections),
-    "similar-tools": LintRule("warning", "two tools that a model could take for one another", texts.similar),
-    "invalid-schema": LintRule("error", "a schema that is none, or whose references lead nowhere", schemas.invalid),
+    "similar-tools": LintRule("warning", "two tools that a model could mix up", texts.similar),
+    "invalid-schema": LintRule("error", "a schema that is not valid, or has references to nothing", schemas.invalid),
     "deep-schema": LintRule("warning", f"arguments nested more than {schemas.FLAT} levels deep", schemas.deep),
     "too-many-parameters": LintRule("warning", f"more than {schemas.MANY} arguments", schemas.too_many),
     "token-cost": LintRule("warning", f"a list of tools of more than {schemas.BUDGET} tokens", schemas.costly),
-    "unguarded-parameter": LintRule("error", "a command, URL, path or code that nothing judges", security.unguarded),
-    "unmarked-danger": LintRule("error", "a tool that destroys or runs things and carries no mark", security.unmarked),
+    "unguarded-parameter": LintRule("error", "a command, URL, path or code that nothing checks", security.unguarded),
+    "unmarked-danger": LintRule("error", "a tool that destroys or runs things and has no mark", security.unmarked),
     "security-contradiction": LintRule("error", "marks, annotations and name that disagree", security.contradictions),
-    "forgotten-await": LintRule("error", "a question of the Context's that nobody waits for", awaits.forgotten),
-    "unused-feature-set": LintRule("warning", "a feature set on which nothing is declared", security.unused_sets),
+    "forgotten-await": LintRule("error", "a call on the Context without `await`", awaits.forgotten),
+    "unused-feature-set": LintRule("warning", "a feature set with nothing declared on it", security.unused_sets),
 }

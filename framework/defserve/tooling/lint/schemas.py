@@ -31,9 +31,9 @@ def _problem(schema: Mapping[str, Any]) -> str | None:
     try:
         Draft202012Validator.check_schema(dict(schema))
     except SchemaError as error:
-        return f"is none: {error.message}"
+        return f"is not valid: {error.message}"
     missing = next((ref for ref in _references(schema, DEEPEST) if _target(schema, ref) is None), None)
-    return f"refers to {missing}, which is not in it" if missing else None
+    return f"refers to {missing}, which it does not contain" if missing else None
 
 
 def _references(schema: Any, depth: int) -> Iterator[str]:
@@ -46,7 +46,7 @@ def _references(schema: Any, depth: int) -> Iterator[str]:
 
 
 def _target(root: Mapping[str, Any], reference: str) -> Any:
-    """What a reference leads to in the same schema; None where that is nothing."""
+    """What a reference points to in the same schema, or None."""
     found: Any = root
     if not reference.startswith("#"):
         return None
@@ -64,12 +64,12 @@ def deep(found: Definitions) -> Iterator[LintFinding]:
             yield about(
                 tool,
                 f"has arguments nested {levels}",
-                "models fill in flat arguments best: take the members as arguments, or make several tools of it",
+                "models are best with flat arguments: make arguments of the members, or split the tool",
             )
 
 
 class DepthMeasure:
-    """How many objects and lists lie inside one another; what a reference leads to is measured once."""
+    """How deep objects and lists are nested. The target of a reference is measured once."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -90,7 +90,7 @@ class DepthMeasure:
 
     def _referred(self, reference: str, left: int) -> int:
         if reference not in self._known:
-            self._known[reference] = DEEPEST  # until it is known: who comes by here again goes round in circles
+            self._known[reference] = DEEPEST  # until it is known; reached again, the schema is recursive
             self._known[reference] = self.depth(_target(self._root, reference), left - 1)
         return self._known[reference]
 
@@ -105,18 +105,18 @@ def too_many(found: Definitions) -> Iterator[LintFinding]:
             yield about(
                 tool,
                 f"has {len(tool.parameters)} arguments",
-                "give it fewer: several tools for several purposes, or one argument for what belongs together",
+                "use fewer: split the tool, or put what belongs together into one argument",
             )
 
 
 def costly(found: Definitions) -> Iterator[LintFinding]:
     cost = found.tokens
     if cost > BUDGET:
-        dearest = sorted(found.tools, key=lambda tool: -tool.tokens)[:3]
-        named = ", ".join(f"{tool.name} {tool.tokens}" for tool in dearest)
+        largest = sorted(found.tools, key=lambda tool: -tool.tokens)[:3]
+        named = ", ".join(f"{tool.name} {tool.tokens}" for tool in largest)
         yield LintFinding(
             "the list of tools",
-            dearest[0].where,
-            f"costs about {cost} tokens with every request (characters/4, an estimate); the dearest: {named}",
-            "shorten descriptions and schemas, or serve some of it as another server",
+            largest[0].where,
+            f"costs about {cost} tokens in every request (estimate: characters/4); the largest: {named}",
+            "shorten descriptions and schemas, or move some tools to another server",
         )

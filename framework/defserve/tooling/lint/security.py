@@ -1,4 +1,4 @@
-"""Rules about what a tool may do, what it says of that, and what stands in between."""
+"""Rules about what a tool may do, what it says about that, and what guards it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def unguarded(found: Definitions) -> Iterator[LintFinding]:
             if guard is not None and not parameter.guarded and parameter.takes_text:
                 yield about(
                     tool,
-                    f"takes {parameter.name!r} as plain text, and nothing judges it",
-                    f"annotate it {guard}, or say validator='none' in its mark if you judge it yourself",
+                    f"takes {parameter.name!r} as plain text, and nothing checks it",
+                    f"annotate it with {guard}, or set validator='none' in its mark if you check it yourself",
                 )
 
 
@@ -37,9 +37,9 @@ def unmarked(found: Definitions) -> Iterator[LintFinding]:
         if harm is not None and not tool.security and tool.annotations.get("destructiveHint") is not True:
             yield about(
                 tool,
-                f"{harm}, by its name, and carries no mark",
-                "put @dangerous(…) or @moderate(…) above its def: then it is confirmed, and clients are told;"
-                " or, if it asks by itself, @dangerous(…, confirm=False)",
+                f"{harm}, judging by its name, and has no mark",
+                "put @dangerous(…) or @moderate(…) above its def, so that it is confirmed and clients know;"
+                " if it asks by itself, use @dangerous(…, confirm=False)",
             )
 
 
@@ -61,42 +61,42 @@ def _changes(tool: Definition) -> bool:
     return bool(first & (DESTROYS | CHANGES)) or _harm(tool.name) is not None
 
 
-# What is said, what speaks against it, and the way out.
+# The problem, when it is one, and the fix.
 CONTRADICTIONS: Final[tuple[tuple[str, Callable[[Definition], bool], str], ...]] = (
     (
-        "says readOnlyHint and destructiveHint at once",
+        "has both readOnlyHint and destructiveHint",
         lambda tool: _says_read_only(tool) and tool.annotations.get("destructiveHint") is True,
-        "drop the one that is not so",
+        "remove the wrong one",
     ),
     (
-        "says readOnlyHint, and its name that it changes something",
+        "has readOnlyHint, but its name says that it changes something",
         lambda tool: _says_read_only(tool) and _changes(tool) and tool.security.get("risk_level") != "safe",
-        "drop the hint, or rename it",
+        "remove the hint, or rename the tool",
     ),
     (
-        "says readOnlyHint, and its mark that it is dangerous or has effects",
+        "has readOnlyHint, but its mark says that it is dangerous or has effects",
         lambda tool: (
             _says_read_only(tool)
             and (tool.security.get("risk_level") == "dangerous" or bool(tool.security.get("side_effects")))
         ),
-        "drop the hint, or mark it as what it is",
+        "remove the hint, or correct the mark",
     ),
     (
-        "is marked safe, and its name says that it does harm",
+        "is marked safe, but its name says that it does harm",
         lambda tool: tool.security.get("risk_level") == "safe" and _harm(tool.name) is not None,
         "mark it @moderate or @dangerous, or rename it",
     ),
     (
-        "is marked dangerous and cannot be taken back, but says destructiveHint: false",
+        "is marked dangerous and cannot be undone, but has destructiveHint: false",
         lambda tool: (
             tool.security.get("risk_level") == "dangerous"
             and not tool.security.get("reversible")
             and tool.annotations.get("destructiveHint") is False
         ),
-        "drop the hint, or say reversible=True",
+        "remove the hint, or set reversible=True",
     ),
     (
-        "uses the network, but says openWorldHint: false",
+        "uses the network, but has openWorldHint: false",
         lambda tool: (
             tool.annotations.get("openWorldHint") is False
             and (
@@ -104,7 +104,7 @@ CONTRADICTIONS: Final[tuple[tuple[str, Callable[[Definition], bool], str], ...]]
                 or any(str(p).startswith("network.") for p in tool.security.get("permissions_required") or ())
             )
         ),
-        "drop the hint",
+        "remove the hint",
     ),
 )
 
@@ -123,5 +123,5 @@ def unused_sets(found: Definitions) -> Iterator[LintFinding]:
                 f"feature set {one.name!r}",
                 "",
                 "has nothing declared on it, so hosts are told that it may push and infer",
-                'declare a tool or a hook on it, say uses=["pushEvents"] if you push from elsewhere, or take it out',
+                'declare a tool or a hook on it, set uses=["pushEvents"] if you push from elsewhere, or remove it',
             )

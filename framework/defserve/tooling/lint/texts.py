@@ -14,7 +14,7 @@ from defserve.tooling.lint.words import INJECTIONS, VAGUE, words
 LONG: Final = 1_000
 ALIKE: Final = 0.8
 FEW_WORDS: Final = 4
-# Every pair is compared; beyond this a list has other problems.
+# Every pair is compared; a longer list has other problems.
 COMPARED: Final = 200
 SAME_VERBS: Final = (
     frozenset({"get", "fetch", "read", "load", "retrieve", "show"}),
@@ -29,7 +29,7 @@ SAME_VERBS: Final = (
 def undescribed(found: Definitions) -> Iterator[LintFinding]:
     for item in found.items:
         if not item.description.strip():
-            yield about(item, "has no description", "say in a docstring what it does and when to use it")
+            yield about(item, "has no description", "write a docstring that says what it does and when to use it")
 
 
 def undescribed_parameters(found: Definitions) -> Iterator[LintFinding]:
@@ -39,7 +39,7 @@ def undescribed_parameters(found: Definitions) -> Iterator[LintFinding]:
             yield about(
                 tool,
                 f"{', '.join(map(repr, bare))} {'has' if len(bare) == 1 else 'have'} no description",
-                f"add to the docstring: Args: {bare[0]}: what it means, in which unit or form",
+                f"add to the docstring: Args: {bare[0]}: what it means, with its unit or format",
             )
 
 
@@ -55,7 +55,7 @@ def long_descriptions(found: Definitions) -> Iterator[LintFinding]:
             yield about(
                 item,
                 f"has a description of {len(item.description)} characters",
-                "models read it with every request: keep what decides whether to call it, move the rest to a resource",
+                "models read it in every request: keep what helps to choose the tool, move the rest to a resource",
             )
 
 
@@ -63,7 +63,7 @@ def hidden(found: Definitions) -> Iterator[LintFinding]:
     for where, item, text in _read(found):
         shown = [name for _, name in hidden_in(text) if not name.startswith("line break")]
         if shown:
-            yield _of(item, f"{where} holds {shown[0]}", "delete it: people do not see it, and models do")
+            yield _of(item, f"{where} contains {shown[0]}", "delete it: people do not see it, but models do")
 
 
 def injections(found: Definitions) -> Iterator[LintFinding]:
@@ -72,7 +72,7 @@ def injections(found: Definitions) -> Iterator[LintFinding]:
         for what, pattern in INJECTIONS:
             phrase = pattern.search(line)
             if phrase is not None:
-                fix = "describe what the tool does; leave the rest to the model"
+                fix = "describe what the tool does, and nothing else"
                 yield _of(item, f"{where} {what}: “{phrase[0][:80]}”", fix)
 
 
@@ -93,7 +93,7 @@ def similar(found: Definitions) -> Iterator[LintFinding]:
     said = {tool.name: frozenset(words(tool.description)) for tool in compared}
     for one, other in combinations(compared, 2):
         if meant[one.name] == meant[other.name]:
-            yield about(other, f"is named like {one.name!r}", "keep one, or let the names tell them apart")
+            yield about(other, f"has nearly the same name as {one.name!r}", "keep one, or choose names that differ")
         elif _alike(said[one.name], said[other.name]):
             yield about(
                 other,
@@ -103,7 +103,7 @@ def similar(found: Definitions) -> Iterator[LintFinding]:
 
 
 def _means(name: str) -> frozenset[str]:
-    """A name without order and with one verb for all that mean the same."""
+    """The words of a name, without their order and with one verb for all that mean the same."""
     known = words(name)
     same = next((min(verbs) for verbs in SAME_VERBS for word in known if word in verbs), None)
     nouns = {word.removesuffix("s") for word in known if not any(word in verbs for verbs in SAME_VERBS)}

@@ -1,4 +1,4 @@
-"""The words that rules look for: names that say nothing, verbs that do harm, phrases that give a model orders."""
+"""The words that rules look for: vague names, harmful verbs, phrases that give a model orders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHANGES: Final = frozenset(
 RUNS: Final = frozenset({"eval", "evaluate", "exec", "execute", "run", "shell", "spawn"})
 RUN_WHAT: Final = frozenset({"bash", "cmd", "code", "command", "process", "python", "script", "shell", "sql"})
 
-# A word in a parameter's name → the type that judges it.
+# The last word of a parameter's name → the type that checks it.
 TELLING: Final[Mapping[str, str]] = {
     **dict.fromkeys(("command", "cmd", "commandline", "shell"), "ShellCommand"),
     **dict.fromkeys(("url", "uri", "href", "webhook", "endpoint"), "PublicUrl"),
@@ -33,16 +33,16 @@ TELLING: Final[Mapping[str, str]] = {
         ("path", "file", "filename", "filepath", "directory", "dir", "folder"), "Annotated[Path, Within(root)]"
     ),
 }
-# Words that make something else of the one before: `url_id` names a row, `file_count` is a number.
+# Last words that mean something else: `url_id` names a row, `file_count` is a number.
 HARMLESS: Final = frozenset({"id", "ids", "name", "type", "kind", "count", "size", "format", "extension", "status"})
-# `country_code` is no program.
+# `country_code` is not a program.
 CODES: Final = frozenset(
     """area bar bank country coupon currency dial discount error exit hs http iata icao language lang locale
     order pass phone pin post postal product promo qr region response return sort state status swift tax ticker
     time verification voucher zip""".split()
 )
 
-# What a description says to the model that is no description of a tool.
+# What a description tells the model that does not describe the tool.
 INJECTIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
     (what, re.compile(pattern, re.IGNORECASE))
     for what, pattern in (

@@ -1,4 +1,4 @@
-"""Wheel and sdist, built by whatever builder is installed: `build`, hatchling itself, or uv."""
+"""Wheel and sdist, built with the first builder that is installed: `build`, hatchling or uv."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDINGS: Final = (".whl", ".tar.gz")
 
 
 def build(project: ProjectFolder, out: Path) -> tuple[Path, Path]:
-    """Build into the folder `out`, which is emptied of older builds of this project; the wheel and the sdist."""
+    """Build into the folder `out` and return the wheel and the sdist. Older builds of this project are deleted."""
     command = build_command(project, out)
     out.mkdir(parents=True, exist_ok=True)
     for old in _built(project, out):
@@ -35,27 +35,27 @@ def build(project: ProjectFolder, out: Path) -> tuple[Path, Path]:
 
 
 def build_command(project: ProjectFolder, out: Path) -> list[str]:
-    """The command of the first builder there is. Raises UsageError if there is none."""
+    """The command of the first builder that is installed. Raises UsageError if there is none."""
     backend = project.backend.partition(".")[0]
     if _has("build"):
-        # A backend that is installed here is used here: nothing is downloaded.
+        # If the backend is installed, it is used, and nothing is downloaded.
         isolation = ["--no-isolation"] if _has(backend) else []
         return [sys.executable, "-m", "build", "--outdir", str(out), *isolation, str(project.folder)]
     if backend == "hatchling" and _has("hatchling"):
         return [sys.executable, "-m", "hatchling", "build", "-d", str(out)]
     if uv := shutil.which("uv"):
         return [uv, "build", "--out-dir", str(out), str(project.folder)]
-    raise UsageError("nothing is installed that can build a wheel", fix=f"{sys.executable} -m pip install build")
+    raise UsageError("no program to build a wheel is installed", fix=f"{sys.executable} -m pip install build")
 
 
 def _built(project: ProjectFolder, out: Path) -> Iterator[Path]:
-    """Wheels and sdists of this project alone: the folder may hold others."""
+    """The wheels and sdists of this project; the folder may hold others."""
     for path in sorted(out.iterdir()):
         if path.name.endswith(ENDINGS) and normalized(path.name).startswith(f"{normalized(project.name)}-"):
             yield path
 
 
 def _has(module: str) -> bool:
-    # A folder called `build` in the current one is a namespace package, and no builder.
+    # A folder called `build` in the current folder is a namespace package, not a builder.
     spec = find_spec(module)
     return spec is not None and spec.origin is not None

@@ -13,7 +13,7 @@ from typing import Any, Final
 EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 MODE: Final = 0o100644
 
-# What is never part of a bundle, besides what `.mcpbignore` names.
+# Never part of a bundle, like everything that `.mcpbignore` names.
 LEFT_OUT: Final = (
     ".*", "__pycache__", "*.pyc", "*.pyo", "*.egg-info", "venv", "env", "node_modules", "dist", "build", "*.mcpb",
     "*.key", "*.pem", "keys.json", "manifest.json",
@@ -21,7 +21,7 @@ LEFT_OUT: Final = (
 
 
 def write_bundle(path: Path, folder: Path, manifest: dict[str, Any]) -> list[str]:
-    """Write the bundle; the names of what is in it."""
+    """Write the bundle and return the names of its files."""
     files = sorted(bundled(folder))
     draft = path.with_name(f"{path.name}.new")
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -33,7 +33,7 @@ def write_bundle(path: Path, folder: Path, manifest: dict[str, Any]) -> list[str
 
 
 def bundled(folder: Path) -> Iterator[str]:
-    """The files of a project that belong into its bundle. Links are left out: they may lead anywhere."""
+    """The files of a project that belong in its bundle. Links are left out, because they may point anywhere."""
     ignored = [*LEFT_OUT, *_ignored(folder / ".mcpbignore")]
     for where, folders, files in os.walk(folder):
         below = Path(where).relative_to(folder)
@@ -55,7 +55,7 @@ def _ignored(path: Path) -> list[str]:
 
 
 def _matches(path: str, patterns: Sequence[str]) -> bool:
-    """A pattern without a slash is about names, one with a slash about the way from the project's folder."""
+    """A pattern without a slash matches names, one with a slash matches paths from the folder of the project."""
     name = path.rpartition("/")[2]
     return any(fnmatchcase(path if "/" in pattern else name, pattern) for pattern in patterns)
 

@@ -1,4 +1,4 @@
-"""`server.json` and `manifest.json`: the project's own, or made from the wheel; and what is wrong with them."""
+"""`server.json` and `manifest.json`: those of the project, or made from the wheel; and the problems in them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Document = dict[str, Any]
 
 
 def server_json(project: ProjectFolder, wheel: Wheel) -> Document:
-    """What the registry is told."""
+    """The document for the MCP registry."""
     own = project.document("server.json")
     if own is not None:
         return own
@@ -37,7 +37,7 @@ def server_json(project: ProjectFolder, wheel: Wheel) -> Document:
 
 
 def manifest_json(project: ProjectFolder, wheel: Wheel) -> Document:
-    """What a client that opens the bundle is told."""
+    """The document for a client that opens the bundle."""
     own = project.document("manifest.json")
     if own is not None:
         return own
@@ -55,43 +55,46 @@ def manifest_json(project: ProjectFolder, wheel: Wheel) -> Document:
             "mcp_config": {"command": "uv", "args": ["run", "--directory", "${__dirname}", script]},
         },
         "tools_generated": True,
-        "compatibility": {"platforms": ["darwin", "linux", "win32"], "runtimes": {"python": _python(project)}},
+        "compatibility": {
+            "platforms": ["darwin", "linux", "win32"],
+            "runtimes": {"python": str(project.about.get("requires-python") or ">=3.11")},
+        },
     }
 
 
 def misfits(document: Document, schema: str) -> Iterator[str]:
-    """Where a document breaks its schema (`server` or `manifest`), a line each."""
+    """Where a document breaks its schema (`server` or `manifest`), one line each."""
     from jsonschema import Draft202012Validator
 
     rules: Mapping[str, Any] = json.loads((HERE / f"{schema}.schema.json").read_text(encoding="utf-8"))
     name = {"server": "server.json", "manifest": "manifest.json"}[schema]
     validator: Any = Draft202012Validator(rules)
-    # An empty name is one that the README does not give, which is a problem of the README's.
+    # An empty name means that the README has no marker; `disagreements` reports that.
     found = (error for error in validator.iter_errors(document) if (error.json_path, error.instance) != ("$.name", ""))
     for error in sorted(found, key=lambda error: error.json_path):
         yield f"{name}: {error.json_path.removeprefix('$.')}: {error.message}"
     meta: Any = document.get("_meta") if schema == "server" else None
     if meta and len(json.dumps(meta)) > MOST_META:
-        yield f"{name}: _meta: it is larger than {MOST_META} bytes"
+        yield f"{name}: _meta: larger than {MOST_META} bytes"
 
 
 def disagreements(server: Document, manifest: Document, wheel: Wheel) -> Iterator[str]:
-    """Where the documents, the README and the wheel do not say the same, a line each."""
+    """Where the documents, the README and the wheel disagree, one line each."""
     marker = marker_in(wheel.readme)
     if marker is None:
-        yield f"README: it has no marker; add: <!-- mcp-name: {server.get('name') or 'io.github.USER/NAME'} -->"
+        yield f"README: no marker; add: <!-- mcp-name: {server.get('name') or 'io.github.USER/NAME'} -->"
     elif marker != server.get("name"):
-        yield f"README: its marker says mcp-name: {marker}, and server.json says {server.get('name')!r}"
+        yield f"README: the marker says mcp-name: {marker}, but server.json says {server.get('name')!r}"
     for name, document in (("server.json", server), ("manifest.json", manifest)):
         if document.get("version") != wheel.version:
-            yield f"{name}: version is {document.get('version')!r}, and the wheel's is {wheel.version!r}"
+            yield f"{name}: version is {document.get('version')!r}, but the wheel has {wheel.version!r}"
     for package in filter(is_object, as_list(server.get("packages") or [])):
         if package.get("registryType") != "pypi":
             continue
         if normalized(str(package.get("identifier"))) != normalized(wheel.name):
-            yield f"server.json: packages: identifier is {package.get('identifier')!r}, and the wheel's {wheel.name!r}"
+            yield f"server.json: packages: identifier is {package.get('identifier')!r}, but the wheel is {wheel.name!r}"
         if package.get("version") != wheel.version:
-            yield f"server.json: packages: version is {package.get('version')!r}, and the wheel's {wheel.version!r}"
+            yield f"server.json: packages: version is {package.get('version')!r}, but the wheel has {wheel.version!r}"
     if wheel.name not in wheel.scripts and normalized(wheel.name) not in wheel.scripts:
         yield f"pyproject.toml: `uvx {wheel.name}` fails: no script in [project.scripts] is called {wheel.name!r}"
 
@@ -99,7 +102,3 @@ def disagreements(server: Document, manifest: Document, wheel: Wheel) -> Iterato
 def _url(project: ProjectFolder, *names: str) -> str:
     urls: dict[str, str] = project.about.get("urls") or {}
     return next((url for label, url in urls.items() if label.lower() in names), "")
-
-
-def _python(project: ProjectFolder) -> str:
-    return str(project.about.get("requires-python") or ">=3.11")

@@ -1,4 +1,4 @@
-"""Everything that is published of a project, built and checked together."""
+"""Everything that a project publishes, built and checked together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from defserve.tooling.packaging.wheel import Wheel, read_wheel
 
 
 class Package(NamedTuple):
-    """What was built, and what is wrong with it: nothing, if it is to be published."""
+    """What was built, and its problems: it can be published if there are none."""
 
     wheel: Wheel
     files: tuple[Path, ...]
@@ -24,8 +24,10 @@ class Package(NamedTuple):
 
 
 def make_package(project: ProjectFolder, out: Path) -> Package:
-    """Build all of it into `out`. Raises UsageError for what cannot be built; what can, but should not be published, is
-    in the package's `problems`."""
+    """Build everything into the folder `out`.
+
+    Raises UsageError if that fails. What can be built but should not be published is in `problems`.
+    """
     wheel_path, sdist = build(project, out)
     wheel = read_wheel(wheel_path)
     server, manifest = server_json(project, wheel), manifest_json(project, wheel)
@@ -34,7 +36,7 @@ def make_package(project: ProjectFolder, out: Path) -> Package:
     write_bundle(bundle, project.folder, manifest)
     files = [wheel_path, sdist, bundle, _written(out / "server.json", server)]
     if project.target is None:
-        problems.append('pyproject.toml: no server is registered: add [project.entry-points."defserve.servers"]')
+        problems.append('pyproject.toml: no server is registered; add [project.entry-points."defserve.servers"]')
     else:
         try:
             files.append(_written(out / "tools.json", tools_json(wheel_path, project.target)))

@@ -16,7 +16,7 @@ MARKER: Final = re.compile(r"mcp-name:\s*([^\s>]+?)(?=\s|-->|$)")
 
 
 class ProjectFolder(NamedTuple):
-    """`about` is the table `[project]`."""
+    """A project. `about` is its table `[project]`."""
 
     folder: Path
     about: dict[str, Any]
@@ -33,7 +33,7 @@ class ProjectFolder(NamedTuple):
         return next(iter(servers.values()), None)
 
     def document(self, name: str) -> dict[str, Any] | None:
-        """A JSON document of the project, None if it has none. Raises UsageError for one that is broken."""
+        """A JSON document of the project, or None. Raises UsageError if it is broken."""
         path = self.folder / name
         if not path.is_file():
             return None
@@ -47,13 +47,14 @@ class ProjectFolder(NamedTuple):
 
 
 def read_project(folder: str | Path) -> ProjectFolder:
-    """Raises UsageError for a folder that holds no project."""
+    """Raises UsageError if the folder has no project."""
     path = Path(folder).resolve() / "pyproject.toml"
     try:
         whole = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(
-            f"there is no project in {path.parent}", fix="name the folder of a pyproject.toml; `defserve new` makes one"
+            f"there is no project in {path.parent}",
+            fix="name a folder with a pyproject.toml; `defserve new` creates one",
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"pyproject.toml is broken: {error}", where=str(path)) from None
@@ -66,11 +67,11 @@ def read_project(folder: str | Path) -> ProjectFolder:
 
 
 def normalized(name: str) -> str:
-    """A distribution's name as indexes compare it (PEP 503)."""
+    """The name of a distribution as indexes compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def marker_in(readme: str) -> str | None:
-    """The name in the registry that a README claims: `<!-- mcp-name: io.github.me/weather -->`."""
+    """The registry name that a README claims: `<!-- mcp-name: io.github.me/weather -->`."""
     found = MARKER.search(readme)
     return found[1] if found else None

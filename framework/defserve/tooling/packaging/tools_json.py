@@ -1,4 +1,4 @@
-"""`tools.json`: the tools of the built wheel, asked of the server in it, without secrets and network."""
+"""`tools.json`: the tools of the server in a built wheel. The server is only listed, not started."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ TIMEOUT: Final = 60.0
 
 
 def tools_json(wheel: Path, target: str) -> list[dict[str, Any]]:
-    """What the server at `target` in the wheel lists. Raises UsageError if it cannot be asked."""
+    """The tools that the server at `target` in the wheel lists. Raises UsageError if that fails."""
     with tempfile.TemporaryDirectory() as folder:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)
-        # From the wheel's own files: what was forgotten in it shows now, and not at a user's.
+        # From the files of the wheel: what is missing in it shows here, not on the machine of a user.
         path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "defserve", "list", "--json", target]
         environment = {**os.environ, "PYTHONPATH": path}
@@ -33,12 +33,12 @@ def tools_json(wheel: Path, target: str) -> list[dict[str, Any]]:
         except subprocess.TimeoutExpired:
             raise UsageError(f"the server {target} in {wheel.name} did not list its tools in {TIMEOUT:g} s") from None
     if done.returncode:
-        raise UsageError(f"the server {target} in {wheel.name} cannot be asked for its tools:\n{done.stderr.strip()}")
+        raise UsageError(f"the server {target} in {wheel.name} cannot list its tools:\n{done.stderr.strip()}")
     return [entry(tool) for tool in json.loads(done.stdout)["tools"]]
 
 
 def entry(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool as catalogues list it: its arguments one by one, and its schema as it is."""
+    """A tool as registries list it: its arguments one by one, and its schema as it is."""
     schema: dict[str, Any] = tool.get("inputSchema") or {}
     properties: dict[str, Any] = schema.get("properties") or {}
     return {

@@ -1,4 +1,4 @@
-"""The commands that publish a package. Making them is all that happens here; who runs them has been asked."""
+"""The commands that publish a package. They are only written here, not run."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from defserve.tooling.packaging.package import Package
 
 
 class Upload(NamedTuple):
-    """A command, what it does, and where it has to be run."""
+    """A command, what it does, and the folder to run it in."""
 
     about: str
     command: tuple[str, ...]
     folder: Path
     fix: str
-    """How to get what runs it; empty if it is there."""
+    """How to install the program; empty if it is installed."""
 
 
 def uploads(package: Package, out: Path) -> list[Upload]:
-    """To the package index first: the registry looks there for the README's marker."""
+    """First to the package index, because the registry looks there for the marker in the README."""
     built = tuple(path.name for path in package.files if path.name.endswith((".whl", ".tar.gz")))
     return [
         Upload("wheel and sdist to the package index", _index(built), out, _missing_index()),
@@ -37,10 +37,10 @@ def uploads(package: Package, out: Path) -> list[Upload]:
 
 
 def check_ready(planned: list[Upload]) -> None:
-    """Raises UsageError if something is missing: half a release is worse than none."""
+    """Raises UsageError if a program is missing: half a release is worse than none."""
     for upload in planned:
         if upload.fix:
-            raise UsageError(f"{upload.command[0]} is not here, and nothing was uploaded", fix=upload.fix)
+            raise UsageError(f"{upload.command[0]} is not installed; nothing was uploaded", fix=upload.fix)
 
 
 def _index(built: tuple[str, ...]) -> tuple[str, ...]:

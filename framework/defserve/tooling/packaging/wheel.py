@@ -1,4 +1,4 @@
-"""What a wheel says of itself: the last word on name, version, README and scripts, since it is what gets published."""
+"""What a wheel says about itself. It decides on name, version, README and scripts, because it gets published."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from defserve.errors import UsageError
 
 
 class Wheel(NamedTuple):
-    """`scripts` are the console scripts, by name; `readme` is the long description."""
+    """A wheel. `scripts` are the console scripts by name, `readme` is the long description."""
 
     path: Path
     name: str
@@ -24,7 +24,7 @@ class Wheel(NamedTuple):
 
 
 def read_wheel(path: Path) -> Wheel:
-    """Raises UsageError for a file that is no wheel."""
+    """Raises UsageError for a file that is not a wheel."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -33,7 +33,7 @@ def read_wheel(path: Path) -> Wheel:
             entries = next((name for name in names if name.endswith(".dist-info/entry_points.txt")), None)
             text = archive.read(entries).decode() if entries else ""
     except (zipfile.BadZipFile, StopIteration, OSError):
-        raise UsageError(f"{path} is no wheel") from None
+        raise UsageError(f"{path} is not a wheel") from None
     scripts = ConfigParser(delimiters=("=",), interpolation=None)
     scripts.optionxform = str  # pyright: ignore[reportAttributeAccessIssue]
     scripts.read_string(text)

@@ -1,4 +1,4 @@
-"""Adds a part to a project: a function in the server's module, and a test. All other text stays as it is."""
+"""Adds a part to a project: a function in the module of the server, and a test. All other text stays as it is."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ NAMING: Final = ("tool", "resource", "prompt", "feature_set", "add_tool", "add_r
 
 
 class ProjectEdit(NamedTuple):
-    """A file, what it says now (nothing where it is new), and what it is to say."""
+    """A file, its text now (empty if it is new), and its text after the edit."""
 
     path: Path
     before: str
     after: str
 
 
-def plan(home: ServerLocation, part: ServerPart) -> list[ProjectEdit]:
-    """The edits that add a part. Raises UsageError where it would clash with something that is there."""
+def plan_edits(home: ServerLocation, part: ServerPart) -> list[ProjectEdit]:
+    """The edits that add a part. Raises UsageError if its name is taken."""
     module = parsed(home.source)
     _refuse_clashes(home.source, module, part)
     text = _read(home.source)
@@ -47,7 +47,7 @@ def apply(edits: list[ProjectEdit]) -> None:
 
 
 def inserted(text: str, code: str, line: int | None = None) -> str:
-    """The text with code put in before a line, or at its end; two empty lines around it."""
+    """The text with code inserted before a line, or at the end, with two empty lines around it."""
     newline = "\r\n" if "\r\n" in text else "\n"
     lines = text.splitlines()
     cut = len(lines) if line is None else line - 1
@@ -56,7 +56,7 @@ def inserted(text: str, code: str, line: int | None = None) -> str:
 
 
 def _end(module: ast.Module, text: str) -> int | None:
-    """The line of `if __name__ == "__main__":`, and of the comment above it; None where there is no such thing."""
+    """The line of `if __name__ == "__main__":`, or of the comment above it; None without one."""
     lines = text.splitlines()
     for node in module.body:
         if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
@@ -68,34 +68,34 @@ def _end(module: ast.Module, text: str) -> int | None:
 
 
 def _test(home: ServerLocation, part: ServerPart) -> ProjectEdit:
-    """The test goes to the module's own tests where they can take it, else to a file of its own."""
+    """The test goes to the tests of the module if they can take it, else to a new file."""
     usual = home.root / "tests" / f"test_{home.source.stem}.py"
     if usual.is_file():
         module = parsed(usual)
         names = set(_defined(module))
         if part.test_name in names:
-            raise UsageError(f"{usual} has a {part.test_name} already", fix="use another name")
+            raise UsageError(f"{usual} already has a {part.test_name}", fix="use another name")
         if names >= NEEDED:
             mark = "" if "pytestmark" in names else f'@pytest.mark.serves("{home.target}")\n'
             text = _read(usual)
             return ProjectEdit(usual, text, inserted(text, mark + part.test))
     own = home.root / "tests" / f"{part.test_name}.py"
     if own.exists():
-        raise UsageError(f"there is a {own} already", fix="use another name")
+        raise UsageError(f"{own} already exists", fix="use another name")
     return ProjectEdit(own, "", inserted(NEW_TEST.format(target=home.target), part.test))
 
 
 def _refuse_clashes(source: Path, module: ast.Module, part: ServerPart) -> None:
     for name in part.defines:
         if name in _defined(module):
-            raise UsageError(f"{source} has a {name!r} already", fix="use another name, or remove that one first")
+            raise UsageError(f"{source} already defines {name!r}", fix="use another name, or remove that one first")
     for name in part.registers:
         if name in _registered(module):
-            raise UsageError(f"{source} serves a {name!r} already", fix="use another name, or remove that one first")
+            raise UsageError(f"{source} already serves {name!r}", fix="use another name, or remove that one first")
 
 
 def _defined(module: ast.Module) -> Iterator[str]:
-    """Every name a module gives a meaning at its top."""
+    """Every name that a module defines at its top level."""
     for node in module.body:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -110,7 +110,7 @@ def _defined(module: ast.Module) -> Iterator[str]:
 
 
 def _registered(module: ast.Module) -> Iterator[str]:
-    """What is named where it is served: `@server.tool(name="x")`, `@server.resource("x://y")`, `feature_set("x")`."""
+    """Names in registrations: `@server.tool(name="x")`, `@server.resource("x://y")`, `feature_set("x")`."""
     for node in ast.walk(module):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in NAMING:
             named = [keyword.value for keyword in node.keywords if keyword.arg == "name"]

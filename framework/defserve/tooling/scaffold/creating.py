@@ -1,4 +1,4 @@
-"""Renders the project template into a folder: the same files, to the byte, as the `cookiecutter` command gives."""
+"""Renders the project template into a folder. The files are the same, byte for byte, as with `cookiecutter`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = "{{cookiecutter.project_slug}}"
 
 
 class CreatedProject(NamedTuple):
-    """A project that was made: where, from which answers, and its files."""
+    """A new project: its folder, the answers that it was created from, and its files."""
 
     folder: Path
     answers: Mapping[str, str]
@@ -29,12 +29,12 @@ def questions() -> TemplateQuestions:
 
 
 def create(given: Mapping[str, str], output: Path) -> CreatedProject:
-    """Make a project in a new folder below `output`. Raises UsageError where there is something already."""
+    """Create a project in a new folder below `output`. Raises UsageError if the folder exists."""
     asked = questions()
     answers = asked.complete(given)
     folder = output / answers["project_slug"]
     if folder.exists():
-        raise UsageError(f"there is a {folder} already", fix="use another --name or --output, or move it away")
+        raise UsageError(f"{folder} already exists", fix="use another --name or --output, or move the folder")
     files = dict(_rendered(data(), asked, answers))
     for path, (text, source) in files.items():
         target = folder / path
@@ -47,7 +47,7 @@ def create(given: Mapping[str, str], output: Path) -> CreatedProject:
 def _rendered(
     home: Path, asked: TemplateQuestions, answers: Mapping[str, str]
 ) -> Iterator[tuple[str, tuple[bytes, Path]]]:
-    """Every file by its path in the project: what is in it, and the file it comes from."""
+    """Path in the project → content, and the file of the template."""
     scaffold, body = home / "cookiecutter", home / "templates" / answers["body"]
 
     def body_file(name: str) -> str:
@@ -72,5 +72,5 @@ def _is_copied(inside: Path, patterns: list[str]) -> bool:
 
 
 def _text(path: Path) -> str:
-    # As bytes, because line endings stay as they are.
+    # Read as bytes, to keep the line endings.
     return path.read_bytes().decode()

@@ -1,4 +1,4 @@
-"""Where the templates are: in the installed package, or in the repository it is run from."""
+"""Where the templates are: in the installed package, or in the repository that it runs from."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ PACKAGE = Path(__file__).parents[2]
 
 def data() -> Path:
     """The folder that holds `cookiecutter/` and `templates/`."""
-    # An editable install has no copy: its repository has the folders themselves.
+    # An editable install has no copy; it uses the folders of its repository.
     for folder in (PACKAGE / "_data", PACKAGE.parents[1]):
         if (folder / "cookiecutter" / "cookiecutter.json").is_file():
             return folder
     raise UsageError(
-        "the templates are not installed", fix="install defserve again: pip install --force-reinstall defserve"
+        "the templates are not installed", fix="reinstall defserve: pip install --force-reinstall defserve"
     )

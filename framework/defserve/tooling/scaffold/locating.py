@@ -1,4 +1,4 @@
-"""Finds the server of a project: the module that its `pyproject.toml` points at, and the variable in it."""
+"""Finds the server of a project: the module that its `pyproject.toml` names, and the variable in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCES: Final = ("src", ".")
 
 
 class ServerLocation(NamedTuple):
-    """Where a server is: its file, its variable, how tests name it, and what its distribution is called."""
+    """Where a server is: its project, file and variable, the target that tests use, and its distribution."""
 
     root: Path
     source: Path
@@ -25,9 +25,9 @@ class ServerLocation(NamedTuple):
 
 
 def locate(start: Path, server: str | None = None) -> ServerLocation:
-    """The server of the project that `start` is in; or the one `server` names, as `path/server.py[:variable]`.
+    """The server of the project around `start`, or the one that `server` names as `path/server.py[:variable]`.
 
-    Raises UsageError where there is none, or more than one.
+    Raises UsageError if there is none, or more than one.
     """
     project = next((folder for folder in (start, *start.parents) if (folder / "pyproject.toml").is_file()), None)
     if server is not None:
@@ -35,7 +35,7 @@ def locate(start: Path, server: str | None = None) -> ServerLocation:
     if project is None:
         raise UsageError(
             f"there is no pyproject.toml in {start} or above it",
-            fix="go into the project, make one with `defserve new`, or give --server server.py",
+            fix="go into the project, create one with `defserve new`, or add --server server.py",
         )
     found = list(dict.fromkeys(_declared(project)))
     if len(found) == 1:
@@ -43,16 +43,16 @@ def locate(start: Path, server: str | None = None) -> ServerLocation:
     if found:
         raise UsageError(
             f"{project / 'pyproject.toml'} names several servers: {', '.join(home.target for home in found)}",
-            fix=f"say which: --server {found[0].source.relative_to(project)}",
+            fix=f"choose one: --server {found[0].source.relative_to(project)}",
         )
     raise UsageError(
         f"{project / 'pyproject.toml'} names no server of this project",
-        fix=f'add [project.entry-points."{GROUP}"] name = "package.server:server", or give --server path/server.py',
+        fix=f'add [project.entry-points."{GROUP}"] name = "package.server:server", or add --server path/server.py',
     )
 
 
 def server_variables(source: Path) -> list[str]:
-    """The names that `= Server(...)` is assigned to at the top of a module."""
+    """The names at the top level of a module that `Server(...)` is assigned to."""
     names: list[str] = []
     for node in parsed(source).body:
         match node:
@@ -71,7 +71,7 @@ def parsed(source: Path) -> ast.Module:
     try:
         return ast.parse(source.read_bytes())
     except SyntaxError as error:
-        raise UsageError(f"{error.msg}", where=f"{source}:{error.lineno}", fix="make it run first") from None
+        raise UsageError(f"{error.msg}", where=f"{source}:{error.lineno}", fix="correct the file first") from None
 
 
 def _declared(root: Path) -> Iterator[ServerLocation]:
@@ -95,12 +95,12 @@ def _named(root: Path, start: Path, server: str) -> ServerLocation:
     file, _, variable = server.partition(".py:")
     source = start / (file if file.endswith(".py") else f"{file}.py")
     if not source.is_file():
-        raise UsageError(f"there is no file {source}", fix="give --server path/server.py, or path/server.py:name")
+        raise UsageError(f"there is no file {source}", fix="use --server path/server.py, or path/server.py:name")
     known = server_variables(source)
     if (variable or "server") not in known and (variable or len(known) != 1):
         there = f"it has {', '.join(known)}" if known else "it has no `name = Server(...)`"
         raise UsageError(
-            f"{source} has no server {variable or 'server'!r}", fix=f"{there}; say --server {file}.py:NAME"
+            f"{source} has no server {variable or 'server'!r}", fix=f"{there}; use --server {file}.py:NAME"
         )
     variable = variable or ("server" if "server" in known else known[0])
     return ServerLocation(root, source, variable, _target(root, source, variable), str(_project(root).get("name", "")))
@@ -122,4 +122,4 @@ def _project(root: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8")).get("project", {})
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: {error}", fix="correct it first") from None
+        raise UsageError(f"{path}: {error}", fix="correct the file first") from None

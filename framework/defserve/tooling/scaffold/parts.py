@@ -1,9 +1,10 @@
-"""What can be added to a server: the code of each kind of part, and the test that comes with it."""
+"""The parts that can be added to a server: the code of each kind, and its test."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from string import Template
 from typing import Final, NamedTuple
 
@@ -19,9 +20,9 @@ def $name(text: str) -> str:
     """$description
 
     Args:
-        text: What it is given.
+        text: The text to work on.
     """
-    # TODO: do it. Until then it gives back what it was given, and its test says so.
+    # TODO: write what it does. For now it returns its argument, and its test expects that.
     return text
 '''
 TOOL_TEST: Final = """\
@@ -65,7 +66,7 @@ def test_${variable}_status(client: SyncClient) -> None:
 
 
 class PartRequest(NamedTuple):
-    """What an author wants to add; `server` is the variable, `distribution` gives URIs their scheme."""
+    """What an author wants to add. `server` is the variable, `distribution` the scheme of URIs."""
 
     kind: str
     name: str
@@ -76,7 +77,7 @@ class PartRequest(NamedTuple):
 
 
 class ServerPart(NamedTuple):
-    """A part to add: its code and test, the names it defines, and what it is registered as."""
+    """A part to add: its code and test, the names that it defines, and those that it is served as."""
 
     code: str
     test: str
@@ -85,62 +86,62 @@ class ServerPart(NamedTuple):
     registers: tuple[str, ...]
 
 
-def part_of(wish: PartRequest) -> ServerPart:
-    """The part that is wished for. Raises UsageError for a name, URI or description that will not do."""
-    if wish.description and not TEXT.fullmatch(wish.description):
+def part_of(request: PartRequest) -> ServerPart:
+    """The part to add. Raises UsageError for a name, URI or description that is not valid."""
+    if request.description and not TEXT.fullmatch(request.description):
         raise UsageError(
-            "the description will not do", fix="use at most 100 characters, no double quotes or backslashes"
+            "the description is not valid", fix="use at most 100 characters, without double quotes and backslashes"
         )
-    return KINDS[wish.kind](wish)
+    return KINDS[request.kind](request)
 
 
-def _tool(wish: PartRequest) -> ServerPart:
-    values = {"server": wish.server, "name": _identifier(wish), "description": wish.description or _sentence(wish.name)}
-    return _part(TOOL, TOOL_TEST, values, f"test_{wish.name}", (wish.name,), (wish.name,))
+def _function(code: str, test: str, request: PartRequest) -> ServerPart:
+    """A tool or a prompt: a function whose name is all that it needs."""
+    name = _identifier(request)
+    values = {"server": request.server, "name": name, "description": request.description or _sentence(name)}
+    return _part(code, test, values, f"test_{name}", (name,), (name,))
 
 
-def _resource(wish: PartRequest) -> ServerPart:
-    name = _identifier(wish)
-    uri = wish.uri or f"{wish.distribution or 'app'}://{name.replace('_', '-')}"
+def _resource(request: PartRequest) -> ServerPart:
+    name = _identifier(request)
+    uri = request.uri or f"{request.distribution or 'app'}://{name.replace('_', '-')}"
     variables = SIMPLE_VARIABLE.findall(uri)
     if not re.fullmatch(r"[A-Za-z][\w+.-]*:[^\s\"\\{}]*", SIMPLE_VARIABLE.sub("1", uri)):
-        raise UsageError(f"{uri!r} is no URI for a resource", fix='give one like "notes://all" or "notes://{id}"')
+        raise UsageError(f"{uri!r} is not a URI for a resource", fix='use one like "notes://all" or "notes://{id}"')
     values = {
-        "server": wish.server,
+        "server": request.server,
         "name": name,
         "uri": uri,
         "parameters": ", ".join(f"{variable}: str" for variable in variables),
         "example": SIMPLE_VARIABLE.sub("1", uri),
-        "description": wish.description or _sentence(name),
+        "description": request.description or _sentence(name),
     }
     return _part(RESOURCE, RESOURCE_TEST, values, f"test_{name}", (name,), (uri,))
 
 
-def _prompt(wish: PartRequest) -> ServerPart:
-    values = {"server": wish.server, "name": _identifier(wish), "description": wish.description or _sentence(wish.name)}
-    return _part(PROMPT, PROMPT_TEST, values, f"test_{wish.name}", (wish.name,), (wish.name,))
-
-
-def _feature_set(wish: PartRequest) -> ServerPart:
-    if not FEATURE_SET.fullmatch(wish.name) or wish.name[0].isdigit():
+def _feature_set(request: PartRequest) -> ServerPart:
+    if not FEATURE_SET.fullmatch(request.name) or request.name[0].isdigit():
         raise UsageError(
-            f"{wish.name!r} is no name for a feature set", fix='use words with dots between them: "memory.retrieval"'
+            f"{request.name!r} is not a name for a feature set",
+            fix='use words with dots between them: "memory.retrieval"',
         )
-    variable = _identifier(wish._replace(name=wish.name.replace(".", "_")))
+    variable = _identifier(request._replace(name=request.name.replace(".", "_")))
     values = {
-        "server": wish.server,
-        "name": wish.name,
+        "server": request.server,
+        "name": request.name,
         "variable": variable,
-        "description": wish.description or _sentence(wish.name).removesuffix("."),
+        "description": request.description or _sentence(request.name).removesuffix("."),
     }
     status = f"{variable}_status"
-    return _part(FEATURE_SET_CODE, FEATURE_SET_TEST, values, f"test_{status}", (variable, status), (wish.name, status))
+    return _part(
+        FEATURE_SET_CODE, FEATURE_SET_TEST, values, f"test_{status}", (variable, status), (request.name, status)
+    )
 
 
 KINDS: Final[Mapping[str, Callable[[PartRequest], ServerPart]]] = {
-    "tool": _tool,
+    "tool": partial(_function, TOOL, TOOL_TEST),
     "resource": _resource,
-    "prompt": _prompt,
+    "prompt": partial(_function, PROMPT, PROMPT_TEST),
     "feature-set": _feature_set,
 }
 
@@ -158,26 +159,26 @@ def _part(
     )
 
 
-def _identifier(wish: PartRequest) -> str:
-    """The name, as a function can have it."""
+def _identifier(request: PartRequest) -> str:
+    """The name, checked to be one for a function."""
     import builtins
     import keyword
 
-    better = re.sub(r"\W+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", wish.name)).strip("_").lower()
-    if not re.fullmatch(r"[a-z]\w{0,59}", wish.name, re.ASCII) or keyword.iskeyword(wish.name):
+    better = re.sub(r"\W+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", request.name)).strip("_").lower()
+    if not re.fullmatch(r"[a-z]\w{0,59}", request.name, re.ASCII) or keyword.iskeyword(request.name):
         better = (
-            better if re.fullmatch(r"[a-z]\w{0,59}", better) and not keyword.iskeyword(better) else "my_" + wish.kind
+            better if re.fullmatch(r"[a-z]\w{0,59}", better) and not keyword.iskeyword(better) else "my_" + request.kind
         )
         raise UsageError(
-            f"{wish.name!r} cannot be the name of a function",
-            fix=f"defserve add {wish.kind} {better.replace('-', '_')}",
+            f"{request.name!r} cannot be the name of a function",
+            fix=f"defserve add {request.kind} {better.replace('-', '_')}",
         )
-    if hasattr(builtins, wish.name):
+    if hasattr(builtins, request.name):
         raise UsageError(
-            f"{wish.name!r} is a builtin of Python, which the rest of the module may use",
-            fix=f"say more: defserve add {wish.kind} {wish.name}_items",
+            f"{request.name!r} is a builtin of Python that the module may use",
+            fix=f"use a longer name: defserve add {request.kind} {request.name}_items",
         )
-    return wish.name
+    return request.name
 
 
 def _sentence(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What a project still says because nobody was asked: answers of the template that have to be somebody's own."""
+"""Defaults of the template that are still in a project, and that its author has to replace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "server.json", "manife
 
 
 class Placeholder(NamedTuple):
-    """Something that was made up, and the files that still have it."""
+    """A default, and the files that still contain it."""
 
     about: str
     text: str
@@ -23,7 +23,7 @@ class Placeholder(NamedTuple):
 
 
 def placeholders(folder: Path, asked: TemplateQuestions) -> list[Placeholder]:
-    """Those of the project in `folder`."""
+    """The placeholders in the project `folder`."""
     texts = {name: (folder / name).read_text("utf-8", "replace") for name in FILES if (folder / name).is_file()}
     found: list[Placeholder] = []
     for about, text, forms in _made_up(asked):
@@ -34,7 +34,7 @@ def placeholders(folder: Path, asked: TemplateQuestions) -> list[Placeholder]:
 
 
 def _made_up(asked: TemplateQuestions) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """What it is, its text, and the forms in which a file has it: a form alone is no accident."""
+    """What it is, its text, and the forms in which files contain it, which are unlikely to occur by chance."""
     author, user = asked.settings["author"], asked.settings["github_user"]
     yield "author", author, (f'"{author}"', f") {author}\n")
     yield "GitHub account", user, (f"github.com/{user}/",)

@@ -1,4 +1,4 @@
-"""The questions of the template (`cookiecutter.json`), their defaults, and which answers will do."""
+"""The questions of the template (`cookiecutter.json`), their defaults, and which answers are valid."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from defserve.tooling.scaffold.rendering import TemplateRenderer
 from defserve.wire.jsonvalue import is_array, is_object
 
 DERIVED: Final = ("project_slug", "package_name")
-"""What nobody is asked: it follows from the name."""
+"""Nobody is asked for these: they follow from the name."""
 
 
 class TemplateQuestion(NamedTuple):
-    """Something to know of a project; `choices` maps what may be answered to what is said of it."""
+    """A question about a project. `choices` maps each possible answer to its description; empty for a free answer."""
 
     name: str
     prompt: str
@@ -27,7 +27,7 @@ class TemplateQuestion(NamedTuple):
 
 
 class TemplateQuestions:
-    """What the template asks, in its order."""
+    """The questions of the template, in its order."""
 
     def __init__(self, folder: Path) -> None:
         self.settings: dict[str, Any] = json.loads((folder / "cookiecutter.json").read_text(encoding="utf-8"))
@@ -38,7 +38,7 @@ class TemplateQuestions:
                 yield self._question(name, value)
 
     def choices(self, name: str) -> Mapping[str, str]:
-        """What may be answered to a question, and what is said of each; nothing where it is an open one."""
+        """The possible answers with their descriptions; empty for a free answer."""
         return self._question(name, self.settings[name]).choices
 
     def _question(self, name: str, value: Any) -> TemplateQuestion:
@@ -48,14 +48,14 @@ class TemplateQuestions:
         return TemplateQuestion(name, said["__prompt__"], {each: said.get(each, each) for each in value})
 
     def default(self, name: str, answers: Mapping[str, str]) -> str:
-        """What is taken where nobody says otherwise, given the answers before it."""
+        """The default, which may depend on the answers before it."""
         value = self.settings[name]
         return value[0] if is_array(value) else TemplateRenderer({**self.settings, **answers}).render(value)
 
     def complete(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Every answer: those given, the defaults of the others, and what follows from both.
+        """All answers: the given ones, defaults for the others, and what follows from both.
 
-        Raises UsageError for one that will not do.
+        Raises UsageError for an answer that is not valid.
         """
         answers: dict[str, str] = {}
         for name, value in self.settings.items():
@@ -72,16 +72,16 @@ class TemplateQuestions:
         return answers
 
     def check(self, name: str, answer: str) -> None:
-        """Raises UsageError, with the fix, for an answer that would make a broken project."""
+        """Raises UsageError, with the fix, for an answer that would break the project."""
         pattern, fix = self.settings["_rules"].get(name, ("(?s).*", ""))
         allowed = self.settings.get(name)
         if is_array(allowed) and answer not in allowed:
-            raise UsageError(f"{name}: there is no {answer!r}", fix=f"use one of {', '.join(allowed)}")
+            raise UsageError(f"{name}: unknown {answer!r}", fix=f"use one of {', '.join(allowed)}")
         if not re.fullmatch(pattern, answer):
-            raise UsageError(f"{name}: {answer!r} will not do", fix=fix)
+            raise UsageError(f"{name}: {answer!r} is not valid", fix=fix)
         if name == "package_name" and self._taken(answer):
             raise UsageError(
-                f"{name}: {answer!r} is the name of something else", fix=f"use another, for example {answer}_server"
+                f"{name}: {answer!r} is taken by another module", fix=f"use another, for example {answer}_server"
             )
 
     def _taken(self, package: str) -> bool:

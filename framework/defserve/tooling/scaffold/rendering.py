@@ -1,6 +1,6 @@
-"""The part of Jinja that the project template is written in: `{{ … }}` with a value, a table, a filter or a file.
+"""The part of Jinja that the project template uses: `{{ … }}` with a value, a table, a filter or a file.
 
-Whatever else a template says is a mistake in it, and said so: Cookiecutter would give another project than we do.
+Anything else in a template is an error, because Cookiecutter would create a different project.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ FILTERS: Final[Mapping[str, Callable[..., str]]] = {"lower": str.lower, "replace
 
 
 class TemplateRenderer:
-    """Renders with these values; `functions` give the texts that a template takes from elsewhere, rendered as well."""
+    """Renders with these values. `functions` return texts from other files, which are rendered too."""
 
     def __init__(self, values: Mapping[str, Any], functions: Mapping[str, Callable[..., str]] | None = None) -> None:
         self.values, self.functions = values, functions or {}
 
     def render(self, text: str) -> str:
-        """The text with every expression replaced. Raises UsageError for one that is not understood."""
+        """The text with every expression replaced. Raises UsageError for an unknown expression."""
         if found := UNKNOWN.search(text):
-            raise _not_understood(text[found.start() :].partition("\n")[0])
+            raise _unknown(text[found.start() :].partition("\n")[0])
         return EXPRESSION.sub(lambda match: self._evaluate(match[1]), text)
 
     def _evaluate(self, expression: str) -> str:
@@ -37,7 +37,7 @@ class TemplateRenderer:
             return self._value(*match.groups())
         match = FUNCTION.fullmatch(expression)
         if match is None or match[1] not in self.functions:
-            raise _not_understood(expression)
+            raise _unknown(expression)
         given = () if match[2] is None else (match[2],)
         return self.render(self.functions[match[1]](*given).removesuffix("\n"))
 
@@ -45,13 +45,15 @@ class TemplateRenderer:
         try:
             value = self.values[name] if key is None else self.values[name][self.values[key]]
         except KeyError as missing:
-            raise _not_understood(f"cookiecutter.{missing.args[0]}") from None
+            raise _unknown(f"cookiecutter.{missing.args[0]}") from None
         for filter, old, new in FILTER.findall(filters):
             if filter not in FILTERS:
-                raise _not_understood(f"|{filter}")
+                raise _unknown(f"|{filter}")
             value = FILTERS[filter](value, *((old, new) if old else ()))
         return str(value)
 
 
-def _not_understood(what: str) -> UsageError:
-    return UsageError(f"the template says {what!r}", fix="write it with what tooling/scaffold/rendering.py knows")
+def _unknown(what: str) -> UsageError:
+    return UsageError(
+        f"unknown expression in the template: {what!r}", fix="use what tooling/scaffold/rendering.py supports"
+    )

@@ -1,4 +1,4 @@
-"""A child on an inherited socket: says when it is ready, and leaves, without refusing anybody, when it is replaced."""
+"""A child on an inherited socket: says when it is ready, and refuses nobody when it is replaced."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from defserve import Server
 from defserve.protocols.mcp.resources.subscriptions import KINDS
 from defserve.runner.address import Address
 from defserve.runner.network import listen
 from defserve.runner.web_sessions import WebSessions
+from defserve.server.server import Server
 from defserve.serving import web
 from defserve.tooling.devserver.child.sessions import SessionReopener
 from defserve.tooling.devserver.plan import READY, ServePlan
 from defserve.transports.http.app import HttpApp
 
 STDIN, STDOUT, STDERR = 0, 1, 2
-# Until then the listener has stopped listening and let go of connections that nobody uses.
+# After this time the listener has stopped listening and closed idle connections.
 LEAVING = 0.3
 
 
 def listen_on(server: Server, plan: ServePlan) -> int:
-    """Serve until standard input ends or a signal comes; the exit code."""
+    """Serve until standard input ends or a signal comes, and return the exit code."""
     ready = os.dup(STDOUT)
-    os.dup2(STDERR, STDOUT)  # what the author prints is for whoever looks on
+    os.dup2(STDERR, STDOUT)  # what the author prints is for the person who watches
     options: Any = {name: value for name, value in plan.options.items() if name not in ("on", "log_level", "log_json")}
     address = Address.parse(plan.options["on"])
     server.observe(
@@ -55,9 +55,9 @@ def listen_on(server: Server, plan: ServePlan) -> int:
 
 
 def leave(provider: WebSessions, app: HttpApp) -> None:
-    """Accept nobody any more, answer whoever is here, then end what would never end by itself.
+    """Stop accepting, answer running requests, then close streams that would never end by themselves.
 
-    Not as after a signal, where calls are refused at once: here somebody else takes them, on the same socket.
+    After a signal, calls are refused at once. Here they are not: another child takes them on the same socket.
     """
     provider.over(provider.limits.drain)
     asyncio.get_running_loop().call_later(LEAVING, app.drain)

@@ -1,4 +1,4 @@
-"""The child: imports the author's module, says which files that took, and serves. Its standard input is its life."""
+"""The main module of the child: imports the author's module, reports the files of it, and serves."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def serve(server: Any, plan: ServePlan) -> int:
 
 
 def report(plan: ServePlan, more: list[str]) -> None:
-    """Say what was imported, and what could not be: files of the author's, not of the environment's."""
+    """Write down the author's files: those that were imported, and those that could not be."""
     loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     files = {os.path.abspath(file) for file in (*loaded, *more) if file and _is_source(file)}
-    # Under its final name it is whole.
+    # Renamed when it is complete.
     Path(plan.report + ".new").write_text(json.dumps(sorted(files)), encoding="utf-8")
     os.replace(plan.report + ".new", plan.report)
 
@@ -69,7 +69,7 @@ def _files_of(error: BaseException | None) -> list[str]:
 
 
 def _complain(error: UsageError, cause: BaseException | None) -> None:
-    """As Python would have said it, from the author's first line on."""
+    """Print it as Python would, from the author's first line on."""
     if cause is None or isinstance(cause, UsageError):
         print(f"error: {error}", file=sys.stderr)
         return
@@ -83,7 +83,7 @@ def _from_author(trace: TracebackType | None) -> TracebackType | None:
 
 
 if __name__ == "__main__":
-    # As if it had been started with a command line of its own: none.
+    # The author's module sees an empty command line.
     *_, given = sys.argv
     del sys.argv[1:]
     sys.exit(main(given))

@@ -1,4 +1,4 @@
-"""Sessions over HTTP that outlive the process they were opened in: another opens them again, in the client's words."""
+"""HTTP sessions that outlive their process: the next child opens them again, with the messages of their client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAID = [(b"content-type", b"application/json"), (b"accept", b"application/json, 
 
 
 class SessionSetups:
-    """What each session's client has said to set it up, in a folder that all children share."""
+    """The messages with which the client of each session set it up, in a folder that all children share."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,10 +53,10 @@ class SessionSetups:
 
 
 class SessionReopener:
-    """Stands in front of an app and knows its sessions by the names that clients use, whoever gave them."""
+    """Wraps an app. It knows sessions by the ids that clients use, whichever child gave them."""
 
     def __init__(self, app: App, folder: Path, started: Callable[[], None], announce: Callable[[], None]) -> None:
-        self._app, self._book = app, SessionSetups(folder)
+        self._app, self._setups = app, SessionSetups(folder)
         self._started, self._announce = started, announce
         self._here: dict[str, str] = {}
         self._turn = asyncio.Lock()
@@ -80,11 +80,11 @@ class SessionReopener:
             return
         here = await self._found(name, scope)
         if scope["method"] == "DELETE":
-            self._book.forget(name)
+            self._setups.forget(name)
         else:
-            self._book.note(name, message)
+            self._setups.note(name, message)
         if here != name:
-            # Events are numbered anew.
+            # Event ids start again.
             scope["headers"] = [*_without(scope["headers"], (SESSION, LAST_EVENT)), (SESSION, here.encode())]
         await self._app(scope, receive, send)
 
@@ -97,24 +97,24 @@ class SessionReopener:
         return sent
 
     def _naming(self, send: Send, message: Any) -> Send:
-        """Watches for the name that a new session is given."""
+        """Notes the id of a new session."""
 
         async def sent(response: Message) -> None:
             if response["type"] == "http.response.start":
                 name = _header(response.get("headers", ()), SESSION)
                 if name is not None:
                     self._here[name] = name
-                    self._book.note(name, message)
+                    self._setups.note(name, message)
             await send(response)
 
         return sent
 
     async def _found(self, name: str, scope: Any) -> str:
-        """What a session is called here; opened, if it was another process's."""
+        """The id of a session in this process. A session of an earlier process is opened again."""
         async with self._turn:
-            said = self._book.said(name) if name not in self._here else []
+            said = self._setups.said(name) if name not in self._here else []
             if said:
-                # As whoever asks now: the session is that caller's, or nobody's.
+                # With the identity of this request: the session belongs to this caller or to nobody.
                 opened = await self._say(scope, said[0], None)
                 if opened is not None:
                     self._here[name] = opened
@@ -124,7 +124,7 @@ class SessionReopener:
             return self._here.get(name, name)
 
     async def _say(self, scope: Any, message: Any, session: str | None) -> str | None:
-        """Post a message to the app, for its client; the session's name in the response."""
+        """Post a message to the app in the name of its client, and return the session id of the response."""
         body, names = json.dumps(message).encode(), list[str]()
         headers = [*_without(scope["headers"], (SESSION, LAST_EVENT, LENGTH, *EXPECTS)), *SAID]
         headers += [(LENGTH, b"%d" % len(body)), *([(SESSION, session.encode())] if session else [])]
@@ -175,7 +175,7 @@ async def _body(receive: Receive) -> bytes:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """The body once more, then whatever comes."""
+    """Receives the body again, then what follows."""
     left = [body]
 
     async def received() -> Message:

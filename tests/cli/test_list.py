@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from defserve.cli.commands.list import page, signature, type_name
-from tests.cli.conftest import Outcome
+from defserve.cli.commands.list import page
+from defserve.cli.signatures import signature, type_name
+from tests.cli.running import Run
 
-Run = Callable[..., Outcome]
 CALCULATOR = str(Path(__file__).parents[1] / "testing" / "calculator.py")
 
 
@@ -52,7 +51,13 @@ def test_json_is_what_the_server_said(defserve: Run):
 
 def test_a_server_with_nothing_says_so():
     nothing = {"server": {}, "version": "v", "tools": [], "resources": [], "templates": [], "prompts": []}
-    assert list(page(nothing)) == ["a server without a name (protocol v)", "It offers nothing."]
+    assert list(page(nothing)) == ["unnamed server (protocol v)", "It has no tools, resources or prompts."]
+
+
+def test_what_a_server_wrote_cannot_move_the_cursor():
+    tool = {"name": "a\x1b[2J", "inputSchema": {}, "description": "b\x1b[2J"}
+    found = {"server": {"name": "c\x1b[2J"}, "version": "v", "tools": [tool], "resources": []}
+    assert not any("\x1b" in line for line in page({**found, "templates": [], "prompts": []}))
 
 
 @pytest.mark.parametrize(
