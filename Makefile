@@ -55,7 +55,7 @@ check: $(READY)  ## ruff, pyright and the import directions
 	@echo "== layers"
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
-bench: $(READY)  ## measure against a hand-written floor, the official SDK and FastMCP (ARGS=--quick for a glance)
+bench: $(READY)  ## measure against a hand-written floor, the official SDK and FastMCP (ARGS="--against REV": another commit)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 conformance: $(READY)  ## the official conformance suite, under both HTTP parsers (ARGS="--http h11" for one)

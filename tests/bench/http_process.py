@@ -9,7 +9,7 @@ import time
 from typing import Self
 
 from .contenders import HttpContender
-from .processes import Launch, ServerFailed, memory_of
+from .processes import Launch, ServerFailed, cpu_seconds_of, memory_of
 
 PATIENCE = 20.0
 
@@ -24,7 +24,11 @@ class HttpServer:
         self._stderr = tempfile.TemporaryFile()
         command = [launch.python, *through, contender.script, str(self.port), *contender.arguments]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr, env=launch.environment
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._stderr,
+            stderr=self._stderr,
+            env=launch.environment_with(contender.paths),
         )
 
     def __enter__(self) -> Self:
@@ -49,6 +53,10 @@ class HttpServer:
         self._stderr.seek(0)
         tail = self._stderr.read()[-2000:].decode(errors="replace")
         return ServerFailed(f"{self.contender.name}: {reason}\n{tail}")
+
+    def cpu_seconds(self) -> float:
+        """The processor time it has used."""
+        return cpu_seconds_of(self._process.pid)
 
     def resident(self) -> float:
         """Resident memory, in MiB."""
