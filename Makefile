@@ -76,7 +76,7 @@ requirements: $(READY)  ## show which requirements are proven, failing or open
 
 fuzz: $(READY)  ## run the property tests for minutes
 	@echo "== property tests, the long profile"
-	@$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile=long --timeout=0 $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto -m hypothesis --hypothesis-profile=long --timeout=0 $(ARGS)
 
 faults: $(READY)  ## kill servers and Redis at random moments: nothing acknowledged is lost (ARGS="--runs 1000")
 	@echo "== faults"
@@ -86,9 +86,9 @@ soak: $(READY)  ## run the tests that take minutes by design
 	@echo "== soak tests"
 	@$(BIN)/python -m pytest -q -m soak --timeout=0 $(ARGS) || { test $$? -eq 5 && echo "there are none yet"; }
 
-e2e: $(READY)  ## every template from `defserve new` to an installed package, driven by the official client
-	@echo "== templates, end to end"
-	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=0 tests/e2e $(ARGS)
+e2e: $(READY)  ## every template from `defserve new` to an installed package, type-checked; the tutorial, step by step
+	@echo "== templates and tutorial, end to end"
+	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=0 $(ARGS)
 
 clean:  ## remove what the other targets made
 	@rm -rf .venv .venvs .bench-venv .conformance bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis .coverage

@@ -19,6 +19,7 @@ from defserve.binding.arguments.arguments import Arguments, lookup
 from defserve.binding.arguments.fail_fast import fail_fast, fail_fast_validator
 from defserve.binding.signature import read
 from defserve.errors import BadArguments
+from tests.effort import examples
 
 
 class Row(BaseModel):
@@ -164,7 +165,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=examples(50), deadline=None, database=None)
 @given(values)
 def test_what_is_accepted_and_made_is_the_same(value: Any) -> None:
     for kind in KINDS:

@@ -19,6 +19,7 @@ from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.security.security import PERMISSIONS, moderate, safe
 from tests.core.stepping import Talk
+from tests.effort import examples
 from tests.protocols.mgp.callers import ALICE, LOOPBACK, NOON, STRANGER, Clock, Trail, code_of, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, text_of
 
@@ -513,4 +514,4 @@ class GrantSequences(RuleBasedStateMachine):
 
 
 TestGrantSequences = GrantSequences.TestCase
-TestGrantSequences.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestGrantSequences.settings = settings(max_examples=examples(12), stateful_step_count=25, deadline=None)
