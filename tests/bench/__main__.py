@@ -78,7 +78,7 @@ def _against(options: argparse.Namespace, folder: Path) -> int:
     generated = folder / "generated"
     generated.mkdir()
     launch = _prepare(generated, environment.interpreter(Path(sys.executable)))
-    subprocess.run([launch.python, "-m", "compileall", "-q", other.root], check=True)
+    subprocess.run([launch.python, "-m", "compileall", "-q", *other.paths], check=True)
     began, plan, results = datetime.now(UTC), QUICK if options.quick else against.PLAN, Results()
     both = (against.THIS, other)
     run = Run([each.stdio() for each in both], [each.http() for each in both], launch, plan, results, _say)
