@@ -16,8 +16,10 @@ pytest_plugins = ["tests.conformance.plugin", "pytester"]
 # The suite starts hundreds of processes and rewrites hundreds of files: without bytecode each would compile all again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Of the options of this run none is meant for the runs of pytest that tests start; all do without the slowest plugin.
-os.environ["PYTEST_ADDOPTS"] = "-p no:schemathesis"
+# Of the options of this run none is meant for the runs of pytest that tests start. Those do without the plugins that no
+# project of a user needs: together they take as long to start as the rest of pytest.
+OTHERS = ("schemathesis", "hypothesispytest", "anyio", "xdist", "xdist.looponfail", "timeout", "pytest_cov")
+os.environ["PYTEST_ADDOPTS"] = " ".join(f"-p no:{name}" for name in OTHERS)
 
 # A slow machine is not a failing test: time is pytest-timeout's business.
 settings.register_profile("default", deadline=None, max_examples=EXAMPLES)
