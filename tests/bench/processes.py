@@ -127,7 +127,7 @@ class ServerProcess:
         return memory_of(self._process.pid)
 
     def cpu_seconds(self) -> float:
-        """The processor time it has used, which a busy machine does not lengthen."""
+        """The processor time it has used."""
         return cpu_seconds_of(self._process.pid)
 
 
