@@ -155,7 +155,8 @@ def as_markdown(results: Results, other: str, facts: dict[str, str]) -> str:
         f"# This checkout against {other}",
         "\n".join(f"- {name}: {value}" for name, value in facts.items()),
         "Ratios are of this checkout to the other, within each round: the median, and the quartiles as their spread. "
-        f"More is better for {', '.join(RATES)}; less for the rest. A busy machine moves all of them, cpu too: compare with itself first (--against HEAD).",
+        f"More is better for {', '.join(RATES)}; less for the rest. "
+        "A busy machine moves all of them, cpu too: compare with itself first (--against HEAD).",
         table(["", other, "this", "ratio", "spread", ""], rows),
     ]
     return "\n\n".join(parts) + "\n"
