@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench conformance requirements fuzz faults soak e2e clean
+.PHONY: help demo test test-all coverage check bench conformance requirements fuzz faults soak e2e clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -45,7 +45,12 @@ test: $(READY)  ## run the tests
 test-all:  ## run the tests on every Python 3.11 to 3.14 of this machine
 	@sh tests/every_python.sh $(ARGS)
 
-check: $(READY)  ## ruff, pyright and the import directions
+# Processes that tests start are not measured: many tests look at what such a process has imported.
+coverage: $(READY)  ## run the tests and measure what they cover; fails below the floor in pyproject.toml
+	@echo "== tests and coverage ($$($(BIN)/python --version))"
+	@$(BIN)/python -m pytest -q -n auto --cov --cov-report=term-missing $(ARGS)
+
+check: $(READY)  ## ruff, pyright, the import directions and the changelog
 	@echo "== ruff check"
 	@$(BIN)/ruff check --quiet .
 	@echo "== ruff format"
@@ -54,8 +59,10 @@ check: $(READY)  ## ruff, pyright and the import directions
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@echo "== layers"
 	@$(BIN)/python -m pytest -q tests/test_layers.py
+	@echo "== changelog"
+	@$(BIN)/python -m tests.repository.changelog
 
-bench: $(READY)  ## measure against a hand-written floor, the official SDK and FastMCP (ARGS=--quick for a glance)
+bench: $(READY)  ## measure against a hand-written floor, the official SDK and FastMCP (ARGS="--against REV": another commit)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 conformance: $(READY)  ## the official conformance suite, under both HTTP parsers (ARGS="--http h11" for one)
@@ -69,7 +76,7 @@ requirements: $(READY)  ## show which requirements are proven, failing or open
 
 fuzz: $(READY)  ## run the property tests for minutes
 	@echo "== property tests, the long profile"
-	@$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile=long --timeout=0 $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto -m hypothesis --hypothesis-profile=long --timeout=0 $(ARGS)
 
 faults: $(READY)  ## kill servers and Redis at random moments: nothing acknowledged is lost (ARGS="--runs 1000")
 	@echo "== faults"
@@ -79,10 +86,10 @@ soak: $(READY)  ## run the tests that take minutes by design
 	@echo "== soak tests"
 	@$(BIN)/python -m pytest -q -m soak --timeout=0 $(ARGS) || { test $$? -eq 5 && echo "there are none yet"; }
 
-e2e: $(READY)  ## every template from `defserve new` to an installed package, driven by the official client
-	@echo "== templates, end to end"
-	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=0 tests/e2e $(ARGS)
+e2e: $(READY)  ## every template from `defserve new` to an installed package, type-checked; the tutorial, step by step
+	@echo "== templates and tutorial, end to end"
+	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=0 $(ARGS)
 
 clean:  ## remove what the other targets made
-	@rm -rf .venv .venvs .bench-venv .conformance bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venvs .bench-venv .conformance bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis .coverage
 	@find framework tests examples cookiecutter -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,23 +9,37 @@ import sys
 import pytest
 from hypothesis import settings
 
+from tests.effort import EXAMPLES
+
 pytest_plugins = ["tests.conformance.plugin", "pytester"]
 
 # The suite starts hundreds of processes and rewrites hundreds of files: without bytecode each would compile all again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Of the options of this run none is meant for the runs of pytest that tests start; all do without the slowest plugin.
-os.environ["PYTEST_ADDOPTS"] = "-p no:schemathesis"
+# What the runs of pytest that tests start do without: together these take as long to start as the rest of pytest.
+NOT_IN_TESTS = ("schemathesis", "hypothesispytest", "anyio", "xdist", "xdist.looponfail", "timeout", "pytest_cov")
 
 # A slow machine is not a failing test: time is pytest-timeout's business.
-settings.register_profile("default", deadline=None, max_examples=50)
+settings.register_profile("default", deadline=None, max_examples=EXAMPLES)
 settings.register_profile("long", deadline=None, max_examples=20_000)
 settings.load_profile("default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Of the options of this run none is meant for the runs of pytest that tests start."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        # Not where workers are started from: they would take it for their own.
+        os.environ["PYTEST_ADDOPTS"] = " ".join(f"-p no:{name}" for name in NOT_IN_TESTS)
 
 
 def pytest_collection_finish() -> None:
     """Thousands of tests are in memory for good: the garbage collector need not look through them again and again."""
     gc.freeze()
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Half as many workers again as there are processors: many tests wait for a process or a clock."""
+    return max(2, len(os.sched_getaffinity(0)) * 3 // 2) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
 
 
 @pytest.fixture

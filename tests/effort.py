@@ -1,4 +1,4 @@
-"""How much work something is: in calls, which nothing lengthens, or in processor time, which a busy machine may."""
+"""How much work something is, in calls or in processor time; and how hard Hypothesis tries."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+from hypothesis import settings
+
+EXAMPLES = 25
+"""What a property test tries by default; `make fuzz` tries 20,000."""
 
 
 def cpu_within(seconds: float, work: Callable[[], object]) -> bool:
@@ -36,3 +41,10 @@ def calls_of(work: Callable[[], object]) -> int:
     finally:
         sys.setprofile(before)
     return count
+
+
+def examples(few: int) -> int:
+    """How many examples a costly property test tries: `few`, and in `make fuzz` as many times more as all others."""
+    wanted = settings.default
+    assert wanted is not None
+    return max(1, few * wanted.max_examples // EXAMPLES)

@@ -10,6 +10,7 @@ from typing import Any
 
 from defserve import Server
 from defserve.runner.memory import serving
+from tests.waiting import until as until
 
 HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 STATELESS = "2026-07-28"
@@ -115,13 +116,6 @@ async def soon(condition: Callable[[], bool]) -> bool:
             break
         await asyncio.sleep(0.001)
     return condition()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what a worker thread does."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 (threads set no asyncio.Event)
-            await asyncio.sleep(0.001)
 
 
 def text_of(result: Json) -> str:

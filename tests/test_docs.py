@@ -58,13 +58,24 @@ def modules(page: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("page", list(filter(modules, PAGES)), ids=lambda page: page.stem)
-def test_each_python_block_runs(page: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+def runs() -> dict[str, list[Path]]:
+    """The pages that run in one process, by a name for it: those whose files have names of their own run alone."""
+    pages = list(filter(modules, PAGES))
+    alone = [page for page in pages if not all(name.startswith("test_section_") for name in modules(page))]
+    return {"others": [page for page in pages if page not in alone]} | {page.stem: [page] for page in alone}
+
+
+@pytest.mark.parametrize("pages", runs().values(), ids=runs())
+def test_each_python_block_runs(pages: list[Path], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "framework"))
     pytester.makeini(SETTINGS)
     pytester.makeconftest(CONFTEST)
-    code = modules(page)
+    code = {
+        name if len(pages) == 1 else name.replace("test_section", f"test_{page.stem.replace('-', '_')}"): text
+        for page in pages
+        for name, text in modules(page).items()
+    }
     for name, text in code.items():
         (pytester.path / name).write_text(text, encoding="utf-8")
     shown = "".join(code.values()).count("\ndef test_")

@@ -127,7 +127,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 # Twenty processes, one after another.
-@pytest.mark.timeout(180)
+@pytest.mark.e2e
 @pytest.mark.skipif(os.name == "nt" or shutil.which("bash") is None, reason="the page's commands are for bash")
 def test_the_tutorial_comes_true(reader: Reader):
     for note, language, block in BLOCK.findall(PAGE.read_text(encoding="utf-8")):

@@ -10,5 +10,7 @@ Over HTTP the yardstick is a bare ASGI app with the JSON work of the call on the
 uvloop). 32 keep-alive connections have one call each under way; in the handshake era each has a session of its own.
 The peers run twice, as they are by default (answers are event streams) and with plain JSON answers.
 
+`--against REV` (`make bench ARGS="--against main"`) compares this checkout with another commit instead, in one run.
+
 `python -m tests.bench profile defserve add` shows where one server's time goes.
 """

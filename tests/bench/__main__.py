@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from . import environment, report
+from . import against, environment, report
 from .catalogue import write_catalogue
 from .contenders import CONTENDERS, HTTP_CONTENDERS, SERVERS, Contender, HttpContender
 from .gateway_measure import GATEWAY
@@ -37,7 +37,9 @@ T = TypeVar("T", Contender, HttpContender)
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        launch = _prepare(Path(folder))
+        if options.against:
+            return _against(options, Path(folder))
+        launch = _prepare(Path(folder), environment.interpreter())
         if options.command == "profile":
             return profile(options.contender, options.tool, options.window, launch)
         plan = QUICK if options.quick else FULL
@@ -66,10 +68,37 @@ def _bench(options: argparse.Namespace, plan: Plan, launch: Launch) -> int:
     return 1 if failed or missed else 0
 
 
+def _against(options: argparse.Namespace, folder: Path) -> int:
+    """Compare this checkout with another commit. No peer takes part, so the tests' own interpreter will do."""
+    other = against.check_out(options.against, folder / "other")
+    able = against.sections(other)
+    wanted = [name for name in _sections(options.only) if name in able]
+    if not wanted:
+        raise SystemExit(f"--against measures {', '.join(able)} only")
+    generated = folder / "generated"
+    generated.mkdir()
+    launch = _prepare(generated, environment.interpreter(Path(sys.executable)))
+    subprocess.run([launch.python, "-m", "compileall", "-q", *other.paths], check=True)
+    began, plan, results = datetime.now(UTC), QUICK if options.quick else against.PLAN, Results()
+    both = (against.THIS, other)
+    run = Run([each.stdio() for each in both], [each.http() for each in both], launch, plan, results, _say)
+    for name in wanted:
+        able[name](run)
+    _say("")
+    text = against.as_markdown(results, other.name, _facts(began, plan, launch))
+    print(text)
+    _write(options.markdown, text)
+    _write(options.json, json.dumps({"against": other.name, "measures": results.as_json()}, indent=2) + "\n")
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few short rounds: a glance, not a figure to quote")
     parser.add_argument("--only", action="append", choices=[*GROUPS, *SECTIONS], help="a section; repeatable")
+    parser.add_argument(
+        "--against", metavar="REV", help="compare with another commit instead of other frameworks, in one run"
+    )
     parser.add_argument("--contenders", nargs="+", choices=ALL_NAMES, help="default: all")
     parser.add_argument("--json", type=Path, default=OUTPUT / "bench.json", metavar="FILE")
     parser.add_argument("--markdown", type=Path, default=OUTPUT / "bench.md", metavar="FILE")
@@ -95,9 +124,8 @@ def _chosen(
     return [each for each in contenders if runs and each.name in (options.contenders or ALL_NAMES)]
 
 
-def _prepare(generated: Path) -> Launch:
-    """Everything a timed start must not pay for: the venv, the catalogues, the bytecode."""
-    python = environment.interpreter()
+def _prepare(generated: Path, python: Path) -> Launch:
+    """Everything a timed start must not pay for: the catalogues and the bytecode."""
     for count in CATALOGUES:
         write_catalogue(generated, count)
     package = environment.ROOT / "framework" / "defserve"

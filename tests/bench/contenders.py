@@ -9,20 +9,25 @@ SERVERS = Path(__file__).parent / "servers"
 
 
 class Contender(NamedTuple):
-    """One server script. `kinds` are the ways it can run a tool; `handshake_only` ones know no stateless era."""
+    """One server script. `kinds` are the ways it can run a tool; `handshake_only` ones know no stateless era.
+
+    Its modules come from `paths` before anywhere else.
+    """
 
     name: str
     script: Path
     kinds: tuple[str, ...]
     handshake_only: bool = False
+    paths: tuple[Path, ...] = ()
 
 
 class HttpContender(NamedTuple):
-    """One server script over HTTP, given its port and then `arguments`."""
+    """One server script over HTTP, given its port and then `arguments`; `paths` as above."""
 
     name: str
     script: Path
     arguments: tuple[str, ...] = ()
+    paths: tuple[Path, ...] = ()
 
 
 FLOOR = Contender("floor", SERVERS / "floor_server.py", ("async", "sync", "inline"), handshake_only=True)

@@ -17,10 +17,13 @@ HTTP_SERVER = ("uvicorn>=0.30", "httptools>=0.6", "uvloop>=0.19", "websockets>=1
 VARIABLE = "DEFSERVE_BENCH_PYTHON"
 
 
-def interpreter() -> Path:
-    """The Python to run servers with: the one the variable names, else the venv's, installed if not current."""
+def interpreter(default: Path | None = None) -> Path:
+    """The Python to run servers with: the one the variable names, else the default, else the venv's.
+
+    The venv is installed if it is not current.
+    """
     named = os.environ.get(VARIABLE)
-    return Path(named) if named else _venv_python()
+    return Path(named) if named else default or _venv_python()
 
 
 def server_environment(generated: Path) -> dict[str, str]:
@@ -36,7 +39,9 @@ def versions(python: Path) -> dict[str, str]:
     code = (
         "import sys, importlib.metadata as m\n"
         "print('python', sys.version.split()[0])\n"
-        f"for name in {names!r}: print(name, m.version(name))"
+        f"for name in {names!r}:\n"
+        "    try: print(name, m.version(name))\n"
+        "    except m.PackageNotFoundError: pass"
     )
     output = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout
     return dict(line.split() for line in output.splitlines())

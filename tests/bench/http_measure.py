@@ -87,8 +87,11 @@ def _ready(stack: ExitStack, contender: HttpContender, run: Run) -> Drivers:
 def _one_round(run: Run, drivers: Sequence[Drivers], era: str) -> None:
     for driver in drivers:
         driver.use(era)
+        before = driver.server.cpu_seconds()
         timing = drive(driver.server, driver.connections, run.plan.http_burst)
+        cpu = (driver.server.cpu_seconds() - before) / len(timing.latencies)
         name = driver.server.contender.name
+        run.results.add(f"http-cpu/{era}", name, cpu * 1e6)
         run.results.add(f"http/{era}", name, timing.per_second)
         run.results.add(f"http-p50/{era}", name, percentile(timing, 50))
         run.results.add(f"http-p99/{era}", name, percentile(timing, 99))

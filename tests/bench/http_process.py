@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 import subprocess
 import tempfile
-import time
 from typing import Self
 
+from tests.waiting import wait_until
+
 from .contenders import HttpContender
-from .processes import Launch, ServerFailed, memory_of
+from .processes import Launch, ServerFailed, cpu_seconds_of, memory_of
 
 PATIENCE = 20.0
 
@@ -24,7 +25,11 @@ class HttpServer:
         self._stderr = tempfile.TemporaryFile()
         command = [launch.python, *through, contender.script, str(self.port), *contender.arguments]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr, env=launch.environment
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._stderr,
+            stderr=self._stderr,
+            env=launch.environment_with(contender.paths),
         )
 
     def __enter__(self) -> Self:
@@ -50,6 +55,10 @@ class HttpServer:
         tail = self._stderr.read()[-2000:].decode(errors="replace")
         return ServerFailed(f"{self.contender.name}: {reason}\n{tail}")
 
+    def cpu_seconds(self) -> float:
+        """The processor time it has used."""
+        return cpu_seconds_of(self._process.pid)
+
     def resident(self) -> float:
         """Resident memory, in MiB."""
         return memory_of(self._process.pid)[0]
@@ -59,17 +68,16 @@ class HttpServer:
         return memory_of(self._process.pid)[1]
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                raise self.failed("the server ended")
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except OSError:
-                time.sleep(0.02)
-            else:
-                return
-        raise self.failed("the server does not listen")
+        try:
+            wait_until(self._listens, PATIENCE)
+        except TimeoutError as error:
+            raise self.failed("the server does not listen") from error
+
+    def _listens(self) -> bool:
+        if self._process.poll() is not None:
+            raise self.failed("the server ended")
+        with socket.socket() as trying:
+            return trying.connect_ex(("127.0.0.1", self.port)) == 0
 
 
 def _free_port() -> int:

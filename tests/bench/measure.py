@@ -181,7 +181,10 @@ def _one_round(run: Run, servers: Sequence[ServerProcess], tool: str, request: R
     for window in WINDOWS:
         for server in servers:
             name = server.contender.name
+            before = server.cpu_seconds()
             timing = drive(server, request, window=window, seconds=run.plan.burst)
+            cpu = (server.cpu_seconds() - before) / len(timing.latencies)
+            run.results.add(f"cpu/{tool}/{window}", name, cpu * 1e6)
             run.results.add(f"calls/{tool}/{window}", name, timing.per_second)
             run.results.add(f"p50/{tool}/{window}", name, percentile(timing, 50))
             run.results.add(f"p99/{tool}/{window}", name, percentile(timing, 99))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, Self
@@ -27,6 +28,10 @@ class Launch(NamedTuple):
     python: Path
     environment: dict[str, str]
 
+    def environment_with(self, paths: tuple[Path, ...]) -> dict[str, str]:
+        """The variables of a process that imports from `paths` before anywhere else."""
+        return {**self.environment, "PYTHONPATH": os.pathsep.join([*map(str, paths), self.environment["PYTHONPATH"]])}
+
 
 class ServerFailed(Exception):
     """The server ended, or answered with an error; the text ends with what it wrote to stderr."""
@@ -45,7 +50,7 @@ class ServerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env=launch.environment,
+            env=launch.environment_with(contender.paths),
             bufsize=0,
         )
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -121,12 +126,22 @@ class ServerProcess:
         """Resident memory now and at its peak, in MiB."""
         return memory_of(self._process.pid)
 
+    def cpu_seconds(self) -> float:
+        """The processor time it has used."""
+        return cpu_seconds_of(self._process.pid)
+
 
 def memory_of(process: int) -> tuple[float, float]:
     """Resident memory of a process, now and at its peak, in MiB."""
     status = Path(f"/proc/{process}/status").read_text()
     fields = dict(line.split(":", 1) for line in status.splitlines())
     return _mebibytes(fields["VmRSS"]), _mebibytes(fields["VmHWM"])
+
+
+def cpu_seconds_of(process: int) -> float:
+    """The processor time of all threads of a process."""
+    # Linux's number for the clock of another process: its inverted id, and 2 for the scheduler's exact time.
+    return time.clock_gettime((~process << 3) | 2)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -52,7 +52,7 @@ def _padded(line: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def _target_row(verdict: Verdict) -> list[str]:
-    got = NONE if verdict.got is None else f"{_rounded(verdict.got)} {verdict.target.unit}"
+    got = NONE if verdict.got is None else f"{rounded(verdict.got)} {verdict.target.unit}"
     return [verdict.target.claim, verdict.target.wanted, got, MARKS[verdict.met]]
 
 
@@ -81,15 +81,16 @@ def label(measure: str) -> str:
 
 def _with_range(figure: Figure) -> str:
     if figure.low == figure.high:
-        return _rounded(figure.median)
-    return f"{_rounded(figure.median)} ({_rounded(figure.low)}–{_rounded(figure.high)})"
+        return rounded(figure.median)
+    return f"{rounded(figure.median)} ({rounded(figure.low)}–{rounded(figure.high)})"
 
 
 def _median_only(figure: Figure) -> str:
-    return _rounded(figure.median)
+    return rounded(figure.median)
 
 
-def _rounded(value: float) -> str:
+def rounded(value: float) -> str:
+    """Three digits, or all of a number that has more before its point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -98,12 +99,14 @@ SECTIONS: tuple[tuple[str, str, Callable[[Figure], str]], ...] = (
     ("Calls per second: median (least–most)", "calls", _with_range),
     ("Latency, p50, in µs", "p50", _median_only),
     ("Latency, p99, in µs", "p99", _median_only),
+    ("Processor time of the server for each call, in µs", "cpu", _median_only),
     ("Resident memory, in MiB", "memory", _with_range),
     ("First tools/list of many tools, from spawn, in ms: median (least–most)", "list", _with_range),
     ("The same tools/list again, per second", "relist", _median_only),
     ("HTTP, 32 connections, calls of add per second: median (least–most)", "http", _with_range),
     ("HTTP latency, p50, in µs", "http-p50", _median_only),
     ("HTTP latency, p99, in µs", "http-p99", _median_only),
+    ("HTTP, processor time of the server for each call, in µs", "http-cpu", _median_only),
     ("HTTP, resident memory of a session, of 10,000 that idle, in bytes", "http-memory", _with_range),
     ("mgp/health/ping while every worker thread sleeps, p99 in ms", "health-p99", _with_range),
     ("add over HTTP while a slow reader streams in the same session, p99 in ms", "stream-p99", _with_range),

@@ -35,6 +35,9 @@ class Results:
             return None
         return median(our / their for our, their in zip(ours.rounds, theirs.rounds, strict=True))
 
+    def all_measures(self) -> list[str]:
+        return list(self._rounds)
+
     def measures(self, section: str) -> list[str]:
         """The measures whose name begins with `section/`."""
         return [measure for measure in self._rounds if measure.startswith(section + "/")]

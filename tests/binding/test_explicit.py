@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from defserve.binding.arguments.explicit import ExplicitArguments
 from defserve.binding.arguments.patterns import backtracks
 from defserve.errors import BadArguments, UsageError
+from tests.effort import examples
 
 SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -151,7 +152,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=examples(40), deadline=None, database=None)
 @given(st.dictionaries(st.sampled_from(sorted(SCHEMA["properties"])) | st.text(max_size=3), json_values) | json_values)
 def test_any_json_gives_arguments_or_bad_arguments(value: Any) -> None:
     try:

@@ -21,6 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, Se
 from defserve.binding.arguments.arguments import Arguments, fragment
 from defserve.binding.signature import read
 from defserve.errors import BadArguments, UsageError
+from tests.effort import examples
 
 
 def arguments(function: Any) -> Arguments:
@@ -344,7 +345,7 @@ json_values = st.recursive(
 TOOLS = [arguments(everything), one(Tree), one(list[Item] | dict[str, Item]), one(int | list[int] | Item), one(Any)]
 
 
-@settings(max_examples=300, deadline=None, database=None)
+@settings(max_examples=examples(60), deadline=None, database=None)
 @given(st.dictionaries(st.sampled_from("abcdefghijkmnx") | st.text(max_size=3), json_values) | json_values)
 def test_any_json_gives_arguments_or_bad_arguments(value: Any) -> None:
     for tool in TOOLS:

@@ -12,7 +12,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from argparse import ArgumentParser
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from tests.conformance.suite_results import (
     spelled,
     total,
 )
+from tests.waiting import wait_until
 
 PARSERS = ("httptools", "h11")
 SKILLS = ("sep-2640-skills-directory", "sep-2640-skills-enumeration", "sep-2640-skills-manifest")
@@ -136,16 +136,16 @@ def _report(found: Sequence[Scenario], run: str, listed: Sequence[str], results:
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
+    def listens() -> bool:
         if server.poll() is not None:
             raise NotServed(f"the server did not start\n{_tail(log)}")
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise NotServed(f"nothing listened on port {port} within {START_SECONDS} s\n{_tail(log)}")
+        with socket.socket() as trying:
+            return trying.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        wait_until(listens, START_SECONDS)
+    except TimeoutError as error:
+        raise NotServed(f"nothing listened on port {port} within {START_SECONDS} s\n{_tail(log)}") from error
 
 
 def _free_port() -> int:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from defserve import Context, Server
 from tests.core.stepping import Talk
+from tests.effort import examples
 
 META = "io.modelcontextprotocol/"
 ENVELOPE = {META + "protocolVersion": "2026-07-28", META + "clientCapabilities": {}}
@@ -104,10 +105,11 @@ def opened(version: str | None) -> Talk:
     return talk.open(version) if version else talk
 
 
+@pytest.mark.hypothesis
 @pytest.mark.req("MCP-2.2", "MCP-2.3")
 @pytest.mark.parametrize("version", [None, "2024-11-05", "2025-03-26", "2025-11-25"])
 def test_anything_a_peer_says_is_answered_by_the_rules(version: str | None):
-    @settings(max_examples=max(settings.default.max_examples, 100))  # pyright: ignore
+    @settings(max_examples=examples(30))
     @given(st.lists(frames, min_size=1, max_size=4))
     def any_frames(said: list[bytes | None]) -> None:
         talk = opened(version)

@@ -16,6 +16,8 @@ import pytest
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
 from pydantic import FileUrl
 
+from tests.forking.spawning import quick_arguments
+
 pytestmark = [
     pytest.mark.anyio,
     # The client warns of what 2026-07-28 deprecates or leaves out; the examples serve older clients too.
@@ -35,7 +37,8 @@ def mode(request: pytest.FixtureRequest) -> str:
 async def official(example: str, mode: str, **options: Any) -> AsyncGenerator[mcp.Client]:
     # The client hands on only a part of its environment, and not where Python finds its modules.
     env = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
-    process = mcp.StdioServerParameters(command=sys.executable, args=[str(EXAMPLES / f"{example}.py")], env=env)
+    arguments = quick_arguments(EXAMPLES / f"{example}.py")
+    process = mcp.StdioServerParameters(command=sys.executable, args=arguments, env=env)
     async with mcp.Client(process, mode=mode, read_timeout_seconds=20, **options) as client:  # type: ignore[arg-type]
         yield client
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forking.spawning import quick_arguments
+
 TOPIC = Path(__file__).parents[2] / "examples" / "topic"
 
 START = "mcp/proposal:*, mcp/response:*, chat"
@@ -54,5 +56,6 @@ PLAYS = {
 @pytest.mark.req("MCPX-9")
 @pytest.mark.parametrize("play", PLAYS)
 def test_the_workflow_goes_as_the_specification_tells_it(play: str):
-    shown = subprocess.run([sys.executable, str(TOPIC / f"{play}.py")], capture_output=True, text=True, timeout=50)
+    command = [sys.executable, *quick_arguments(TOPIC / f"{play}.py")]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=50)
     assert (shown.stdout.splitlines(), shown.stderr, shown.returncode) == (PLAYS[play], "", 0)

@@ -21,10 +21,13 @@ HERE = Path(__file__).parent
 
 async def spawn(script: Path, args: Sequence[str] = (), *, env: Mapping[str, str] | None = None) -> ProcessLink:
     """A link to `python script args…`."""
-    if sys.platform != "linux":
-        return await ProcessLink.spawn(sys.executable, [str(script), *args], env=env)
-    quick = ["-I", "-S", str(HERE / "launcher.py"), _forker(), str(script), *args]
-    return await ProcessLink.spawn(sys.executable, quick, env=env)
+    return await ProcessLink.spawn(sys.executable, quick_arguments(script, args), env=env)
+
+
+def quick_arguments(script: Path, args: Sequence[str] = ()) -> list[str]:
+    """What to give Python to run the script, for those who start processes themselves."""
+    quick = ["-I", "-S", str(HERE / "launcher.py"), _forker()] if sys.platform == "linux" else []
+    return [*quick, str(script), *args]
 
 
 @cache

@@ -15,6 +15,7 @@ from defserve.gateway.limits import GatewayLimits
 from defserve.gateway.policy import Admission
 from defserve.gateway.topic import TopicMember
 from defserve.protocols.mcpx.envelope import PROTOCOL
+from tests.effort import examples
 from tests.gateway.topics import envelope, gateway
 
 pytestmark = pytest.mark.hypothesis
@@ -89,6 +90,7 @@ frames = st.binary(max_size=64) | likely | mangled() | values.map(lambda value: 
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(CAPABILITIES)), frames), max_size=8))
+@settings(max_examples=examples(50))
 def test_only_what_its_sender_may_say_is_passed_on_and_unchanged(said: list[tuple[str, bytes]]):
     made, members, ears = topic_of_three()
     for name, frame in said:
@@ -110,7 +112,7 @@ def test_only_what_its_sender_may_say_is_passed_on_and_unchanged(said: list[tupl
 
 
 @given(st.lists(frames, min_size=1, max_size=12))
-@settings(max_examples=settings().max_examples // 4)
+@settings(max_examples=examples(8))
 def test_over_a_socket_too_the_topic_is_none_the_worse(said: list[bytes]):
     async def talk() -> None:
         limits = {"rate": 1e6, "burst": 1_000_000, "malformed_in_a_row": 1_000_000}
@@ -125,7 +127,7 @@ def test_over_a_socket_too_the_topic_is_none_the_worse(said: list[bytes]):
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=4))
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=examples(12))
 def test_what_is_no_handshake_harms_nobody(data: bytes, cuts: list[int]):
     async def talk() -> None:
         async with gateway(limits={"farewell": 0.05}) as running, running.joined("worker") as worker:

@@ -3,10 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.stores.events import EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
+from tests.effort import examples
 
 
 def after(store: EventStore, event_id: str) -> list[bytes]:
@@ -297,6 +298,7 @@ STEPS = st.lists(
 )
 
 
+@settings(max_examples=examples(50))
 @given(STEPS, st.integers(1, 8))
 def test_whatever_breaks_nothing_is_lost_unsaid_nothing_comes_twice_and_all_is_in_order(
     steps: list[tuple[str, tuple[str, StoredEventKind | int | None]]], events: int

@@ -273,11 +273,13 @@ def test_add(client):
 """
 
 
-@pytest.mark.parametrize("over", ["memory", "stdio", "http", "ws"])
-def test_a_mark_says_what_the_server_is_reached_over(suite: pytest.Pytester, over: str):
-    result = run_apart(suite, OVER.format(over=f", over={over!r}", expected=[over]))
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines([f"*test_add?handshake-{over}? PASSED*", f"*test_add?stateless-{over}? PASSED*"])
+def test_a_mark_says_what_the_server_is_reached_over(suite: pytest.Pytester):
+    roads = ["memory", "stdio", "http", "ws"]
+    tests = [OVER.format(over=f", over={road!r}", expected=[road]).replace("add(", f"{road}(") for road in roads]
+    result = run_apart(suite, "\n".join(tests))
+    result.assert_outcomes(passed=8)
+    expected = [f"*test_{road}?{era}-{road}? PASSED*" for road in roads for era in ("handshake", "stateless")]
+    result.stdout.fnmatch_lines(expected)
 
 
 def test_the_command_line_takes_a_whole_suite_to_other_roads(suite: pytest.Pytester):

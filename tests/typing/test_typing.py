@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
@@ -24,5 +26,6 @@ def complaints(*paths: Path) -> list[str]:
     ]
 
 
+@pytest.mark.e2e
 def test_a_state_is_its_model_and_decorators_keep_the_type_of_the_function() -> None:
     assert complaints(HERE / "states.py", HERE / "decorators.py") == []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from defserve.guard.code import judge
 from defserve.guard.code.levels import CodeLevel
-from tests.effort import calls_of, cpu_within
+from tests.effort import calls_of, cpu_within, examples
 
 CORPORA = Path(__file__).parents[1] / "corpora"
 LEVELS: tuple[CodeLevel, ...] = ("standard", "strict", "readonly")
@@ -46,7 +46,7 @@ def test_the_corpora_are_judged_as_expected(corpus: str, level: CodeLevel) -> No
     assert judged and not wrong, f"{wrong} of {judged} snippets:{told}"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.one_of(st.text(max_size=300), st.binary(max_size=300)), st.sampled_from(LEVELS))
 def test_no_input_makes_the_judge_raise(source: str | bytes, level: CodeLevel) -> None:
     judge(source, level=level)
@@ -59,7 +59,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(PIECES, max_size=40), st.sampled_from(LEVELS))
 def test_no_shuffled_program_makes_the_judge_raise(pieces: list[str], level: CodeLevel) -> None:
     judge(" ".join(pieces), level=level)

@@ -17,6 +17,7 @@ from mcp import Client as OfficialClient
 from mcp import StdioServerParameters, stdio_client
 
 from defserve.host import Accept, Answers, Cancel, Client, Decline
+from tests.forking.spawning import quick_arguments
 from tests.protocols.mcp.asking_server import server
 
 SERVER = Path(__file__).with_name("asking_server.py")
@@ -116,7 +117,7 @@ class Ours:
 def official_client(person: Person | None, era: str, **options: Any) -> OfficialClient:
     """A client that offers to ask `person`, or nothing at all."""
     here = os.pathsep.join(path for path in sys.path if path)
-    process = StdioServerParameters(command=sys.executable, args=[str(SERVER)], env={"PYTHONPATH": here})
+    process = StdioServerParameters(command=sys.executable, args=quick_arguments(SERVER), env={"PYTHONPATH": here})
     if person is not None:
         options |= {
             "elicitation_callback": _asks(person, "elicitation/create", types.ElicitResult),

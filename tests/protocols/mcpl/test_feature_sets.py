@@ -13,6 +13,7 @@ from defserve import Server, UsageError
 from defserve.errors import InvalidParams
 from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY, FeaturePolicy, ScopeLists
 from defserve.protocols.mcpl.turns import Turn
+from tests.effort import examples
 from tests.protocols.mcpl.appendix_b import FEATURE_SET, validate
 from tests.protocols.mcpl.hosts import Host, hosting
 from tests.raw import STATELESS, text_of, turns
@@ -127,7 +128,7 @@ def _ran(reply: dict[str, Any], name: str) -> bool:
 
 
 @pytest.mark.req("MCPL-6.7u", "MCPL-6.3")
-@settings(max_examples=25)
+@settings(max_examples=examples(15))
 @given(st.booleans(), st.lists(st.tuples(updates, st.booleans()), max_size=4))
 def test_nothing_of_a_disabled_set_ever_acts(strict: bool, sequence: list[tuple[dict[str, Any], bool]]):
     async def run() -> None:
@@ -145,7 +146,7 @@ def test_nothing_of_a_disabled_set_ever_acts(strict: bool, sequence: list[tuple[
     asyncio.run(run())
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(10))
 @given(st.booleans(), updates)
 def test_without_sessions_every_request_has_its_own_policy(strict: bool, update: dict[str, Any]):
     async def run() -> None:

@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 
 from defserve.serving.openapi.examples import FORMATS, examples
 from defserve.serving.openapi.patterns import Unmatched, matching
+from tests.effort import examples as tries
 
 
 @pytest.mark.req("GGEN-EXP-2")
@@ -135,7 +136,7 @@ schemas = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20), deadline=None)
 @given(schemas)
 def test_no_example_breaks_its_schema(schema: dict[str, Any]):
     for example in examples(schema):

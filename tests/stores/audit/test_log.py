@@ -26,6 +26,7 @@ from defserve.stores import files
 from defserve.stores.audit import log as audit_log
 from defserve.stores.audit.chain import AuditReport, head_path
 from defserve.stores.audit.log import AuditLog, AuditUnavailable, verify
+from tests.effort import examples
 
 KEY = "0123456789abcdef0123456789abcdef"
 FRAMEWORK = Path(__file__).parents[3] / "framework"
@@ -352,7 +353,7 @@ def test_the_sample_is_whole(sample: Path, damaged: Callable[[bytes], AuditRepor
     assert damaged(sample.read_bytes()) == AuditReport(True, 6)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_flipped_byte_is_found(sample: Path, damaged: Callable[[bytes], AuditReport], data: st.DataObject):
     raw = bytearray(sample.read_bytes())

@@ -21,6 +21,7 @@ from defserve.stores.checkpoints.store import OPAQUE, TREE, CheckpointStore, Com
 from defserve.stores.checkpoints.tree import SNAPSHOT_EVERY, CheckpointGone, CheckpointRecord, Retention, TreeKey
 from defserve.stores.memory import MemoryStore
 from defserve.stores.store import Store, StoreChange, StoreCorrupt, StoreUnavailable
+from tests.effort import examples
 from tests.stores.conftest import Run
 
 pytestmark = pytest.mark.usefixtures("patched")
@@ -615,10 +616,12 @@ class TreeMachine(RuleBasedStateMachine):
             assert self.run(self.trees[1].content(self.key, id)) == self.model[id].content
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.hypothesis
 def test_a_tree_is_at_all_times_what_a_plain_dict_says(store: Store, run: Run):
-    examples = settings().max_examples // (1 if isinstance(store, MemoryStore) else 4)
+    few = 15 if isinstance(store, MemoryStore) else 5
     run_state_machine_as_test(
         lambda: TreeMachine(store, run),
-        settings=settings(max_examples=examples, stateful_step_count=40, suppress_health_check=list(HealthCheck)),
+        settings=settings(
+            max_examples=examples(few), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
     )

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from defserve.stores.sqlite.cache import MOST, SMALL, SqliteCache
 from defserve.stores.sqlite.store import SqliteStore
 from defserve.stores.store import StoreChange
+from tests.effort import examples
 from tests.stores.conftest import Run
 
 PLACE = ("s", "a")
@@ -286,7 +287,7 @@ class Processes(RuleBasedStateMachine):
 
 
 TestProcesses = Processes.TestCase
-TestProcesses.settings = settings(stateful_step_count=40)
+TestProcesses.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
 
 
 def test_two_stores_on_one_file_see_at_once_what_the_other_was_told(tmp_path: Path, run: Run):

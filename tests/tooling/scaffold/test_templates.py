@@ -43,6 +43,7 @@ def test_its_tests_pass_and_ruff_is_content(projects: Path, body: str):
 
 # Several runs of mypy: on a busy machine they take more than the usual minute.
 @pytest.mark.timeout(300)
+@pytest.mark.e2e
 def test_mypy_is_content_with_all(projects: Path):
     run(
         sys.executable, "-m", "mypy", "--strict", "--explicit-package-bases", "--namespace-packages", ".",
@@ -50,6 +51,7 @@ def test_mypy_is_content_with_all(projects: Path):
     )  # fmt: skip
 
 
+@pytest.mark.e2e
 def test_pyright_is_content_with_all(projects: Path):
     settings = projects / "pyrightconfig.json"
     settings.write_text('{"include": ["*"], "typeCheckingMode": "strict"}', encoding="utf-8")

@@ -330,8 +330,9 @@ async def test_answers_nobody_came_back_for_are_bounded(tools: Tools, app: Any):
     assert text(last(await client.listen(ids[-UNREAD]).ended())) == "polled"
 
 
+@pytest.mark.parametrize("hundreds", [2, pytest.param(10, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("version", [LATEST, STATELESS])
-async def test_a_thousand_clients_that_leave_anywhere_leave_nothing_behind(version: str):
+async def test_hundreds_of_clients_that_leave_anywhere_leave_nothing_behind(version: str, hundreds: int):
     dice = random.Random(7)
     tools = Tools(sessions_per_principal=2_000, in_flight_total=5_000)
     async with living(tools.server.asgi()) as app:
@@ -354,7 +355,7 @@ async def test_a_thousand_clients_that_leave_anywhere_leave_nothing_behind(versi
             if client.session is not None:
                 assert (await client.delete().ended()).status == 204
 
-        for _ in range(10):
+        for _ in range(hundreds):
             tools.steps.put_nowait(dice.randint(0, 3))
             await asyncio.gather(*(visit() for _ in range(100)))
         composition = tools.server.composition

@@ -532,7 +532,8 @@ async def test_a_state_may_be_the_sessions_or_everyones():
             assert notes_of(await one.call("list_notes")) == ["a"]
 
 
-async def test_a_thousand_interleaved_callers_never_see_one_another():
+@pytest.mark.parametrize("count", [200, pytest.param(1_000, marks=pytest.mark.soak)])
+async def test_many_interleaved_callers_never_see_one_another(count: int):
     notes = Notes(Server("notes", "1", limits=Limits(sessions_per_principal=1_000, in_flight_total=1_000)))
 
     async def converse(host: Host, number: int) -> None:
@@ -543,7 +544,7 @@ async def test_a_thousand_interleaved_callers_never_see_one_another():
     async with AsyncExitStack() as stack:
         callers = [
             await stack.enter_async_context(host_as(notes.server, Principal(f"caller-{number}"), STATELESS))
-            for number in range(1_000)
+            for number in range(count)
         ]
         await asyncio.gather(*(converse(host, number) for number, host in enumerate(callers)))
         stolen = (await added(callers[0], "mine"))["checkpoint"]

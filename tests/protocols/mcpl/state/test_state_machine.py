@@ -20,6 +20,7 @@ from defserve.stores.checkpoints import tree
 from defserve.stores.memory import MemoryStore
 from defserve.stores.open import open_store
 from defserve.stores.store import Store
+from tests.effort import examples
 from tests.protocols.mcpl.hosts import Host, Json, hosting
 from tests.protocols.mcpl.state.state_hosts import Notes, notes_of, refusal, roll_back
 from tests.stores.redis_server import RedisServer
@@ -229,19 +230,19 @@ def small_patches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "WHOLE", 0)
 
 
-def _test_of(machine: type[StateMachine], examples: int) -> Any:
+def _test_of(machine: type[StateMachine], few: int) -> Any:
     test = machine.TestCase
     test.settings = settings(
-        max_examples=examples, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples(few), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
     )
     return test
 
 
-TestInMemory = _test_of(StateMachine, 40)
-TestInAFile = _test_of(FileMachine, 15)
+TestInMemory = _test_of(StateMachine, 15)
+TestInAFile = _test_of(FileMachine, 6)
 
 
-class TestInRedis(_test_of(RedisMachine, 15)):
+class TestInRedis(_test_of(RedisMachine, 6)):
     @classmethod
     def setUpClass(cls) -> None:
         RedisMachine.server = RedisServer("--appendonly", "yes").start()

@@ -20,6 +20,7 @@ from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.security.security import moderate, safe
 from defserve.protocols.mgp.security.vocabulary import PERMISSIONS
 from tests.core.stepping import Talk
+from tests.effort import examples
 from tests.protocols.mgp.callers import ALICE, LOOPBACK, NOON, STRANGER, Clock, Trail, code_of, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, text_of
 
@@ -514,4 +515,4 @@ class GrantSequences(RuleBasedStateMachine):
 
 
 TestGrantSequences = GrantSequences.TestCase
-TestGrantSequences.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestGrantSequences.settings = settings(max_examples=examples(12), stateful_step_count=25, deadline=None)

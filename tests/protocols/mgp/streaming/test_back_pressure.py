@@ -41,9 +41,10 @@ def whole(count: int) -> str:
 
 
 @pytest.mark.req("GGEN-P4-1", "MGP-12.4", "MGP-12.5")
+@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.soak)])
 @generators
-async def test_a_hundred_thousand_chunks_arrive_in_order_and_are_made_as_they_are_read(tool: str):
-    server, count = press(), 100_000
+async def test_a_long_stream_arrives_in_order_and_is_made_as_it_is_read(tool: str, count: int):
+    server = press()
     async with raw(server, HANDSHAKE[-1], offer(HANDSHAKE[-1], "streaming")) as peer:
         id = await begin(peer, tool, count=count)
         for index in range(count):

@@ -1,0 +1,64 @@
+"""The changelog can be read by people and by the release, and agrees with the version."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.repository.changelog import ROOT, main, problems, sections, version
+
+GOOD = """# Changelog
+
+## Unreleased
+
+### Fixed
+
+- A thing.
+
+## 0.2.0 - 2026-02-01
+
+### Added
+
+- A thing.
+
+## 0.1.0 - 2026-01-01
+
+- The first one.
+"""
+
+
+def test_ours_is_in_order_and_begins_with_the_first_release() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert list(problems(text, version())) == []
+    assert sections(text)[-1].title.startswith("0.1.0 - ")
+
+
+def test_a_good_one_has_no_problems() -> None:
+    assert list(problems(GOOD, "0.2.0")) == []
+    assert list(problems(GOOD, "0.3.0")) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "instead", "problem"),
+    [
+        ("## Unreleased", "## Soon", "the first section is not '## Unreleased'"),
+        ("### Fixed", "### Repaired", "'### Repaired' under Unreleased is none of Added"),
+        ("0.2.0 - 2026-02-01", "0.2 (February)", "'## 0.2 (February)' is not '## 1.2.3 - 2026-01-31'"),
+        ("2026-02-01", "2026-02-30", "'## 0.2.0 - 2026-02-30' has no such day"),
+        ("## 0.2.0", "## 0.0.9", "0.0.9 - 2026-02-01 stands above 0.1.0 - 2026-01-01"),
+        ("- The first one.", "", "'## 0.1.0 - 2026-01-01' says nothing"),
+        ("## 0.2.0", "## 0.10.0", "0.10.0 - 2026-02-01 is above the version 0.2.0"),
+    ],
+)
+def test_what_is_wrong_is_named(said: str, instead: str, problem: str) -> None:
+    (found,) = problems(GOOD.replace(said, instead), "0.2.0")
+    assert found.startswith(problem)
+
+
+def test_the_notes_of_a_release_are_its_section(capsys: pytest.CaptureFixture[str]) -> None:
+    released = next(section for section in sections((ROOT / "CHANGELOG.md").read_text("utf-8"))[1:])
+    number = released.title.partition(" ")[0]
+    if number == version():
+        assert main([f"v{number}"]) == 0
+        assert capsys.readouterr().out == released.text + "\n"
+    assert main(["v99.0.0"]) == 1
+    assert "the tag v99.0.0 is not" in capsys.readouterr().err
