@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jsonpatch
 
-from defserve.stores.checkpoints.secret import kept
+from defserve.stores.checkpoints.secret import stored_checkpoint_secret
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.open import open_store
 from tests.faults.notebook import Broken, Json, Notebook, complaint
@@ -103,7 +103,7 @@ class Acknowledged:
         """Every checkpoint, in the store itself. Raises Broken."""
         store = open_store(address)
         try:
-            trees = CheckpointStore(store, secret=await kept(store) or b"")
+            trees = CheckpointStore(store, secret=await stored_checkpoint_secret(store) or b"")
             (key,) = await trees.list_trees()
             if wrong := await store.check() + await trees.verify(key):
                 raise Broken(f"the store is damaged: {wrong}")
