@@ -69,7 +69,7 @@ def prepare(job: Mapping[str, Any], source: bytes) -> tuple[Callable[[ast.Module
             continue
     level, inputs = job["level"], job["inputs"]
     if level in ("strict", "readonly"):
-        from defserve.guard.code.restricted import compile_restricted, namespace
+        from defserve.guard.code.restricted.compiling import compile_restricted, namespace
 
         names = namespace(level, job["allow"], trust=job["trust"], inputs=inputs)
         return (lambda tree: compile_restricted(tree, level)), names

@@ -81,7 +81,7 @@ def _block_texts(text: str, policy: CodePolicy) -> Iterator[Violation]:
 
 
 def _compile(text: str) -> list[Violation]:
-    from defserve.guard.code.restricted import complaints
+    from defserve.guard.code.restricted.compiling import complaints
 
     return [Violation("restricted", message, line) for line, message in quietly(lambda: complaints(ast.parse(text)))]
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from defserve.guard.code.names import MUTATORS
 from defserve.guard.code.ownership import ARGUMENT_MUTATORS, Ownership
 from defserve.guard.code.references import References
-from defserve.guard.code.scopes import NameScope
 from defserve.guard.code.walk import Visit
 from defserve.guard.verdict import Violation
 
@@ -27,7 +26,9 @@ class ReadonlyRules:
             node = visit.node
             match node:
                 case ast.Attribute(ctx=ast.Load()) if node.attr in MUTATORS:
-                    if not self._own(node.value, visit.scope) and not self._exported(node, visit.scope):
+                    # A module's function of that name (`heapq.merge`, `operator.add`) changes no object by itself.
+                    base = self.references.refer(node.value, visit.scope)
+                    if not self._own(node.value, visit.scope) and not (base is not None and base.is_module):
                         yield _write(node, f".{node.attr}(")
                 case ast.Attribute(ctx=ast.Store() | ast.Del()):
                     yield _write(node, f".{node.attr} =")
@@ -50,11 +51,6 @@ class ReadonlyRules:
             if len(call.args) > position and self._own(call.args[position], visit.scope):
                 return
         yield _write(node, f"{reference.dotted}(")
-
-    def _exported(self, node: ast.Attribute, scope: NameScope) -> bool:
-        """A module's function of that name (`heapq.merge`, `operator.add`) changes no object by itself."""
-        base = self.references.refer(node.value, scope)
-        return base is not None and base.is_module
 
 
 def _write(node: ast.expr | ast.AugAssign, pattern: str) -> Violation:

@@ -14,7 +14,7 @@ from defserve.errors import InvalidParams, MethodNotFound, UsageError
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mgp import instants
-from defserve.protocols.mgp.access.policy import AccessDecision, AccessPolicy, Entry, EntryType
+from defserve.protocols.mgp.access.policy import AccessPolicy, Entry, EntryType
 from defserve.protocols.mgp.errors import AccessDenied
 from defserve.wire.messages import Params
 
@@ -47,7 +47,8 @@ class AccessSection:
 
     def admit(self, call: Call, tool: Tool) -> None:
         """Raises AccessDenied unless the caller may use the tool."""
-        agent, decision = identity(call.session).id, self._decide(call, tool.name)
+        agent = identity(call.session).id
+        decision = self.policy.decide(agent, tool.name, self.clock())
         if decision.permission == "deny":
             raise AccessDenied(
                 f"{agent} has no access to {tool.name} ({decision.source}): ask an admin of this server for it",
@@ -58,14 +59,11 @@ class AccessSection:
         """Whether lists show the caller an item. A call finds every tool, so that `admit` can say why it refuses."""
         if item.kind != "tool" or call.method == "tools/call":
             return True
-        return self._decide(call, item.name).permission == "allow"
+        return self.policy.decide(identity(call.session).id, item.name, self.clock()).permission == "allow"
 
     def view(self, call: Call) -> object:
         """The rules that hold for the caller now. Callers with the same rules share one remembered list."""
         return self.policy.rules(identity(call.session).id, self.clock())
-
-    def _decide(self, call: Call, tool_name: str) -> AccessDecision:
-        return self.policy.decide(identity(call.session).id, tool_name, self.clock())
 
     # -- methods (§5.4) ----------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ class AuditTrail:
 
     def around(self, call: Call, tool: Tool) -> AbstractAsyncContextManager[Any] | None:
         """Watch one call of a tool. None if nobody would hear of it."""
-        return AuditedCall(self, call, tool) if self.sinks or _is_heard(call) or self.listeners() else None
+        return AuditedCall(self, call, tool) if self.sinks or "audit" in sections(call) or self.listeners() else None
 
     def report(
         self,
@@ -76,7 +76,7 @@ class AuditTrail:
         """Report an event. Raises AuditUnavailable if a `durable` event cannot be kept, ValueError for a bad type."""
         event = self._event(call, event_type, tool, result, details or {})
         self._keep(event, durable)
-        if _is_heard(call):
+        if "audit" in sections(call):
             call.notify("notifications/mgp.audit", event)
         if (listeners := self.listeners()) is not None:
             listeners.audited(call, event_type, tool, event["details"])
@@ -168,7 +168,3 @@ class AuditedCall:
             await self._call.engine.in_thread(write)  # it waits for the disk
         else:
             write()
-
-
-def _is_heard(call: Call) -> bool:
-    return "audit" in sections(call)

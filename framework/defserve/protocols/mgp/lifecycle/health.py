@@ -52,7 +52,7 @@ class HealthSection:
         return {
             "status": self.status_of(composition),
             "timestamp": instants.wire(instants.now()),
-            "uptime_secs": _uptime(composition),
+            "uptime_secs": int(monotonic() - composition.service.began),
             "server_id": self._server_id,
         }
 
@@ -65,7 +65,7 @@ class HealthSection:
         pending = [one for one in composition.calls() if one is not call and not one.endless]
         found: Params = {
             "status": self.status_of(composition),
-            "uptime_secs": _uptime(composition),
+            "uptime_secs": int(monotonic() - composition.service.began),
             "tools_available": 0 if composition.draining else seen,
             "tools_total": len(self._tools) if knows_caller else seen,
             "pending_requests": len(pending),
@@ -126,10 +126,6 @@ def status_from(results: Iterable[CheckResult]) -> HealthStatus:
         return "healthy"
     is_all = len(failing) == len(found) > 1
     return "unhealthy" if is_all or any(result.critical for result in failing) else "degraded"
-
-
-def _uptime(composition: Composition) -> int:
-    return int(monotonic() - composition.service.began)
 
 
 def _memory_bytes() -> int | None:

@@ -100,7 +100,8 @@ class LifecycleSection:
             self._audit().report(call, "SERVER_DISCONNECTED", details={"reason": reason})
             composition.service.stop(seconds, reason)
         # Calls that are not done in time are ended, so no call can make the drain longer.
-        longest = max((_timeout(one) or composition.limits.tool for one in pending), default=0.0)
+        options = [getattr(one.subject, "options", None) for one in pending]
+        longest = max((getattr(each, "timeout", None) or composition.limits.tool for each in options), default=0.0)
         return {
             "accepted": True,
             "pending_requests": len(pending),
@@ -136,7 +137,3 @@ def _seconds(params: Params, composition: Composition) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
         raise InvalidParams("Invalid params: timeout_ms must be a number of milliseconds, 0 or more")
     return min(given / 1000, limits.tool_max)
-
-
-def _timeout(call: Call) -> float | None:
-    return getattr(getattr(call.subject, "options", None), "timeout", None)

@@ -11,9 +11,9 @@ import pytest
 
 from defserve.guard.code.imports import EXPORTS, LOOSE_EXPORTS
 from defserve.guard.code.levels import RestrictedLevel
-from defserve.guard.code.restricted import compile_restricted, namespace
+from defserve.guard.code.restricted.compiling import compile_restricted, namespace
 
-CORPORA = Path(__file__).parents[1] / "corpora"
+CORPORA = Path(__file__).parents[2] / "corpora"
 
 
 def run(source: str, level: RestrictedLevel = "strict", **options: Any) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from typing import Any, cast
 
 from RestrictedPython.compile import CompileResult, compile_restricted_exec
 
-from defserve.guard.code.dialect import RestrictedDialect
-from defserve.guard.code.facades import FacadeImporter
-from defserve.guard.code.hooks import GUARDS, RuntimeHooks
 from defserve.guard.code.levels import RestrictedLevel
+from defserve.guard.code.restricted.dialect import RestrictedDialect
+from defserve.guard.code.restricted.facades import FacadeImporter
+from defserve.guard.code.restricted.hooks import GUARDS, RuntimeHooks
 
 _BUILTINS = (
     "None False True Ellipsis NotImplemented __build_class__ abs all any ascii bin bool bytearray bytes callable chr"
