@@ -17,7 +17,7 @@ from defserve.runner import outbound
 from defserve.runner.life import alive
 from defserve.runner.outbound import Backoff, Outbound
 from tests.protocols.mcpx.gateways import FULL, TinyGateway, gateway, stranger
-from tests.protocols.mcpx.test_participant import calculator
+from tests.protocols.mcpx.servers import calculator
 from tests.runner.processes import FRAMEWORK
 
 pytestmark = pytest.mark.anyio

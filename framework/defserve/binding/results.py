@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 class Returns:
     """How one function's results are packed.
 
-    `pack` makes the outcome of a returned value (of a generator: of one yielded value) and raises TypeError when
-    it does not fit the annotation; `join` makes the outcome of all the values a generator yielded.
+    `pack` makes the result of a returned value (of a generator: of one yielded value) and raises TypeError when it
+    does not fit the annotation. `join` makes the result of all the values a generator yielded.
     """
 
     __slots__ = ("pack", "_fragment", "_is_scalar", "_streams", "_output")
@@ -95,7 +95,7 @@ class Returns:
         return None if "string" in kinds and len(kinds) > 1 else self._output
 
     def join(self, values: list[Any]) -> PackedResult:
-        """The outcome of a generator: everything it yielded, and asides between, with adjacent text merged."""
+        """The result of a generator: everything it yielded and emitted, with adjacent text merged."""
         parts: list[Part] = []
         structured: list[Any] = []
         # Text is put together when the run of it ends: a part for each word would cost a copy of all words before.

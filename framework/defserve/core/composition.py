@@ -73,7 +73,7 @@ class Table:
         return found
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
-        """The error as an active extension words it; None where none has words of its own for it."""
+        """The error as an active extension words it; None where no extension does."""
         for failure in self._failures:
             body = failure(call, error)
             if body is not None:
@@ -139,7 +139,7 @@ class Composition:
         self.unopened = self._before_opening()
 
     def refusal(self, code: int, text: str) -> Params | None:
-        """The `data` of an error about what could not be read, as an extension words it."""
+        """The `data` of an error about an unreadable message, as an extension words it."""
         for refusal in self._refusals:
             data = refusal(code, text)
             if data is not None:
@@ -158,8 +158,8 @@ class Composition:
     def agree(self, offer: Offer) -> Terms:
         """The terms that follow from an offer.
 
-        Those of a single message are remembered, so that repeating an offer costs a lookup. Those of a session are
-        its own, for the states in them may change; only the offer is shared with sessions that made the same one.
+        Terms of a single message are remembered, so that repeating an offer costs a lookup. Terms of a session are its
+        own, because their states may change. Sessions with the same offer share only the offer.
         """
         known = self._terms.get(offer.key) if offer.key is not None else None
         if known is not None and known.offer is not None:
@@ -266,7 +266,7 @@ def _overrides(extension: Extension, contribution: str) -> bool:
 
 
 def _hide_by_view(extensions: Sequence[Extension]) -> None:
-    """Lists are remembered by view, so whoever hides items has to tell its callers apart."""
+    """Lists are remembered by view, so an extension that hides items has to tell its callers apart."""
     for extension in extensions:
         if _overrides(extension, "visible") and not _overrides(extension, "view"):
             raise UsageError(

@@ -36,8 +36,8 @@ class Session(Locals):
     """Takes frames with `receive` and gives each `OutgoingMessage` to `outlet`. Lives as long as the peer's connection.
 
     `principal` names the caller, `identity` is whatever is known of it. `is_local` peers are processes of the same user
-    (stdio, unix socket, memory); an `is_crowd` principal stands for many, who do not share one limit. A session that is
-    not `counted` serves a single request and takes no place among the others.
+    (stdio, unix socket, memory); an `is_crowd` principal stands for many callers, who do not share one limit. A
+    session that is not `counted` serves a single request and takes no place among the others.
     """
 
     __slots__ = (
@@ -108,9 +108,9 @@ class Session(Locals):
         return self._other(message, envelope)
 
     def begin(self, request: Request, envelope: object | None = None) -> Coroutine[Any, Any, None] | Replied:
-        """As `take`, for a transport that has a task of its own for every request: the reply, if it is there already.
+        """Like `take`, for a transport that has a task for every request. Returns the reply if it is ready.
 
-        Else what is left to run, in that task; the reply then goes to the outlet.
+        Otherwise returns what is left to run in that task; the reply then goes to the outlet.
         """
         self._malformed = 0
         call = self._call(request, envelope)
@@ -135,7 +135,7 @@ class Session(Locals):
         return True
 
     def _meant(self, malformed: Malformed) -> Message:
-        """What can be made of it after all: a notification with a null id, or a broken answer, which fails ours."""
+        """Handle a malformed message that is still of use: a notification with a null id, or a broken answer."""
         notification = malformed.notification
         if notification is not None and notification.method in self.composition.known_notifications:
             return notification
@@ -344,7 +344,7 @@ class Session(Locals):
         return self.terms
 
     def belong_to(self, principal: str, identity: object) -> None:
-        """The peer has shown who it is after the conversation began. Raises LimitExceeded if it has too many."""
+        """The peer has authenticated after the conversation began. Raises LimitExceeded if it has too many sessions."""
         before = self.principal, self.identity
         counted = principal != self.principal and self in self.composition.sessions
         if counted:
@@ -368,11 +368,11 @@ class Session(Locals):
 
     @property
     def is_untouched(self) -> bool:
-        """Whether whatever it served has left nothing in it, so that it is as good as a new one."""
+        """Whether it holds nothing from what it served, so that it can be used again."""
         return not (self.in_flight or self.terms or self.closed) and self._locals is None and self._questions is None
 
     def close(self) -> None:
-        """The peer has left: nobody waits for answers any more, and nobody will give one."""
+        """The peer has left: nobody waits for answers, and nobody will give any."""
         if self.closed:
             return
         self.closed = True

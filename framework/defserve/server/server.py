@@ -103,7 +103,7 @@ class Server(Declarations):
 
     @property
     def version(self) -> str:
-        """Its own, else that of the distribution it comes with, else 0.0.0."""
+        """The version that was given, or that of the author's distribution, or 0.0.0."""
         return self.identity.version
 
     # -- declaring ---------------------------------------------------------------------------------------
@@ -119,10 +119,10 @@ class Server(Declarations):
     def health_check(
         self, function: Any = None, /, *, name: str | None = None, timeout: float = 5.0, critical: bool = False
     ) -> Any:
-        """Ask a function whether something this server needs is there. Returns it unchanged.
+        """Declare a health check: a function that says whether something this server needs works. Returns it unchanged.
 
-        None and True are good news; False, a text that says what is wrong, an exception and no answer within `timeout`
-        seconds are bad. Sync ones run in a thread. One that is `critical` makes the whole server unhealthy.
+        None and True mean healthy. False, a text that says what is wrong, an exception, and no answer within `timeout`
+        seconds mean unhealthy. Sync functions run in a thread. A `critical` check makes the whole server unhealthy.
         """
 
         def declare(function: Any) -> None:
@@ -138,11 +138,11 @@ class Server(Declarations):
         return decorate("server.health_check", declare, function)
 
     def feature_set(self, name: str, description: str, **options: Unpack[FeatureSetFields]) -> FeatureSet:
-        """Declare a behaviour that hosts switch on and off as one; its verbs say what it does."""
+        """Declare a behaviour that hosts switch on and off as a whole. Its verbs say what it does."""
         return self.mcpl.feature_set(name, description, **options)
 
     def remove_feature_set(self, name: str) -> None:
-        """Take a feature set back with its tools, hooks and events; hosts are told."""
+        """Remove a feature set with its tools, hooks and events. Hosts are told."""
         self.mcpl.remove(name)
 
     def channels(self, type: str, *, feature_set: FeatureSet) -> ChannelType:
@@ -151,7 +151,7 @@ class Server(Declarations):
 
     @property
     def mcpl(self) -> MCPL:
-        """The live part of this server, there from the first feature set on."""
+        """The MCPL extension of this server. It is made with the first feature set."""
         if self._mcpl is None:
             self._refuse_after_start("the first feature set")
             from defserve.protocols.mcpl.extension import MCPL
@@ -177,12 +177,12 @@ class Server(Declarations):
         return self._mcpx
 
     def on_chat(self, handler: OnChat, /) -> OnChat:
-        """Tell a function `(chat, participant)` what is said to this server in a topic. Returns it unchanged."""
+        """Call a function `(chat, participant)` when somebody chats to this server in a topic. Returns it unchanged."""
         self.mcpx.chat_handlers.append(handler)
         return handler
 
     def on_proposal(self, handler: OnProposal, /) -> OnProposal:
-        """Let a function `(proposal, participant)` decide on what others propose in a topic. Returns it unchanged.
+        """Let a function `(proposal, participant)` decide about proposals in a topic. Returns it unchanged.
 
         True fulfils the proposal, False declines it, None leaves it to others.
         """
@@ -266,7 +266,7 @@ class Server(Declarations):
             raise SystemExit(code)
 
     def observe(self, *, log_level: str | None = None, log_json: bool = False, metrics: bool = False) -> None:
-        """Set up logging, have requests logged and calls counted, as `run` does when it is asked to. Before serving."""
+        """Set up logging and metrics, as `run` does with these options. Call it before serving."""
         if log_level is None and not (log_json or metrics):
             return
         from defserve.serving.addresses import observers
@@ -276,7 +276,7 @@ class Server(Declarations):
             self.extend(*found)
 
     def join(self, on: str, *, token: str | None = None) -> AbstractAsyncContextManager[Participant]:
-        """Serve in a topic from within a running loop; entered when the gateway has sent its welcome."""
+        """Serve in a topic from within a running loop. Entering it waits for the gateway's welcome."""
         from defserve.serving.addresses import joined
 
         return joined(self, on, token)
@@ -289,7 +289,7 @@ class Server(Declarations):
         return web.app(self.composition, self.mcp, self.auth, options)
 
     def main(self, argv: Sequence[str] | None = None) -> None:
-        """Serve as the command line says; what console scripts call."""
+        """Serve as the command line says. Console scripts call this."""
         arguments = list(sys.argv[1:] if argv is None else argv)
         if not arguments:
             self.run()
@@ -335,7 +335,7 @@ class Server(Declarations):
 
 
 def _apart(fields: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those of these names, and the others."""
+    """The fields with these names, and the other fields."""
     mine = {name: fields[name] for name in names if name in fields}
     return mine, {name: value for name, value in fields.items() if name not in mine}
 

@@ -84,7 +84,7 @@ class ExplicitArguments:
         try:
             problems = self._problems(given)
         except Exception as error:
-            # jsonschema may fail in any way on odd values (depth, huge numbers); none of them fits.
+            # jsonschema may fail in any way on odd values (depth, huge numbers). Such values do not fit.
             raise BadArguments((Problem("", f"arguments cannot be checked ({type(error).__name__})"),)) from None
         if problems:
             raise BadArguments(tuple(problems))

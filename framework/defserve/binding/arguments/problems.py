@@ -1,4 +1,4 @@
-"""pydantic's validation errors as one line a field, the branches of a union told as one."""
+"""pydantic's validation errors as one line for each field, with the branches of a union combined."""
 
 from __future__ import annotations
 

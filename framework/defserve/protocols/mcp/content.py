@@ -16,7 +16,7 @@ from defserve.wire.messages import Params
 def blocks(said: Sequence[Part] | str, dialect: Dialect, limit: int = sys.maxsize) -> list[Params]:
     """Parts, or a bare text, as content blocks. A kind the version does not know becomes text that says what it was.
 
-    Raises LimitExceeded where they can only be longer than `limit`: encoding would copy them, to be refused after all.
+    Raises LimitExceeded where they would be longer than `limit`, before encoding copies them.
     """
     size = len(said) if isinstance(said, str) else sum(_least_size(part, dialect) for part in said)
     if size > limit:
@@ -36,7 +36,7 @@ def block(part: Part, dialect: Dialect) -> Params:
 
 
 def _least_size(part: Part, dialect: Dialect) -> int:
-    """Bytes that a block of the part takes at the least, found without encoding it."""
+    """The least number of bytes that a block of the part takes, found without encoding it."""
     if isinstance(part, Audio) and "audio" not in dialect.has:
         return 0
     text: str | None = getattr(part, "text", None)

@@ -26,7 +26,7 @@ class MCP(Extension):
     """The base protocol, in every version from 2024-11-05 to 2026-07-28."""
 
     name = "mcp"
-    # Without a handshake a cancellation still has to find its request.
+    # A cancellation has to find its request even without a handshake.
     # A bare `server/discover` is a probe: "method not found" is the answer that sends clients to `initialize`.
     opens_with = frozenset({"initialize", "ping", "server/discover", "notifications/cancelled"})
 
@@ -115,4 +115,4 @@ class MCP(Extension):
 
 
 def _ignored(session: Any, params: Any) -> None:
-    """Part of the protocol, and nothing to do about it."""
+    """Part of the protocol; the server need not react."""

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from defserve.core.engine import Engine
 
 VERSION: Final = "2025-06-18"
-"""What a peer speaks that has not said otherwise with `initialize`."""
+"""The MCP version of a peer that has not sent `initialize`."""
 
 ANSWERED_BY_ALL: Final = frozenset({"ping", "tools/list", "resources/list", "resources/templates/list", "prompts/list"})
-"""Requests to everyone that each participant answers. Whatever does something has to say who is to do it."""
+"""Requests to everyone that each participant answers. A request that has an effect must name who is to do it."""
 
 REPORTS: Final = 16
 INVALID_REQUEST: Final = -32600
@@ -56,12 +56,12 @@ class ReceivedRequest:
     def __init__(self, asked: TopicRequest) -> None:
         envelope, proposal = asked.envelope, asked.fulfils
         self.id, self.kind = envelope.id, str(asked.kind._replace(base=RESPONSE))
-        # A23: whoever proposed it learns what came of it.
+        # A23: the proposer learns the outcome.
         proposer = (proposal.proposer,) if proposal is not None and proposal.proposer != envelope.sender else ()
         self.to = (envelope.sender, *proposer)
 
 
-# What happens to a peer's conversation besides messages: it opens on terms we assume, the peer brings its own, it left.
+# Events of a conversation: it opens on assumed terms, the peer brings its own terms, the peer left.
 BEGIN, HANDSHAKE, LEFT = "begin", "handshake", "left"
 
 
@@ -83,7 +83,7 @@ class TopicCarrier:
         self._sessions: dict[str, Session] = {}
         self._engine: Engine | None = None
         self.withheld = 0
-        """Messages of ours that the welcome does not allow, and so were not sent."""
+        """How many messages were not sent because the welcome does not allow them."""
 
     @property
     def topic(self) -> TopicView:
@@ -159,7 +159,7 @@ class TopicCarrier:
         return not is_request or asked.kind.method in ANSWERED_BY_ALL
 
     def _refuse(self, spoofed: Spoofed) -> None:
-        """Tell a sender why its request was not taken, some times: one that goes on does not want to know."""
+        """Tell a sender why its request was refused, a few times only: one that goes on does not listen."""
         envelope, peer = spoofed.envelope, spoofed.envelope.sender
         id = envelope.body.get("id")
         if spoofed.kind.base != REQUEST or self.topic.me not in envelope.to or not isinstance(id, int | str):
@@ -176,7 +176,7 @@ class TopicCarrier:
     # -- out ---------------------------------------------------------------------------------------------
 
     def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
-        """The envelope of a reply, or of what we say by ourselves; nothing where we may not say it."""
+        """The envelope of a reply or of a message of ours; empty where we may not send it."""
         if isinstance(answers, ReceivedRequest):
             return self._sealed(answers.kind, Encoded(data), answers.to, answers.id)
         message: dict[str, Any] = from_json(data)
@@ -190,7 +190,7 @@ class TopicCarrier:
         return envelope.encode() if envelope is not None else b""
 
     def _expect(self, peer: str, id: Any, kind: str, envelope: Envelope | None) -> None:
-        """The conversation with `peer` waits for an answer to this; where it cannot be sent, it is told so at once."""
+        """The conversation with `peer` waits for an answer to this; it fails at once where it cannot be sent."""
 
         def reply(found: Payload | PeerError) -> None:
             session = self._sessions.get(peer)

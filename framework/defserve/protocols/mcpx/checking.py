@@ -1,4 +1,4 @@
-"""§4.3: whether a kind tells the truth about its payload. The gateway does not look, so whoever acts must."""
+"""§4.3: whether a kind matches its payload. The gateway does not check this, so every receiver must."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Payload = Mapping[str, Any]
 
 
 def mismatch(kind: MessageKind, payload: Payload) -> str | None:
-    """Why a message is not to be acted on; None for one whose METHOD and CONTEXT are those of its payload."""
+    """Why a message must not be acted on; None if its METHOD and CONTEXT are those of its payload."""
     check = _CHECKS.get(kind.base)
     return check(kind, payload) if check is not None else None
 

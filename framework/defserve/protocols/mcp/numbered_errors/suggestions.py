@@ -13,7 +13,7 @@ MOST = 10
 
 _Found = re.Match[str]
 
-# What a problem says of the constraint → what to do about it. The first that fits speaks.
+# What a problem says of the constraint → what to do about it. The first match counts.
 RULES: tuple[tuple[str, Callable[[str, _Found], Iterable[str]]], ...] = (
     (r"missing", lambda field, _: [f"Provide {field}"]),
     (r"unknown field", lambda field, _: [f"Leave out {field}"]),
@@ -42,7 +42,7 @@ SIMPLE = r"\^(?:\[(?P<several>(?:[A-Za-z0-9_.,:@/ -]|\\[dw.-])+)\]|(?P<one>\\[dw
 
 
 def for_problems(problems: Iterable[Problem]) -> list[str]:
-    """One or two suggestions a problem, each said once."""
+    """One or two suggestions for each problem, without repeats."""
     return _distinct(suggestion for problem in problems for suggestion in _for_problem(problem))
 
 
@@ -52,7 +52,7 @@ def for_hints(hints: Mapping[str, Any]) -> list[str]:
 
 
 def _for_problem(problem: Problem) -> Iterable[str]:
-    # What was given comes last and may hold anything; it is no part of the constraint.
+    # The given value comes last and may hold anything; it is not part of the constraint.
     constraint = problem.reason.partition(", got ")[0]
     for rule, suggest in RULES:
         if found := re.fullmatch(rule, constraint, re.DOTALL):

@@ -34,8 +34,8 @@ URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+$")
 class ResourceOptions(ItemOptions):
     """Everything a resource may say about itself.
 
-    `ttl` is how many seconds what was read is good for: a client may keep it, and a function that is given nothing of
-    the caller (no `Context`, no dependency) is not run again meanwhile, whoever reads.
+    `ttl` is how many seconds the contents stay valid. A client may keep them, and a function that sees nothing of the
+    caller (no `Context`, no dependency) does not run again meanwhile, for any caller.
     """
 
     mime_type: str | None = None

@@ -106,7 +106,7 @@ class Subscriptions:
     # -- the server's news -------------------------------------------------------------------------------
 
     def changed(self, kind: str) -> None:
-        """The list of tools, prompts or resources is not what it was. From any thread."""
+        """The list of tools, prompts or resources has changed. From any thread."""
         for engine in self._engines():
             kinds = self._changed.setdefault(engine, set())
             first = not kinds
@@ -128,7 +128,7 @@ class Subscriptions:
         return {session.engine for session in sessions if session.engine.ready}.union(listening)
 
     def forward(self, updated: Callable[[str], None]) -> None:
-        """Pass every update that is for everybody on, for one to the server this one is mounted on."""
+        """Pass every update that is for everybody on, for example to the server that this one is mounted on."""
         self._forwards.append(updated)
 
     def _tell_changes(self, engine: Engine) -> None:
@@ -164,7 +164,7 @@ def _handshake(profile: Any) -> bool:
 
 
 def _run(engine: Engine, action: Callable[[], None]) -> bool:
-    """Run `action` on the engine's loop, behind what is ready there; False when that loop has ended."""
+    """Run `action` on the engine's loop, after what is ready there; False when that loop has ended."""
     if engine.on_loop():
         engine.soon(action)
         return True

@@ -1,7 +1,7 @@
 """RFC 6570 URI templates: their parts, and expansion (§3.2).
 
 Everything but prefixes (`{var:3}`), which are refused when parsed: a value cut short cannot be matched back.
-Not a library's, because matching needs the parts that the libraries keep to themselves.
+Own code, because matching needs the parts, which the libraries do not expose.
 """
 
 from __future__ import annotations

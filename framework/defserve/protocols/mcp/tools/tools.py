@@ -169,7 +169,7 @@ class Tools:
             if worded is None:
                 return tool_failure(call, error)
             if "result" not in worded:
-                raise error from None  # only the session can answer with an error; it asks for the words again
+                raise error from None  # only the session can answer with an error; it words the error again
             return worded["result"]
 
     async def _run_staged(
@@ -201,7 +201,7 @@ def _result(call: Call, tool: Tool, value: Any) -> Params:
 
 
 def _placed(error: ResultMismatch, tool: Tool) -> ResultMismatch:
-    """The complaint with its place. Its traceback ends in the framework: the function has returned."""
+    """The complaint with the function's place, because its traceback ends in the framework."""
     signature = tool.function.signature
     if error.forgotten.startswith("ctx.") and signature.flow == "sync":
         fix = f"write ctx.wait({error.forgotten}), or make it async def"
@@ -225,7 +225,7 @@ def pieces(call: Call, part: Any) -> list[Params]:
 
 
 def so_far(call: Call) -> list[Params]:
-    """The content that the tool of a call has yielded and emitted by now, as its result would hold it."""
+    """The content that the tool of a call has yielded and emitted so far, as its result would hold it."""
     emitted = call.peek(Emitted)
     if emitted is None or not emitted.parts:
         return []

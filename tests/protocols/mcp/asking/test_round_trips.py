@@ -20,8 +20,8 @@ from defserve.runner.life import alive
 from defserve.stores.memory import MemoryStore
 from defserve.stores.store import Change, StoreUnavailable
 from defserve.transports.memory import Memory
-from tests.protocols.mcp import asking_server
-from tests.protocols.mcp.askers import SERVER
+from tests.protocols.mcp.asking import asking_server
+from tests.protocols.mcp.asking.askers import SERVER
 from tests.raw import PREFIX, STATELESS, Raw, raw, text_of
 
 pytestmark = pytest.mark.anyio
