@@ -18,7 +18,7 @@ from __future__ import annotations
 import collections.abc as abc
 from inspect import Parameter
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Never, NoReturn, TypeGuard, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Never, NoReturn, get_args, get_origin
 
 from defserve.binding.annotations import members, peel
 from defserve.binding.arguments.arguments import Fragment, lookup, unusable
@@ -108,7 +108,8 @@ class Returns:
                 outcome = self.pack(value)
                 structured.append(outcome.structured)
             is_text = type(value) is str or type(value) is Text
-            bare = [part.text for part in outcome.parts if is_text and _is_bare(part)]
+            texts = [part for part in outcome.parts if is_text and isinstance(part, Text)]
+            bare = [part.text for part in texts if part.annotations is None and part.meta is None]
             if run and not bare:
                 parts.append(Text("".join(run)))
                 run.clear()
@@ -119,10 +120,6 @@ class Returns:
         if self.schema is None and not (structured and all(item is not NOTHING for item in structured)):
             return PackedResult(parts)
         return PackedResult(parts, structured)
-
-
-def _is_bare(part: Part) -> TypeGuard[Text]:
-    return isinstance(part, Text) and part.annotations is None and part.meta is None
 
 
 def _scalar_kinds(schema: JsonSchema) -> set[str]:

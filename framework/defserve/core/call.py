@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from defserve.core.extension import OutgoingMessage
 from defserve.core.locals import Locals
@@ -19,13 +19,6 @@ T = TypeVar("T")
 
 Replied: TypeAlias = tuple[bytes, int | None]
 """A reply, encoded, and its code if it is an error. Empty for a call that was cancelled."""
-
-
-@runtime_checkable
-class Resumable(Protocol):
-    """The envelope of a call whose response may end before the call does, and be resumed."""
-
-    def hang_up(self) -> None: ...
 
 
 class Call(Locals):
@@ -108,11 +101,11 @@ class Call(Locals):
 
     def hang_up(self) -> None:
         """End the response that carries this call, where its peer can come back for the rest. From any thread."""
-        if isinstance(self.envelope, Resumable):
-            if self.engine.on_loop():
-                self.envelope.hang_up()
-            else:
-                self.engine.post(self.envelope.hang_up)
+        hang_up = getattr(self.envelope, "hang_up", None)
+        if hang_up is not None and self.engine.on_loop():
+            hang_up()
+        elif hang_up is not None:
+            self.engine.post(hang_up)
 
     def cut(self, outcome: Callable[[], Any]) -> None:
         """End this call early with `outcome()` as its result, because its peer wants no more."""

@@ -74,11 +74,7 @@ class Table:
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
         """The error as an active extension words it; None where no extension does."""
-        for failure in self._failures:
-            body = failure(call, error)
-            if body is not None:
-                return body
-        return None
+        return next((body for failure in self._failures if (body := failure(call, error)) is not None), None)
 
 
 class Terms:
@@ -140,20 +136,12 @@ class Composition:
 
     def refusal(self, code: int, text: str) -> Params | None:
         """The `data` of an error about an unreadable message, as an extension words it."""
-        for refusal in self._refusals:
-            data = refusal(code, text)
-            if data is not None:
-                return data
-        return None
+        return next((data for refusal in self._refusals if (data := refusal(code, text)) is not None), None)
 
     # -- negotiation -------------------------------------------------------------------------------------
 
     def _first_offer(self, message: Request | Notification) -> Offer | None:
-        for read in self._offers:
-            offer = read(message)
-            if offer is not None:
-                return offer
-        return None
+        return next((offer for read in self._offers if (offer := read(message)) is not None), None)
 
     def agree(self, offer: Offer) -> Terms:
         """The terms that follow from an offer.
@@ -241,7 +229,8 @@ class Composition:
         return self._tables[active]
 
     def _fold(self, name: str, handler: Handler, extensions: Sequence[Extension]) -> Method:
-        wrappers = [*self._around.get(name, ()), *(w for e in extensions if (w := _wrapper(e.around(), name)))]
+        around = [extension.around() for extension in extensions]
+        wrappers = [*self._around.get(name, ()), *(w for a in around if (w := a.get(name) or a.get(EVERY)))]
         if not wrappers:
             return Method(handler, not is_coroutine_function(handler), name in self._vital)
         folded = handler if is_coroutine_function(handler) else _as_coroutine(handler)
@@ -282,10 +271,6 @@ def _listeners(extensions: Sequence[Extension], *, before_opening: bool = False)
             if not before_opening or name in extension.opens_with:
                 found[name] = (*found.get(name, ()), listener)
     return found
-
-
-def _wrapper(around: Mapping[str, Wrapper], name: str) -> Wrapper | None:
-    return around.get(name) or around.get(EVERY)
 
 
 def _wrap(wrapper: Wrapper, following: Handler) -> Handler:

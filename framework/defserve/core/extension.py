@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from defserve.core.stages import Stages
-from defserve.wire.messages import Id, Notification, Params, Request
+from defserve.wire.messages import Notification, Params, Request
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -208,10 +208,6 @@ class OutgoingMessage:
     def destination(self) -> object | None:
         """The envelope of what it replies to, else of the call it belongs to."""
         return self.envelope if self.envelope is not None or self.relates_to is None else self.relates_to.envelope
-
-    @property
-    def relates_to_id(self) -> Id | None:
-        return self.relates_to.id if self.relates_to is not None else None
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:

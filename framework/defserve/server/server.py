@@ -21,7 +21,6 @@ from defserve.protocols.mgp.options import SecurityOptions
 from defserve.server.composing import AuthorExtension, compose
 from defserve.server.declaring import Declarations
 from defserve.server.decorators import caller, decorate, read_options
-from defserve.server.mounting import Mount
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpx.extension import MCPX, ChatHandler, ProposalHandler
     from defserve.protocols.mcpx.participant import Participant
     from defserve.protocols.mgp.events.channel import EventChannel
+    from defserve.server.mounting import Mount
     from defserve.server.options import (
         FeatureSetFields,
         ServerFields,
@@ -71,7 +71,8 @@ class Server(Declarations):
         **about: Unpack[ServerFields],
     ) -> None:
         module = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
-        security, described = _apart(about, SecurityOptions.__slots__)
+        described: dict[str, Any] = {**about}
+        security = {name: described.pop(name) for name in SecurityOptions.__slots__ if name in described}
         try:
             self.identity = Identity(name, version, distribution=module, **described)
         except TypeError:
@@ -81,11 +82,16 @@ class Server(Declarations):
             refuse_unknown(about, known, "Server", caller())
             raise
         self.limits = limits or Limits()
-        self.store = _opened(store)
+        if isinstance(store, str):
+            from defserve.stores.open import open_store
+
+            store = open_store(store)
+        self.store = store
         self._secret = ServerSecret(secret, store=self.store)
         self.mcp = MCP(self.identity, self._secret)
         self.lifespan_value: Any = None
-        self.lifespan, self._mounts = lifespan, list[Mount]()
+        self.lifespan = lifespan
+        self._mounts: list[Mount] = []
         self.wrappers: dict[str, list[Wrapper]] = {}
         self.auth, authorization = _authorization(auth, self.limits)
         self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
@@ -93,7 +99,13 @@ class Server(Declarations):
         self.injectables = {k: v for e in self.extensions for k, v in e.injectables().items()}
         self._mcpl: MCPL | None = None
         self._mcpx: MCPX | None = None
-        self._strict = _checked_strict(feature_sets)
+        if feature_sets not in ("open", "strict"):
+            raise UsageError(
+                f"Server(feature_sets={feature_sets!r})",
+                where=caller(),
+                fix='say "open" (a set is on until the host says otherwise) or "strict" (it is off until then)',
+            )
+        self._strict = feature_sets == "strict"
         self._composition: Composition | None = None
 
     @property
@@ -225,6 +237,8 @@ class Server(Declarations):
         if self in other.self_and_mounted:
             raise UsageError(f"server {self.name!r} cannot be mounted on itself", fix="mount in one direction only")
         self._refuse_after_start("mount")
+        from defserve.server.mounting import Mount
+
         self._mounts.append(Mount(self.mcp, other, prefix))
         self.mgp.mounted.append((f"{prefix}_" if prefix else "", other.mgp))
         self.mgp.events.follow(other.mgp.events)
@@ -332,30 +346,6 @@ class Server(Declarations):
         """This server and all that are mounted on it, each once, children before parents."""
         found = {server: None for mount in self._mounts for server in mount.server.self_and_mounted}
         return [*found, self]
-
-
-def _apart(fields: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields with these names, and the other fields."""
-    mine = {name: fields[name] for name in names if name in fields}
-    return mine, {name: value for name, value in fields.items() if name not in mine}
-
-
-def _opened(store: str | Store | None) -> Store | None:
-    if not isinstance(store, str):
-        return store
-    from defserve.stores.open import open_store
-
-    return open_store(store)
-
-
-def _checked_strict(feature_sets: str) -> bool:
-    if feature_sets not in ("open", "strict"):
-        raise UsageError(
-            f"Server(feature_sets={feature_sets!r})",
-            where=caller(),
-            fix='say "open" (a set is on until the host says otherwise) or "strict" (it is off until then)',
-        )
-    return feature_sets == "strict"
 
 
 def _authorization(auth: Auth | TokenVerifier | None, limits: Limits) -> tuple[Auth | None, tuple[Extension, ...]]:

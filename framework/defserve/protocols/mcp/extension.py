@@ -37,27 +37,15 @@ class MCP(Extension):
         self.subscriptions = Subscriptions(self.resources.readable)
         self.subscriptions.forward(self.resources.cache.forget)
         self.validation = Validation(self.tools.registry)
-        self._watch()
-
-    def _watch(self) -> None:
-        watched = {
-            "tools": (self.tools.registry,),
-            "prompts": (self.prompts.registry,),
-            "resources": (self.resources.concrete, self.resources.templates),
-        }
-        for kind, registries in watched.items():
-            for registry in registries:
-                registry.watch(lambda kind=kind: self.subscriptions.changed(kind))
+        changed = self.subscriptions.changed
+        self.tools.registry.watch(lambda: changed("tools"))
+        self.prompts.registry.watch(lambda: changed("prompts"))
+        self.resources.concrete.watch(lambda: changed("resources"))
+        self.resources.templates.watch(lambda: changed("resources"))
 
     def items(self) -> Iterator[Item[Any]]:
         """Everything that is offered, of every kind."""
-        for registry in (
-            self.tools.registry,
-            self.resources.concrete,
-            self.resources.templates,
-            self.prompts.registry,
-        ):
-            yield from registry
+        yield from (*self.tools.registry, *self.resources.concrete, *self.resources.templates, *self.prompts.registry)
 
     def compose(self, composition: Composition) -> None:
         """The composition whose sessions are told of changes. Raises UsageError for what does not fit together."""

@@ -178,7 +178,8 @@ class TopicCarrier:
     def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
         """The envelope of a reply or of a message of ours; empty where we may not send it."""
         if isinstance(answers, ReceivedRequest):
-            return self._sealed(answers.kind, Encoded(data), answers.to, answers.id)
+            envelope = self._envelope(answers.kind, Encoded(data), answers.to, answers.id)
+            return envelope.encode() if envelope is not None else b""
         message: dict[str, Any] = from_json(data)
         method = message.get("method")
         if not isinstance(method, str):
@@ -205,10 +206,6 @@ class TopicCarrier:
             reply(PeerError(f"no capability for {kind!r}"))
         else:
             self.participant.expect(envelope.id, peer, kind, id, reply)
-
-    def _sealed(self, kind: str, payload: Payload | Encoded, to: tuple[str, ...], about: str | None) -> bytes:
-        envelope = self._envelope(kind, payload, to, about)
-        return envelope.encode() if envelope is not None else b""
 
     def _envelope(
         self, kind: str, payload: Payload | Encoded, to: tuple[str, ...], about: str | None

@@ -19,14 +19,6 @@ def mismatch(kind: MessageKind, payload: Payload) -> str | None:
     return check(kind, payload) if check is not None else None
 
 
-def _request(kind: MessageKind, payload: Payload) -> str | None:
-    return _not_jsonrpc(payload) or _operation(kind, payload)
-
-
-def _proposal(kind: MessageKind, payload: Payload) -> str | None:
-    return _operation(kind, payload)
-
-
 def _operation(kind: MessageKind, payload: Payload) -> str | None:
     method, params = payload.get("method"), payload.get("params", {})
     if not kind.method or method != kind.method:
@@ -62,8 +54,8 @@ def _brief(value: Any) -> str:
 
 
 _CHECKS: Final[Mapping[str, Callable[[MessageKind, Payload], str | None]]] = {
-    REQUEST: _request,
+    REQUEST: lambda kind, payload: _not_jsonrpc(payload) or _operation(kind, payload),
     RESPONSE: _response,
-    PROPOSAL: _proposal,
+    PROPOSAL: _operation,
     CHAT: _chat,
 }

@@ -49,10 +49,6 @@ class Envelope:
         self.correlation_id, self.ts, self.frame = correlation_id, ts, frame
         self.id = id if id is not None else new_id()
 
-    def is_for(self, participant: str) -> bool:
-        """Whether it is addressed to a participant, by name or as one of everyone."""
-        return not self.to or participant in self.to
-
     @property
     def body(self) -> dict[str, Any]:
         """The payload, decoded."""

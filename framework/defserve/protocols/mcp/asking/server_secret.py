@@ -15,7 +15,6 @@ from defserve.errors import UsageError
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.request_state import Sealer
-    from defserve.stores.nonces import NonceStore
     from defserve.stores.store import Store
 
 VARIABLE = "DEFSERVE_SECRET"
@@ -53,15 +52,12 @@ class ServerSecret:
         import secrets
 
         from defserve.protocols.mcp.asking.request_state import Sealer
+        from defserve.stores.nonces import StoreNonces
 
         known = self.known()
         self._is_ephemeral = known is None
-        return Sealer(known or secrets.token_bytes(32), clock=self._clock, nonces=self._nonces())
-
-    def _nonces(self) -> NonceStore | None:
-        from defserve.stores.nonces import StoreNonces
-
-        return StoreNonces(self._store) if self._store is not None else None
+        nonces = StoreNonces(self._store) if self._store is not None else None
+        return Sealer(known or secrets.token_bytes(32), clock=self._clock, nonces=nonces)
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         """Closes the store when serving ends; None without a store."""

@@ -48,7 +48,8 @@ def for_problems(problems: Iterable[Problem]) -> list[str]:
 
 def for_hints(hints: Mapping[str, Any]) -> list[str]:
     """What a guard says would be allowed: `allowed imports: json, math`."""
-    return _distinct(f"{key.replace('_', ' ')}: {_listed(value)}" for key, value in hints.items())
+    listed = ((key, ", ".join(map(str, value)) if is_array(value) else value) for key, value in hints.items())
+    return _distinct(f"{key.replace('_', ' ')}: {value}" for key, value in listed)
 
 
 def _for_problem(problem: Problem) -> Iterable[str]:
@@ -74,16 +75,8 @@ def _for_pattern(pattern: str) -> Iterator[str]:
 
 def _spelt(characters: str) -> str:
     """`A-Z0-9_` → `uppercase letters, digits, _`."""
-    names = [CHARACTERS.get(part, part.removeprefix("\\")) for part in _parts(characters)]
-    return ", ".join(dict.fromkeys(names))
-
-
-def _parts(characters: str) -> list[str]:
-    return re.findall(r"A-Z|a-z|0-9|.-.|\\.|.", characters)
-
-
-def _listed(value: Any) -> str:
-    return ", ".join(map(str, value)) if is_array(value) else str(value)
+    parts: list[str] = re.findall(r"A-Z|a-z|0-9|.-.|\\.|.", characters)
+    return ", ".join(dict.fromkeys(CHARACTERS.get(part, part.removeprefix("\\")) for part in parts))
 
 
 def _distinct(suggestions: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from defserve.core.call import Call
 from defserve.errors import InvalidParams, LimitExceeded
@@ -156,11 +156,8 @@ class Subscriptions:
         """Sessions of one loop, opened by a handshake, that have said they are ready."""
         assert self.composition is not None
         sessions = [s for s in list(self.composition.sessions) if s.ready and s.engine is engine]
-        return [s for s in sessions if s.terms and _handshake(s.terms.profile)]
-
-
-def _handshake(profile: Any) -> bool:
-    return isinstance(profile, Dialect) and not profile.stateless
+        profiles = [(s, s.terms.profile) for s in sessions if s.terms]
+        return [s for s, profile in profiles if isinstance(profile, Dialect) and not profile.stateless]
 
 
 def _run(engine: Engine, action: Callable[[], None]) -> bool:

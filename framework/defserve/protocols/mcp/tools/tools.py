@@ -20,7 +20,6 @@ from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_runni
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import optional_fields, text
-from defserve.protocols.mcp.tools.param_headers import param_headers
 from defserve.wire.messages import Params
 
 RETURNS_KEY = VENDOR + "returns"
@@ -83,6 +82,8 @@ class Tool(Item[ToolOptions]):
     def param_headers(self) -> Mapping[tuple[str, ...], str]:
         """The arguments that clients repeat as HTTP headers. Raises UsageError where the schema breaks their rules."""
         if self._param_headers is None:
+            from defserve.protocols.mcp.tools.param_headers import param_headers
+
             try:
                 self._param_headers = param_headers(self.function.arguments.schema)
             except ValueError as error:
