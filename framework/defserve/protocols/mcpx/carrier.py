@@ -14,7 +14,7 @@ from defserve.auth.principals import Principal, anonymous, is_token_id
 from defserve.core.extension import CarriedMessage, Offer
 from defserve.core.session import Session
 from defserve.errors import PeerError
-from defserve.protocols.mcpx.envelope import Envelope
+from defserve.protocols.mcpx.envelope import MCP_VERSION, Envelope
 from defserve.protocols.mcpx.errors import NotCapable, NotWelcome
 from defserve.protocols.mcpx.kinds import REQUEST, RESPONSE, kind_of
 from defserve.protocols.mcpx.participant import Participant, Payload
@@ -25,9 +25,6 @@ from defserve.wire.messages import Encoded, Reply
 
 if TYPE_CHECKING:
     from defserve.core.engine import Engine
-
-VERSION: Final = "2025-06-18"
-"""The MCP version of a peer that has not sent `initialize`."""
 
 ANSWERED_BY_ALL: Final = frozenset({"ping", "tools/list", "resources/list", "resources/templates/list", "prompts/list"})
 """Requests to everyone that each participant answers. A request that has an effect must name who is to do it."""
@@ -137,7 +134,7 @@ class TopicCarrier:
         else:
             self._sessions[session.peer] = session
             seat.participant, seat.assumed = self.participant, True
-            session.open(Offer(VERSION, {}, {"name": session.peer, "version": ""}))
+            session.open(Offer(MCP_VERSION, {}, {"name": session.peer, "version": ""}))
             session.ready = True
 
     def _asked(self, asked: TopicRequest) -> list[CarriedMessage]:

@@ -13,6 +13,9 @@ from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Encoded
 
 PROTOCOL: Final = "mcpx/v0.1"
+MCP_VERSION: Final = "2025-06-18"
+"""The MCP version of a peer that has not sent `initialize`."""
+
 GATEWAY: Final = "system:gateway"
 
 ID_CHARACTERS: Final = 256
