@@ -53,7 +53,7 @@ class Session(Locals):
         "ready",
         "closed",
         "in_flight",
-        "_questions",
+        "_requests",
         "_malformed",
     )
 
@@ -77,7 +77,7 @@ class Session(Locals):
         self.terms: Terms | None = None
         self.ready = self.closed = False
         self.in_flight: dict[Id, Call] = {}
-        self._questions: OutgoingRequests | None = None
+        self._requests: OutgoingRequests | None = None
         self._malformed = 0
         if counted:
             composition.admit(self)
@@ -130,8 +130,8 @@ class Session(Locals):
         self._malformed = 0
         if isinstance(message, Notification):
             return self._notification(message)
-        if isinstance(message, Reply) and self._questions is not None:
-            self._questions.answer(message)
+        if isinstance(message, Reply) and self._requests is not None:
+            self._requests.answer(message)
         return True
 
     def _meant(self, malformed: Malformed) -> Message:
@@ -331,10 +331,10 @@ class Session(Locals):
             raise NoBackChannel(f"{method}: this peer takes no requests")
         if self.closed:
             raise PeerGone(f"{method}: the peer has left")
-        if self._questions is None:
-            self._questions = OutgoingRequests()
+        if self._requests is None:
+            self._requests = OutgoingRequests()
         question = OutgoingRequest(method, params, relates_to, timeout or self.composition.limits.question, numbered)
-        return await self._questions.ask(self.engine, self.outlet, terms.profile, question)
+        return await self._requests.ask(self.engine, self.outlet, terms.profile, question)
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -369,7 +369,7 @@ class Session(Locals):
     @property
     def is_untouched(self) -> bool:
         """Whether it holds nothing from what it served, so that it can be used again."""
-        return not (self.in_flight or self.terms or self.closed) and self._locals is None and self._questions is None
+        return not (self.in_flight or self.terms or self.closed) and self._locals is None and self._requests is None
 
     def close(self) -> None:
         """The peer has left: nobody waits for answers, and nobody will give any."""
@@ -380,7 +380,7 @@ class Session(Locals):
         for call in list(self.in_flight.values()):
             call.cancelled = True
             call.stop()
-        if self._questions is not None:
-            self._questions.close()
+        if self._requests is not None:
+            self._requests.close()
         for session_closed in self.composition.closers:
             session_closed(self)

@@ -26,7 +26,7 @@ Payload: TypeAlias = Mapping[str, Any]
 Told: TypeAlias = Callable[[Payload | PeerError], None]
 
 
-class PendingRequest:
+class PendingTopicRequest:
     """A request of ours: whom it went to, what it is about, and what is called with the reply or the failure."""
 
     __slots__ = ("to", "kind", "id", "reply")
@@ -53,7 +53,7 @@ class Participant:
         self.present = asyncio.Event()
         self._send: Callable[[bytes], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asks: dict[str, PendingRequest] = {}
+        self._asks: dict[str, PendingTopicRequest] = {}
         self._outcomes: dict[str, asyncio.Future[Proposal]] = {}
         self._last_id = 0
 
@@ -268,7 +268,7 @@ class Participant:
         assert parts is not None
         if len(self._asks) >= ASKED_AT_MOST:
             self._fail(next(iter(self._asks)), PeerError("too many requests wait for an answer"))
-        self._asks[envelope] = PendingRequest(to, parts, id, reply)
+        self._asks[envelope] = PendingTopicRequest(to, parts, id, reply)
 
     def _answered(self, answer: TopicResponse) -> None:
         ask = self._asks.get(answer.envelope.correlation_id or "")
