@@ -56,40 +56,40 @@ class Log:
         self._call = call
 
     def debug(self, message: str, /, **fields: Any) -> None:
-        """What only matters to whoever looks for a mistake."""
+        """Details for debugging."""
         reporting.log(self._call, "debug", message, fields)
 
     def info(self, message: str, /, **fields: Any) -> None:
-        """What happens, as it should."""
+        """Something happened, as expected."""
         reporting.log(self._call, "info", message, fields)
 
     def notice(self, message: str, /, **fields: Any) -> None:
-        """What happens, and is worth a look."""
+        """Something happened that is worth a look."""
         reporting.log(self._call, "notice", message, fields)
 
     def warning(self, message: str, /, **fields: Any) -> None:
-        """What may lead to a failure."""
+        """Something may lead to a failure."""
         reporting.log(self._call, "warning", message, fields)
 
     def error(self, message: str, /, **fields: Any) -> None:
-        """What failed."""
+        """Something failed."""
         reporting.log(self._call, "error", message, fields)
 
     def critical(self, message: str, /, **fields: Any) -> None:
-        """A part that does not work any more."""
+        """A part of the server no longer works."""
         reporting.log(self._call, "critical", message, fields)
 
     def alert(self, message: str, /, **fields: Any) -> None:
-        """What somebody has to act on at once."""
+        """Somebody has to act at once."""
         reporting.log(self._call, "alert", message, fields)
 
     def emergency(self, message: str, /, **fields: Any) -> None:
-        """Nothing works any more."""
+        """Nothing works."""
         reporting.log(self._call, "emergency", message, fields)
 
 
 class PendingConfirmation(Coroutine[Any, Any, bool]):
-    """The answer to `ctx.confirm`, once awaited. Without `await` it would be as true as any object, so it says so."""
+    """The answer to `ctx.confirm`, to be awaited. Without `await` it would always be true, so it raises."""
 
     __slots__ = ("_asking",)
     __name__ = "Context.confirm"
@@ -123,8 +123,8 @@ class Context:
     `progress`, `track`, `log` and `emit` are synchronous, usable from any thread, and arrive before the result.
     What asks the peer is awaited; in a thread use `ctx.wait(ctx.ask(…))`.
 
-    Where the protocol keeps no session, a function that asks is run again with the answers: code before an
-    ask runs again; put effects after the last ask or in `ctx.once`.
+    Where the protocol keeps no session, a function that asks runs again with the answers. So code before an ask runs
+    again: put effects after the last ask, or in `ctx.once`.
     """
 
     __slots__ = ("call",)
@@ -140,7 +140,7 @@ class Context:
         return Log(self.call)
 
     def progress(self, value: float, total: float | None = None, message: str | None = None) -> None:
-        """Report how far this call has come; values have to grow."""
+        """Report how far this call has come. Values have to grow."""
         reporting.progress(self.call, value, total, message)
 
     @overload
@@ -168,16 +168,16 @@ class Context:
     def emit(self, part: Any) -> None:
         """Add a part (text, image, …) to the result now; what the function returns comes after it.
 
-        To a peer that asked for a stream it is sent at once. For a reader that is slow, a worker thread waits here; on
-        the event loop nothing can, and parts gather, at most `Limits.response` bytes of them. Raises LimitExceeded
-        when the result can only be too large.
+        A peer that asked for a stream is sent it at once. A worker thread waits here for a slow reader. Code on the
+        event loop cannot wait, so parts gather there, up to `Limits.response` bytes. Raises LimitExceeded when the
+        result would be too large.
         """
         self.call.local(Emitted).add(self.call, EmittedPart(part))
 
     def audit(self, event_type: str, /, **details: Any) -> None:
         """Put an event of your own on the audit trail: `ctx.audit("com.example.refund", amount=12)`. From any thread.
 
-        Raises ValueError for a type that is neither standard nor in reverse-domain notation.
+        Raises ValueError for a type that is not standard and not in reverse-domain notation.
         """
         name = getattr(self.call.subject, "name", None)
         self._mgp.audit.report(self.call, event_type, tool=name, details=details)
@@ -193,13 +193,13 @@ class Context:
 
     @property
     def http(self) -> GuardedClient:
-        """A client for the public internet: resolves once, judges every address, connects to what was judged."""
+        """An HTTP client for the public internet. It connects only to the addresses that it has judged."""
         return self._mgp.http
 
     # -- asking ------------------------------------------------------------------------------------------
 
     async def ask(self, message: str, kind: type[T], *, key: str | None = None) -> T:
-        """Show a person a form made from a flat model, dataclass, TypedDict or primitive type; the filled-in value.
+        """Show a person a form made from a flat model, dataclass, TypedDict or primitive type; returns the value.
 
         Raises Declined or Dismissed (the model reads both unless they are caught), ToolError for an answer that
         does not fit, and NoBackChannel. Questions that say the same and are asked at once need a `key` each.
@@ -258,7 +258,7 @@ class Context:
         return await client_requests.gather(self.call, questions)
 
     async def once(self, key: str, effect: Callable[[], T | Awaitable[T]]) -> T:
-        """Run an effect once, however often this function is run for one call; its JSON value is remembered."""
+        """Run an effect once, even if this function runs several times for one call. Its JSON value is remembered."""
         from defserve.protocols.mcp.asking import client_requests
 
         return await client_requests.once(self.call, key, effect)
@@ -266,7 +266,7 @@ class Context:
     async def model_info(self, timeout: float = 5.0) -> ModelInfo:
         """The model behind an MCPL host.
 
-        Raises NoBackChannel where it cannot be asked, and PeerTimeout for a host that leaves it unanswered.
+        Raises NoBackChannel where it cannot be asked, and PeerTimeout if the host does not answer.
         """
         from defserve.protocols.mcpl.inference.section import model_info
 
@@ -275,7 +275,7 @@ class Context:
     async def chat(self, text: str, to: str | Sequence[str] | None = None, *, format: str = "plain") -> None:
         """Say something in the topic this call came from, to everyone or to some (MCPx).
 
-        Raises NoBackChannel for a call that came another way; `can("chat")` tells before.
+        Raises NoBackChannel for a call that came another way. Ask `can("chat")` first.
         """
         from defserve.protocols.mcpx import extension
 
@@ -335,7 +335,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True once nobody waits for the result any more; long synchronous code should look and return."""
+        """True when nobody waits for the result any longer. Long synchronous code should check it and return."""
         return self.call.stopped
 
     @property

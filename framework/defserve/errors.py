@@ -66,7 +66,7 @@ class PeerTimeout(PeerError):
 
 
 class NoBackChannel(PeerError):
-    """The other side cannot be asked this: no road back, or it did not offer to answer.
+    """The other side cannot be asked this: there is no way to reach it, or it did not offer to answer.
 
     `needs` is what it would have to offer, as its capabilities object.
     """

@@ -2,7 +2,7 @@
 
 Open to every layer and importing none of ours. Secrets are known by the name they are kept under, by their type
 (`SecretStr` and whatever else has `get_secret_value`), and by their look: `Bearer …`, JSON web tokens, private keys,
-`password=…` inside a text. A secret without any of these is not recognised, so do not show what need not be shown.
+`password=…` inside a text. A secret without any of these is not recognised, so show no more than needed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _PLAIN: Final = frozenset(("datetime", "decimal", "fractions", "ipaddress", "pat
 
 
 def redact(value: Any) -> Any:
-    """The value as plain JSON data that may be shown to whoever reads logs. Never raises.
+    """The value as plain JSON data that may be shown in logs. Never raises.
 
     What it holds is masked under a secret name, cut where it is deep, long or large, and escaped where it would not
     print. An object of a class that is not known is shown as its class alone, since its text could say anything.

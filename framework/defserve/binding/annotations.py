@@ -33,7 +33,7 @@ def kind_of(value: Any) -> type[Any]:
 
 
 def is_field(metadata: Any) -> bool:
-    """Whether this is what pydantic's `Field(…)` returns. Whoever made one has imported pydantic already."""
+    """Whether this is what pydantic's `Field(…)` returns. If there is one, pydantic is already imported."""
     kind = kind_of(metadata)
     return kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields"
 

@@ -1,4 +1,4 @@
-"""The parts of an answer an author can return by hand, for any protocol: bytes stay bytes until one encodes them."""
+"""The parts of an answer that an author can return. Bytes stay bytes until a protocol encodes them."""
 
 from __future__ import annotations
 
@@ -185,8 +185,8 @@ class Embedded(Part):
 class File(Embedded):
     """A file as an embedded resource: `File("report.pdf")` or `File(data=pdf, name="report.pdf")`.
 
-    Its URI is `file:///` and the name alone unless `uri` says otherwise: a server's directories are
-    nobody's business.
+    Its URI is `file:///` and the name alone unless `uri` says otherwise: peers must not learn a server's
+    directories.
     """
 
     __slots__ = ()

@@ -32,8 +32,8 @@ class ThreadRunner(Protocol):
 class Depends:
     """`Annotated[Db, Depends(open_db)]`: the parameter is what `open_db` returns or yields.
 
-    Without a function the annotated class itself is called. A function is called once a call however many
-    ask for it; `use_cache=False` calls it again for this parameter.
+    Without a function the annotated class itself is called. A function is called once per call, even if
+    several parameters need it; `use_cache=False` calls it again for this parameter.
     """
 
     __slots__ = ("function", "use_cache")

@@ -1,4 +1,4 @@
-"""Values made into outcomes. Each function's packer is chosen once, at registration, and then only called."""
+"""Values made into results. Each function's packer is chosen once, at registration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOTHING: Any = _Nothing()
 class PackedResult:
     """A function's answer before any protocol encodes it; `structured` is NOTHING where there is none.
 
-    `said` is a plain string where one bare text is all there is, as most answers are, else the same as `parts`.
+    `said` is a plain string if the answer is one bare text, as most are; otherwise it is the same as `parts`.
     """
 
     __slots__ = ("said", "structured")
@@ -57,13 +57,13 @@ class PackedResult:
 
 
 class ResultMismatch(TypeError):
-    """A function returned what it did not promise, or what has no JSON form. `forgotten`: the call it did not await."""
+    """A returned value does not fit its annotation or has no JSON form. `forgotten`: the call that was not awaited."""
 
     forgotten = ""
 
 
 class EmittedPart:
-    """A part given on the way, beside what a function returns or yields: content only, whatever the annotation says."""
+    """A part that `ctx.emit` added: content only, whatever the return annotation says."""
 
     __slots__ = ("part",)
 
@@ -72,9 +72,9 @@ class EmittedPart:
 
 
 def least_size(value: Any) -> int:
-    """Bytes that a value, yielded or given as an aside, takes in a result at the least; found without packing it."""
+    """The least number of bytes that a yielded or emitted value takes in a result, found without packing it."""
     if isinstance(value, str):
-        return len(value) or 1  # else one who yields nothing for ever would never be stopped
+        return len(value) or 1  # otherwise a function that yields empty values for ever would never be stopped
     if isinstance(value, EmittedPart):
         return least_size(value.part)
     if not isinstance(value, Part) or isinstance(value, Audio):  # sound is only mentioned to peers that know none
@@ -171,7 +171,7 @@ def _as_parts(item: Any) -> list[Part]:
 
 
 def pack_any(value: Any) -> PackedResult:
-    """The outcome of a value nothing was promised about."""
+    """The result of a value without a return annotation."""
     if is_array(value) and any(isinstance(item, Part) for item in value):
         return PackedResult([part for item in value for part in pack_any(item).parts])
     if value is None or isinstance(value, str | Part):
@@ -222,7 +222,7 @@ def _named(value: Any) -> str:
 
 
 def _unawaited(value: Any) -> str:
-    """The call that a coroutine comes from, as it is written; it is closed, as nobody will await it any more."""
+    """The call that a coroutine comes from, as the author writes it. The coroutine is closed."""
     name: str = getattr(value, "__qualname__", None) or getattr(value, "__name__", "it")
     if not isinstance(value, Coroutine):
         return ""

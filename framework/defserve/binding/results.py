@@ -18,7 +18,7 @@ from __future__ import annotations
 import collections.abc as abc
 from inspect import Parameter
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Never, NoReturn, TypeGuard, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Never, NoReturn, get_args, get_origin
 
 from defserve.binding.annotations import members, peel
 from defserve.binding.arguments.arguments import Fragment, lookup, unusable
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 class Returns:
     """How one function's results are packed.
 
-    `pack` makes the outcome of a returned value (of a generator: of one yielded value) and raises TypeError when
-    it does not fit the annotation; `join` makes the outcome of all the values a generator yielded.
+    `pack` makes the result of a returned value (of a generator: of one yielded value) and raises TypeError when it
+    does not fit the annotation. `join` makes the result of all the values a generator yielded.
     """
 
     __slots__ = ("pack", "_fragment", "_is_scalar", "_streams", "_output")
@@ -95,7 +95,7 @@ class Returns:
         return None if "string" in kinds and len(kinds) > 1 else self._output
 
     def join(self, values: list[Any]) -> PackedResult:
-        """The outcome of a generator: everything it yielded, and asides between, with adjacent text merged."""
+        """The result of a generator: everything it yielded and emitted, with adjacent text merged."""
         parts: list[Part] = []
         structured: list[Any] = []
         # Text is put together when the run of it ends: a part for each word would cost a copy of all words before.
@@ -108,7 +108,8 @@ class Returns:
                 outcome = self.pack(value)
                 structured.append(outcome.structured)
             is_text = type(value) is str or type(value) is Text
-            bare = [part.text for part in outcome.parts if is_text and _is_bare(part)]
+            texts = [part for part in outcome.parts if is_text and isinstance(part, Text)]
+            bare = [part.text for part in texts if part.annotations is None and part.meta is None]
             if run and not bare:
                 parts.append(Text("".join(run)))
                 run.clear()
@@ -119,10 +120,6 @@ class Returns:
         if self.schema is None and not (structured and all(item is not NOTHING for item in structured)):
             return PackedResult(parts)
         return PackedResult(parts, structured)
-
-
-def _is_bare(part: Part) -> TypeGuard[Text]:
-    return isinstance(part, Text) and part.annotations is None and part.meta is None
 
 
 def _scalar_kinds(schema: JsonSchema) -> set[str]:

@@ -31,8 +31,8 @@ class Parameter:
     """A parameter that comes from the peer.
 
     `wire_name` is its name in JSON (an alias, else its own). `default` is `empty` when it is required.
-    `fills` says the default must be put in by validation, as the function's own is a `Field(…)` or could be changed
-    by a call (pydantic copies what has no hash); `default_factory` then makes it, if there is one.
+    `fills`: validation puts in the default, because the function's own is a `Field(…)` or could be changed by a call
+    (pydantic copies what has no hash). `default_factory` then makes it, if there is one.
     """
 
     __slots__ = ("name", "annotation", "default", "wire_name", "fills", "default_factory", "_docs")
@@ -210,7 +210,7 @@ class _Reader:
         except (ValueError, TypeError):
             raise self.wrong("it has no signature to read", fix="wrap it in a def with typed parameters") from None
         is_partial = isinstance(self.function, functools.partial)
-        # What functools.partial was given by name is settled; the rest is for the peer.
+        # What functools.partial was given by name is fixed; the peer sends the rest.
         settled: dict[str, Any] = getattr(self.function, "keywords", {}) if is_partial else {}
         return [parameter for parameter in parameters if parameter.name not in settled]
 

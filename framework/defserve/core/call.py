@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from defserve.core.extension import OutgoingMessage
 from defserve.wire.codec import notification
@@ -18,13 +18,6 @@ T = TypeVar("T")
 
 Replied: TypeAlias = tuple[bytes, int | None]
 """A reply, encoded, and its code if it is an error. Empty for a call that was cancelled."""
-
-
-@runtime_checkable
-class Resumable(Protocol):
-    """The envelope of a call whose response may end before the call does, and be resumed."""
-
-    def hang_up(self) -> None: ...
 
 
 class Locals:
@@ -51,7 +44,7 @@ class Locals:
 class Call(Locals):
     """Handed to handlers, wrappers, stages and providers. Extensions keep per-request things in `local`.
 
-    While it is `held`, its reply is kept in `reply` for whoever began it, rather than sent.
+    While a call is `held`, its reply is not sent but kept in `reply`, for the transport that began the call.
     """
 
     # Defaults live on the class: a call that never needs them does not pay for setting them.
@@ -93,7 +86,7 @@ class Call(Locals):
     def notify(self, method: str, params: Params, *, replaces: Hashable = None) -> None:
         """Send a notification that belongs to this call; from any thread, in order, never after the reply.
 
-        One that nobody has read yet may be left out for a newer one with the same `replaces`. Raises ValueError
+        A notification that is still unsent may be dropped for a newer one with the same `replaces`. Raises ValueError
         for params that have no JSON form.
         """
         engine, message = self.session.engine, OutgoingMessage(notification(method, params), self, replaces=replaces)
@@ -111,7 +104,7 @@ class Call(Locals):
         return await self.asked(self.session.request(method, params, relates_to=self, timeout=timeout))
 
     async def asked(self, answer: Awaitable[T]) -> T:
-        """Wait for the peer's answer to whatever it was asked; the call's own timeout stands still meanwhile."""
+        """Wait for the peer's answer. The call's own timeout is paused meanwhile."""
         self.questions += 1
         if self.timer is not None and self.questions == 1:
             self.timer.pause()
@@ -128,22 +121,22 @@ class Call(Locals):
 
     def hang_up(self) -> None:
         """End the response that carries this call, where its peer can come back for the rest. From any thread."""
-        if isinstance(self.envelope, Resumable):
-            if self.engine.on_loop():
-                self.envelope.hang_up()
-            else:
-                self.engine.post(self.envelope.hang_up)
+        hang_up = getattr(self.envelope, "hang_up", None)
+        if hang_up is not None and self.engine.on_loop():
+            hang_up()
+        elif hang_up is not None:
+            self.engine.post(hang_up)
 
     def cut(self, outcome: Callable[[], Any]) -> None:
-        """End this call, for its peer is content with `outcome()`."""
+        """End this call early with `outcome()` as its result, because its peer wants no more."""
         if self.suspension is None:
             self.cut_short = True
             self.suspend(outcome)
 
     def suspend(self, outcome: Callable[[], Any]) -> None:
-        """End this run for want of an answer: the reply is `outcome()`, whatever the function still does.
+        """End this run because it needs an answer. The reply is `outcome()`, whatever the function still does.
 
-        Takes effect behind everything that is ready to run, so that questions asked at once travel together.
+        Takes effect after everything that is ready to run, so that questions asked at once travel together.
         """
         if self.suspension is None:
             self.suspension = outcome
@@ -151,7 +144,7 @@ class Call(Locals):
 
     def _unwind(self) -> None:
         if self.settled:
-            return  # by itself, meanwhile; its task may have gone on to something else
+            return  # it ended by itself, and its task may have begun something else
         # A thread that waits leaves the function by itself, before what it uses is torn down.
         if self._children:
             self._stop_children()
@@ -159,7 +152,7 @@ class Call(Locals):
             self.stop()
 
     def adopt(self, task: Task) -> None:
-        """A task that a worker thread of this call waits for: it ends with the call."""
+        """Tie a task to this call, because a worker thread of the call waits for it. It ends with the call."""
         if self._children is None:
             self._children = set()
         self._children.add(task)
@@ -177,7 +170,7 @@ class Call(Locals):
         if self.task is not None:
             self.task.cancel()
         elif not self.settled:
-            self.session.engine.soon(self.stop)  # behind its first step, which is still to come
+            self.session.engine.soon(self.stop)  # after its first step, which is still to come
 
     def _stop_children(self) -> None:
         for task in self._children or ():

@@ -73,12 +73,8 @@ class Table:
         return found
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
-        """The error as an active extension words it; None where none has words of its own for it."""
-        for failure in self._failures:
-            body = failure(call, error)
-            if body is not None:
-                return body
-        return None
+        """The error as an active extension words it; None where no extension does."""
+        return next((body for failure in self._failures if (body := failure(call, error)) is not None), None)
 
 
 class Terms:
@@ -139,27 +135,19 @@ class Composition:
         self.unopened = self._before_opening()
 
     def refusal(self, code: int, text: str) -> Params | None:
-        """The `data` of an error about what could not be read, as an extension words it."""
-        for refusal in self._refusals:
-            data = refusal(code, text)
-            if data is not None:
-                return data
-        return None
+        """The `data` of an error about an unreadable message, as an extension words it."""
+        return next((data for refusal in self._refusals if (data := refusal(code, text)) is not None), None)
 
     # -- negotiation -------------------------------------------------------------------------------------
 
     def _first_offer(self, message: Request | Notification) -> Offer | None:
-        for read in self._offers:
-            offer = read(message)
-            if offer is not None:
-                return offer
-        return None
+        return next((offer for read in self._offers if (offer := read(message)) is not None), None)
 
     def agree(self, offer: Offer) -> Terms:
         """The terms that follow from an offer.
 
-        Those of a single message are remembered, so that repeating an offer costs a lookup. Those of a session are
-        its own, for the states in them may change; only the offer is shared with sessions that made the same one.
+        Terms of a single message are remembered, so that repeating an offer costs a lookup. Terms of a session are its
+        own, because their states may change. Sessions with the same offer share only the offer.
         """
         known = self._terms.get(offer.key) if offer.key is not None else None
         if known is not None and known.offer is not None:
@@ -241,7 +229,8 @@ class Composition:
         return self._tables[active]
 
     def _fold(self, name: str, handler: Handler, extensions: Sequence[Extension]) -> Method:
-        wrappers = [*self._around.get(name, ()), *(w for e in extensions if (w := _wrapper(e.around(), name)))]
+        around = [extension.around() for extension in extensions]
+        wrappers = [*self._around.get(name, ()), *(w for a in around if (w := a.get(name) or a.get(EVERY)))]
         if not wrappers:
             return Method(handler, not is_coroutine_function(handler), name in self._vital)
         folded = handler if is_coroutine_function(handler) else _as_coroutine(handler)
@@ -266,7 +255,7 @@ def _overrides(extension: Extension, contribution: str) -> bool:
 
 
 def _hide_by_view(extensions: Sequence[Extension]) -> None:
-    """Lists are remembered by view, so whoever hides items has to tell its callers apart."""
+    """Lists are remembered by view, so an extension that hides items has to tell its callers apart."""
     for extension in extensions:
         if _overrides(extension, "visible") and not _overrides(extension, "view"):
             raise UsageError(
@@ -282,10 +271,6 @@ def _listeners(extensions: Sequence[Extension], *, before_opening: bool = False)
             if not before_opening or name in extension.opens_with:
                 found[name] = (*found.get(name, ()), listener)
     return found
-
-
-def _wrapper(around: Mapping[str, Wrapper], name: str) -> Wrapper | None:
-    return around.get(name) or around.get(EVERY)
 
 
 def _wrap(wrapper: Wrapper, following: Handler) -> Handler:

@@ -42,9 +42,9 @@ class Engine(Protocol):
         ...
 
     def begin(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None] | None:
-        """The same in the running task, which somebody has for the call: its first step is run at once.
+        """Like `start`, but in the running task, which the caller has for this call. The first step runs at once.
 
-        What is left is for that task to run, and never raises; None when the call is settled.
+        Returns what is left for that task to run, which never raises; None when the call is settled.
         """
         ...
 
@@ -53,7 +53,7 @@ class Engine(Protocol):
         ...
 
     def soon(self, action: Callable[[], None]) -> None:
-        """Run `action` on the loop, behind everything that is ready to run now."""
+        """Run `action` on the loop, after everything that is ready to run now."""
         ...
 
     def pending(self) -> PendingAnswer: ...
@@ -87,7 +87,7 @@ class Engine(Protocol):
 
 
 class NoLoopYet:
-    """Stands in until a loop runs: immediate methods are answered, the rest has to wait."""
+    """Used until a loop runs: immediate methods are answered, the rest waits."""
 
     ready = False
 

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from defserve.core.stages import Stages
-from defserve.wire.messages import Id, Notification, Params, Request
+from defserve.wire.messages import Notification, Params, Request
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -49,7 +49,7 @@ class Offer:
 
 
 class Carrier(Protocol):
-    """Frames of a transport that carry several peers: who sent it, what it says, and how an answer is wrapped."""
+    """Reads and writes the frames of a transport that carries several peers."""
 
     def unwrap(self, frame: bytes) -> list[CarriedMessage]:
         """The messages and events in a frame; an empty list drops it."""
@@ -68,7 +68,7 @@ class Carrier(Protocol):
 
 
 class CarriedMessage:
-    """One thing a carrier's frame held: a message of `peer`, or an event (then `data` is None)."""
+    """What a carrier's frame held: a message from `peer`, or an event (then `data` is None)."""
 
     __slots__ = ("peer", "data", "envelope", "event")
 
@@ -103,17 +103,17 @@ class Extension:
     def negotiate(self, offer: Offer) -> object | None:
         """This peer's state, or None where the extension stays inactive. A `core.profile.Profile` shapes replies.
 
-        A session has a state of its own for life. Requests that carry the same offer share one: what belongs to
-        a single request is kept in `call.local`.
+        A session has its own state for life. Requests that carry the same offer share one, so what belongs to a single
+        request is kept in `call.local`.
         """
         return None
 
     def methods(self) -> Mapping[str, Handler]:
-        """Name to handler. A peer with which the extension is inactive is told that there is no such method."""
+        """Name to handler. A peer for which the extension is inactive is answered "method not found"."""
         return {}
 
     def notifications(self) -> Mapping[str, Listener]:
-        """Name to listener. Those of a peer with which the extension is inactive are not heard."""
+        """Name to listener. Notifications of a peer for which the extension is inactive are ignored."""
         return {}
 
     def around(self) -> Mapping[str, Wrapper]:
@@ -125,7 +125,7 @@ class Extension:
         return None
 
     hides = True
-    """False for an extension that hides nothing after all, so that nobody has to ask its `visible`."""
+    """False for an extension that hides nothing, so that its `visible` is not called."""
 
     def visible(self, call: Call, item: Any) -> bool:
         """Whether this caller may see, and so use, the item. Asked for lists and again at the call."""
@@ -150,7 +150,7 @@ class Extension:
         return None
 
     def refusal(self, code: int, text: str) -> Params | None:
-        """The `data` of the error that answers what never became a request, or None. For whoever sent it, negotiated
+        """The `data` of the error that answers an unreadable message, or None. It applies to every peer, negotiated
         or not."""
         return None
 
@@ -167,10 +167,10 @@ class Extension:
         return None
 
     def session_closed(self, session: Session) -> None:
-        """The conversation ended; let go of what was kept for it."""
+        """The conversation has ended: free what was kept for it."""
 
     def phase_changed(self, composition: Composition, previous: Phase) -> None:
-        """The server has come to another phase, `composition.service.phase`: it starts, serves, drains or has ended."""
+        """The server has entered another phase, `composition.service.phase`: it starts, serves, drains or has ended."""
 
 
 class OutgoingMessage:
@@ -178,10 +178,10 @@ class OutgoingMessage:
 
     `answers` is true for the reply that ends that call, `asks` for a request of ours; `envelope` is that of the message
     it replies to, and `code` the reply's error code, if it is an error. Of messages with the same `replaces` only the
-    newest matters. `taken` is called on the loop when the message has left this process, or was left out: whoever sends
-    much can so wait for its reader. `bulk` ones are never left out, and are overtaken by all that is not of their call.
-    `release` is for a transport that keeps a request for a reader who may come back: it is called when nobody waits for
-    the answer any more.
+    newest matters. `taken` is called on the loop when the message has left this process, or was dropped, so that a
+    sender of much can wait for its reader. `bulk` messages are never dropped; those of other calls overtake them.
+    `release` is set by a transport that keeps a request for a reader who may come back. It is called when nobody waits
+    for the answer any longer.
     """
 
     __slots__ = ("data", "relates_to", "answers", "envelope", "code", "asks", "replaces", "taken", "bulk", "release")
@@ -208,10 +208,6 @@ class OutgoingMessage:
     def destination(self) -> object | None:
         """The envelope of what it replies to, else of the call it belongs to."""
         return self.envelope if self.envelope is not None or self.relates_to is None else self.relates_to.envelope
-
-    @property
-    def relates_to_id(self) -> Id | None:
-        return self.relates_to.id if self.relates_to is not None else None
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:

@@ -32,7 +32,7 @@ class OutgoingRequests:
         profile: Profile,
         question: OutgoingRequest,
     ) -> Any:
-        """Send a request and wait for its answer; one that is given up on is withdrawn."""
+        """Send a request and wait for its answer. A request that is given up is withdrawn."""
         self._last += 1
         id, pending = self._last, engine.pending()
         self._pending[id] = pending
@@ -52,7 +52,7 @@ class OutgoingRequests:
                 outlet(OutgoingMessage(notification(*taken_back), question.relates_to))
 
     def answer(self, reply: Reply) -> None:
-        """The peer's answer; one to nothing we asked is ignored."""
+        """Take the peer's answer. An answer to nothing we asked is ignored."""
         pending = self._pending.pop(reply.id, None) if reply.id is not None else None
         if pending is None or pending.done():
             return
@@ -66,7 +66,7 @@ class OutgoingRequests:
         )
 
     def close(self) -> None:
-        """Nobody will answer any more."""
+        """The peer has left: fail every open request."""
         asked, self._pending = self._pending, {}
         for pending in asked.values():
             if not pending.done():
@@ -74,9 +74,9 @@ class OutgoingRequests:
 
 
 class OutgoingRequest:
-    """One request to the peer, and the call it is asked in, if it is asked in one.
+    """One request to the peer, and the call that it belongs to, if any.
 
-    `numbered` is told the request's id before it is sent, for a peer that names it in what it says meanwhile.
+    `numbered` is called with the request's id before it is sent, for peers that refer to it before they answer.
     """
 
     __slots__ = ("method", "params", "relates_to", "timeout", "numbered")

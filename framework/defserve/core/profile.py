@@ -53,7 +53,7 @@ def error_object(code: int, message: str, data: Any = None) -> Params:
 
 def mask(call: Call, error: BaseException) -> str:
     """Log an exception nobody expected under a fresh id; the text for the peer holds only that id."""
-    # These imports are for the unlucky path only; `logging` alone costs several ms at start.
+    # Imported only on failure: `logging` alone costs several ms at start.
     import logging
     import secrets
     import traceback
@@ -61,7 +61,7 @@ def mask(call: Call, error: BaseException) -> str:
     from defserve.redaction import redact_text
 
     error_id = secrets.token_hex(6)
-    # As text, since whoever formats an `exc_info` would show the secrets that are in it.
+    # As text, because formatting an `exc_info` would show the secrets in it.
     told = redact_text("".join(traceback.format_exception(error)), limit=LONGEST_TRACEBACK, multiline=True)
     logging.getLogger("defserve").error("internal error %s in %s\n%s", error_id, call.title, told)
     return f"internal error (id {error_id})"

@@ -78,7 +78,7 @@ class Registry(Generic[T]):
         return list(islice(later, max(count, 0)))
 
     def touch(self) -> None:
-        """What is shown of the items has changed, though none of them has: tell the watchers."""
+        """Tell the watchers that items are shown differently, though none was added or removed."""
         with self._lock:
             self.version += 1
         self._tell()

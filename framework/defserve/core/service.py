@@ -1,4 +1,4 @@
-"""A server's time of service: runners say how far it is, extensions are told, and anyone entitled asks for its end."""
+"""A server's phases: runners move it from one to the next, extensions are told, and those entitled may end it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Stop: TypeAlias = Callable[[float], None]
 
 
 class Service:
-    """How far a composition is in being served, by however many runners at once.
+    """The phase of a composition that one or more runners serve.
 
-    `phase` is `stopped` when the last runner has ended, and `idle` again when another begins. `reason` is what whoever
-    asked for the end gave, `began` the monotonic time since which it is served.
+    `phase` is `stopped` when the last runner has ended, and `idle` again when another begins. `reason` is the
+    reason given for its end, `began` the monotonic time when serving began.
     """
 
     __slots__ = ("phase", "reason", "began", "_composition", "_runners")
@@ -52,7 +52,7 @@ class Service:
         self._composition.draining = True
 
     def end(self, stop: Stop) -> None:
-        """A runner has answered its last call and is about to close its conversations. A second time does nothing."""
+        """A runner has answered its last call and will close its conversations. Calling it again does nothing."""
         if stop not in self._runners:
             return
         self._runners.remove(stop)
@@ -64,10 +64,10 @@ class Service:
         self.drain()
         self._enter("stopped")
 
-    # -- for whoever may end it --------------------------------------------------------------------------
+    # -- ending ------------------------------------------------------------------------------------------
 
     def stop(self, seconds: float, reason: str = "") -> None:
-        """Drain, then end: calls in flight have so many seconds. On the loop of one of the runners."""
+        """Drain, then end. Calls in flight get so many seconds. Call it on the loop of one of the runners."""
         self.drain(reason)
         for stop in list(self._runners):
             with suppress(RuntimeError):  # its loop is gone, and the runner with it
@@ -81,5 +81,5 @@ class Service:
             except Exception:
                 import logging
 
-                # Whoever wants to know must not keep a server from ending.
+                # A watcher that fails must not keep a server from ending.
                 logging.getLogger("defserve").exception("telling of the phase %s failed", phase)

@@ -64,7 +64,7 @@ class Session(Locals):
         "ready",
         "closed",
         "in_flight",
-        "_questions",
+        "_requests",
         "_malformed",
     )
 
@@ -88,7 +88,7 @@ class Session(Locals):
         self.terms: Terms | None = None
         self.ready = self.closed = False
         self.in_flight: dict[Id, Call] = {}
-        self._questions: OutgoingRequests | None = None
+        self._requests: OutgoingRequests | None = None
         self._malformed = 0
         if counted:
             composition.admit(self)
@@ -144,12 +144,12 @@ class Session(Locals):
         self._malformed = 0
         if isinstance(message, Notification):
             return self._notification(message)
-        if isinstance(message, Reply) and self._questions is not None:
-            self._questions.answer(message)
+        if isinstance(message, Reply) and self._requests is not None:
+            self._requests.answer(message)
         return True
 
     def _meant(self, malformed: Malformed) -> Message:
-        """What can be made of it after all: a notification with a null id, or a broken answer, which fails ours."""
+        """Handle a malformed message that is still of use: a notification with a null id, or a broken answer."""
         notification = malformed.notification
         if notification is not None and notification.method in self.composition.known_notifications:
             return notification
@@ -357,10 +357,10 @@ class Session(Locals):
             raise NoBackChannel(f"{method}: this peer takes no requests")
         if self.closed:
             raise PeerGone(f"{method}: the peer has left")
-        if self._questions is None:
-            self._questions = OutgoingRequests()
+        if self._requests is None:
+            self._requests = OutgoingRequests()
         question = OutgoingRequest(method, params, relates_to, timeout or self.composition.limits.question, numbered)
-        return await self._questions.ask(self.engine, self.outlet, terms.profile, question)
+        return await self._requests.ask(self.engine, self.outlet, terms.profile, question)
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -380,7 +380,7 @@ class Session(Locals):
         return self.terms
 
     def belong_to(self, principal: str, identity: object) -> None:
-        """The peer has shown who it is after the conversation began. Raises LimitExceeded if it has too many."""
+        """The peer has authenticated after the conversation began. Raises LimitExceeded if it has too many sessions."""
         before = self.principal, self.identity
         counted = principal != self.principal and self in self.composition.sessions
         if counted:
@@ -404,11 +404,11 @@ class Session(Locals):
 
     @property
     def is_untouched(self) -> bool:
-        """Whether whatever it served has left nothing in it, so that it is as good as a new one."""
-        return not (self.in_flight or self.terms or self.closed) and self._locals is None and self._questions is None
+        """Whether it holds nothing from what it served, so that it can be used again."""
+        return not (self.in_flight or self.terms or self.closed) and self._locals is None and self._requests is None
 
     def close(self) -> None:
-        """The peer has left: nobody waits for answers any more, and nobody will give one."""
+        """The peer has left: nobody waits for answers, and nobody will give any."""
         if self.closed:
             return
         self.closed = True
@@ -416,8 +416,8 @@ class Session(Locals):
         for call in list(self.in_flight.values()):
             call.cancelled = True
             call.stop()
-        if self._questions is not None:
-            self._questions.close()
+        if self._requests is not None:
+            self._requests.close()
         for session_closed in self.composition.closers:
             session_closed(self)
 

@@ -60,7 +60,7 @@ class Pipeline:
 
 
 async def surround(stack: AsyncExitStack, stages: Iterable[AbstractAsyncContextManager[Any] | None]) -> None:
-    """Enter what `audit` or `hold` gave, in order. One that swallows an exception does not make a success of it."""
+    """Enter what `audit` or `hold` gave, in order. An exception that one of them swallows is still a failure."""
     for stage in stages:
         if stage is not None:
             await stage.__aenter__()

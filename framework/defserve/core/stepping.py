@@ -1,4 +1,4 @@
-"""Coroutines stepped by hand: what never waits needs no task, no timer and nobody to watch it. Open to every layer."""
+"""Coroutines stepped by hand: one that never waits needs no task and no timer. Open to every layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def steps_left(steps: Generator[Any, Any, T] | Coroutine[Any, Any, T], waiting_for: Any) -> Generator[Any, Any, T]:
-    """What is left of something awaited that was stepped once, and then waited for `waiting_for`."""
+    """The rest of an awaitable that was stepped once and then waited for `waiting_for`."""
     while True:
         try:
             try:

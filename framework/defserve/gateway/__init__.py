@@ -6,15 +6,6 @@ reader is dropped; it never holds up a topic.
 May import: `auth`, `exports`, `protocols.mcpx`, `transports.http.gate`, `wire.codec`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from defserve.exports import lazy
-
-if TYPE_CHECKING:
-    from defserve.gateway.policy import Admission
-else:
-    __getattr__ = lazy(__name__, {"defserve.gateway.policy": "Admission"})
+from defserve.gateway.policy import Admission
 
 __all__ = ["Admission"]

@@ -58,7 +58,7 @@ def compose(server: Server) -> Composition:
 
 
 def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:
-    """What wraps the methods. Where tokens come in messages, asking for them goes before all else."""
+    """The wrappers of each method. Where tokens come in messages, the check of tokens is the outermost."""
     if server.auth is None or not server.auth.in_messages:
         return server.wrappers
     from defserve.protocols.mcp.authorization.message_tokens import MessageTokens
@@ -72,7 +72,7 @@ def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:
 
 
 def _refuse_left_behind(parent: Server, child: Server) -> None:
-    """Mounting leaves behind what protects the child. Raises UsageError rather than doing so without a word."""
+    """Raises UsageError where mounting would drop what protects the child."""
     everywhere = (MCP, MGP, AuthorExtension)
     extensions = [e for e in child.extensions if not isinstance(e, everywhere) and e not in parent.extensions]
     if settings := child.mgp.options.acts:

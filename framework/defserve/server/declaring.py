@@ -16,7 +16,6 @@ from defserve.protocols.mcp.prompts import Prompt, PromptOptions
 from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.server.decorators import decorate, need_uri, read_options
-from defserve.server.marks import marked
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -72,6 +71,8 @@ class Declarations:
 
     def include(self, *targets: Any) -> None:
         """Declare every marked function of modules, objects or functions: `server.include(weather)`."""
+        from defserve.server.marks import marked
+
         for target in targets:
             found = list(marked(target))
             if not found:

@@ -21,7 +21,6 @@ from defserve.protocols.mgp.options import SecurityOptions
 from defserve.server.composing import AuthorExtension, compose
 from defserve.server.declaring import Declarations
 from defserve.server.decorators import caller, decorate, read_options
-from defserve.server.mounting import Mount
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpx.extension import MCPX, ChatHandler, ProposalHandler
     from defserve.protocols.mcpx.participant import Participant
     from defserve.protocols.mgp.events.channel import EventChannel
+    from defserve.server.mounting import Mount
     from defserve.server.options import (
         FeatureSetFields,
         ServerFields,
@@ -71,7 +71,8 @@ class Server(Declarations):
         **about: Unpack[ServerFields],
     ) -> None:
         module = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
-        security, described = _apart(about, SecurityOptions.__slots__)
+        described: dict[str, Any] = {**about}
+        security = {name: described.pop(name) for name in SecurityOptions.__slots__ if name in described}
         try:
             self.identity = Identity(name, version, distribution=module, **described)
         except TypeError:
@@ -81,11 +82,16 @@ class Server(Declarations):
             refuse_unknown(about, known, "Server", caller())
             raise
         self.limits = limits or Limits()
-        self.store = _opened(store)
+        if isinstance(store, str):
+            from defserve.stores.open import open_store
+
+            store = open_store(store)
+        self.store = store
         self._secret = ServerSecret(secret, store=self.store)
         self.mcp = MCP(self.identity, self._secret)
         self.lifespan_value: Any = None
-        self.lifespan, self._mounts = lifespan, list[Mount]()
+        self.lifespan = lifespan
+        self._mounts: list[Mount] = []
         self.wrappers: dict[str, list[Wrapper]] = {}
         self.auth, authorization = _authorization(auth, self.limits)
         self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
@@ -93,7 +99,13 @@ class Server(Declarations):
         self.injectables = {k: v for e in self.extensions for k, v in e.injectables().items()}
         self._mcpl: MCPL | None = None
         self._mcpx: MCPX | None = None
-        self._strict = _checked_strict(feature_sets)
+        if feature_sets not in ("open", "strict"):
+            raise UsageError(
+                f"Server(feature_sets={feature_sets!r})",
+                where=caller(),
+                fix='say "open" (a set is on until the host says otherwise) or "strict" (it is off until then)',
+            )
+        self._strict = feature_sets == "strict"
         self._composition: Composition | None = None
 
     @property
@@ -103,7 +115,7 @@ class Server(Declarations):
 
     @property
     def version(self) -> str:
-        """Its own, else that of the distribution it comes with, else 0.0.0."""
+        """The version that was given, or that of the author's distribution, or 0.0.0."""
         return self.identity.version
 
     # -- declaring ---------------------------------------------------------------------------------------
@@ -119,10 +131,10 @@ class Server(Declarations):
     def health_check(
         self, function: Any = None, /, *, name: str | None = None, timeout: float = 5.0, critical: bool = False
     ) -> Any:
-        """Ask a function whether something this server needs is there. Returns it unchanged.
+        """Declare a health check: a function that says whether something this server needs works. Returns it unchanged.
 
-        None and True are good news; False, a text that says what is wrong, an exception and no answer within `timeout`
-        seconds are bad. Sync ones run in a thread. One that is `critical` makes the whole server unhealthy.
+        None and True mean healthy. False, a text that says what is wrong, an exception, and no answer within `timeout`
+        seconds mean unhealthy. Sync functions run in a thread. A `critical` check makes the whole server unhealthy.
         """
 
         def declare(function: Any) -> None:
@@ -138,11 +150,11 @@ class Server(Declarations):
         return decorate("server.health_check", declare, function)
 
     def feature_set(self, name: str, description: str, **options: Unpack[FeatureSetFields]) -> FeatureSet:
-        """Declare a behaviour that hosts switch on and off as one; its verbs say what it does."""
+        """Declare a behaviour that hosts switch on and off as a whole. Its verbs say what it does."""
         return self.mcpl.feature_set(name, description, **options)
 
     def remove_feature_set(self, name: str) -> None:
-        """Take a feature set back with its tools, hooks and events; hosts are told."""
+        """Remove a feature set with its tools, hooks and events. Hosts are told."""
         self.mcpl.remove(name)
 
     def channels(self, type: str, *, feature_set: FeatureSet) -> ChannelType:
@@ -151,7 +163,7 @@ class Server(Declarations):
 
     @property
     def mcpl(self) -> MCPL:
-        """The live part of this server, there from the first feature set on."""
+        """The MCPL extension of this server. It is made with the first feature set."""
         if self._mcpl is None:
             self._refuse_after_start("the first feature set")
             from defserve.protocols.mcpl.extension import MCPL
@@ -177,12 +189,12 @@ class Server(Declarations):
         return self._mcpx
 
     def on_chat(self, handler: OnChat, /) -> OnChat:
-        """Tell a function `(chat, participant)` what is said to this server in a topic. Returns it unchanged."""
+        """Call a function `(chat, participant)` when somebody chats to this server in a topic. Returns it unchanged."""
         self.mcpx.chat_handlers.append(handler)
         return handler
 
     def on_proposal(self, handler: OnProposal, /) -> OnProposal:
-        """Let a function `(proposal, participant)` decide on what others propose in a topic. Returns it unchanged.
+        """Let a function `(proposal, participant)` decide about proposals in a topic. Returns it unchanged.
 
         True fulfils the proposal, False declines it, None leaves it to others.
         """
@@ -225,6 +237,8 @@ class Server(Declarations):
         if self in other.self_and_mounted:
             raise UsageError(f"server {self.name!r} cannot be mounted on itself", fix="mount in one direction only")
         self._refuse_after_start("mount")
+        from defserve.server.mounting import Mount
+
         self._mounts.append(Mount(self.mcp, other, prefix))
         self.mgp.mounted.append((f"{prefix}_" if prefix else "", other.mgp))
         self.mgp.events.follow(other.mgp.events)
@@ -266,7 +280,7 @@ class Server(Declarations):
             raise SystemExit(code)
 
     def observe(self, *, log_level: str | None = None, log_json: bool = False, metrics: bool = False) -> None:
-        """Set up logging, have requests logged and calls counted, as `run` does when it is asked to. Before serving."""
+        """Set up logging and metrics, as `run` does with these options. Call it before serving."""
         if log_level is None and not (log_json or metrics):
             return
         from defserve.serving.addresses import observers
@@ -276,7 +290,7 @@ class Server(Declarations):
             self.extend(*found)
 
     def join(self, on: str, *, token: str | None = None) -> AbstractAsyncContextManager[Participant]:
-        """Serve in a topic from within a running loop; entered when the gateway has sent its welcome."""
+        """Serve in a topic from within a running loop. Entering it waits for the gateway's welcome."""
         from defserve.serving.addresses import joined
 
         return joined(self, on, token)
@@ -289,7 +303,7 @@ class Server(Declarations):
         return web.app(self.composition, self.mcp, self.auth, options)
 
     def main(self, argv: Sequence[str] | None = None) -> None:
-        """Serve as the command line says; what console scripts call."""
+        """Serve as the command line says. Console scripts call this."""
         arguments = list(sys.argv[1:] if argv is None else argv)
         if not arguments:
             self.run()
@@ -332,30 +346,6 @@ class Server(Declarations):
         """This server and all that are mounted on it, each once, children before parents."""
         found = {server: None for mount in self._mounts for server in mount.server.self_and_mounted}
         return [*found, self]
-
-
-def _apart(fields: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those of these names, and the others."""
-    mine = {name: fields[name] for name in names if name in fields}
-    return mine, {name: value for name, value in fields.items() if name not in mine}
-
-
-def _opened(store: str | Store | None) -> Store | None:
-    if not isinstance(store, str):
-        return store
-    from defserve.stores.open import open_store
-
-    return open_store(store)
-
-
-def _checked_strict(feature_sets: str) -> bool:
-    if feature_sets not in ("open", "strict"):
-        raise UsageError(
-            f"Server(feature_sets={feature_sets!r})",
-            where=caller(),
-            fix='say "open" (a set is on until the host says otherwise) or "strict" (it is off until then)',
-        )
-    return feature_sets == "strict"
 
 
 def _authorization(auth: Auth | TokenVerifier | None, limits: Limits) -> tuple[Auth | None, tuple[Extension, ...]]:

@@ -1,4 +1,4 @@
-"""Bytes to messages and back (JSON-RPC 2.0). Total: any bytes give messages, never an exception."""
+"""Bytes to messages and back (JSON-RPC 2.0). Any bytes give messages, never an exception."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def message(raw: Any) -> Message:
     id: Any = raw.get("id")
     method: Any = raw.get("method")
     params: Any = raw.get("params")
-    # What nearly every message is, before what else it could be.
+    # The usual kinds of message first.
     if method.__class__ is str and params.__class__ is dict and raw.get("jsonrpc") == "2.0" and _usable_id(id):
         if 0 < len(method) <= METHOD_BYTES:
             return Request(id, method, params, raw)
@@ -127,7 +127,7 @@ def _readable_id(value: Any) -> Id | None:
 
 
 def _null_id_notification(id: Any, method: str, params: Any, raw: dict[str, Any]) -> Notification | None:
-    # Some clients write notifications with `"id": null`; whoever knows the method's kind may take it as one.
+    # Some clients write notifications with `"id": null`. A layer that knows the method may accept it as one.
     return Notification(method, params, raw) if id is None and is_object(params) else None
 
 

@@ -23,7 +23,7 @@ class Lines:
         """The lines that `data` completes, without their LF; blank ones are left out."""
         whole: list[bytes | None] = []
         if data.find(b"\n") == len(data) - 1 and not (self._rest or self._skipping or self._first):
-            # One whole line in one read is how a peer that waits for its answers writes.
+            # A peer that waits for its answers writes one whole line at a time.
             self._add(data[:-1], whole)
             return whole
         if b"\n" not in data:
@@ -48,7 +48,7 @@ class Lines:
             self._skipping = False
             return
         if self._rest:
-            # Let go first: where there is no memory for this line there may be for the next.
+            # Free it first: without memory for this line there may be some for the next.
             rest, self._rest = self._rest, bytearray()
             head = bytes(rest) + head
         self._add(head, whole)

@@ -28,7 +28,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def excess(value: Any, depth: int, keys: int) -> str | None:
-    """Why a decoded array or object is none that a message may hold: too deep, too wide, or with an infinity."""
+    """Why a message may not hold a decoded array or object: too deep, too wide, or with an infinity."""
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(depth):
         below: list[Any] = []

@@ -36,7 +36,7 @@ class Reply:
 
 
 class Malformed:
-    """Something that is no message: the code and text of its refusal, with the id where one could be read.
+    """Input that is not a message: the code and text of its refusal, with the id where one could be read.
 
     `notification` is set where only a null `id` stands between it and a notification. `is_reply`: it was meant as
     an answer, so the id is the receiver's own, and it must not be answered in turn.

@@ -13,7 +13,7 @@ from defserve.protocols.mcpx.errors import NotWelcome
 from defserve.protocols.mcpx.proposals import Proposal
 from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Heard, Presence, Spoofed, TopicRequest, TopicResponse
 from tests.protocols.mcpx.gateways import FULL, gateway, stranger
-from tests.protocols.mcpx.test_participant import calculator, joined
+from tests.protocols.mcpx.servers import calculator, joined
 from tests.raw import until
 
 pytestmark = pytest.mark.anyio

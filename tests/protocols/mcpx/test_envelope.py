@@ -57,8 +57,8 @@ def test_what_may_be_missing_may_be_missing(name: str, value: Any):
 
 
 def test_no_recipients_are_everyone():
-    assert envelope(sample(to=[])).is_for("anyone") and envelope(sample(to=...)).is_for("anyone")
-    assert envelope(sample()).is_for("coordinator") and not envelope(sample()).is_for("anyone")
+    assert envelope(sample(to=[])).to == envelope(sample(to=...)).to == ()
+    assert envelope(sample()).to == ("coordinator",)
 
 
 @pytest.mark.req("MCPX-6.1v")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
 from defserve import Context, Server
 from defserve.errors import PeerError, ToolError, UsageError
-from defserve.protocols.mcpx.carrier import TopicCarrier
 from defserve.protocols.mcpx.participant import Participant
 from defserve.protocols.mcpx.topic import Chat
-from tests.protocols.mcpx.gateways import FULL, Json, TinyGateway, gateway, stranger
+from tests.protocols.mcpx.gateways import FULL, Json, gateway, stranger
+from tests.protocols.mcpx.servers import calculator, call, joined
 from tests.raw import until
 
 pytestmark = pytest.mark.anyio
@@ -22,39 +19,8 @@ pytestmark = pytest.mark.anyio
 RESPONSES = ("mcp/response:*", "chat")
 
 
-def calculator() -> Server:
-    server = Server("calculator", "1")
-
-    @server.tool
-    def add(a: int, b: int) -> int:
-        """Add."""
-        return a + b
-
-    @server.tool
-    async def announce(text: str, ctx: Context) -> str:
-        """Say something to everyone."""
-        await ctx.chat(text)
-        return "said"
-
-    @server.resource("note://one")
-    def note() -> str:
-        return "a note"
-
-    return server
-
-
 def more() -> None:
     """One more tool."""
-
-
-@asynccontextmanager
-async def joined(server: Server, gateway: TinyGateway, name: str = "worker") -> AsyncGenerator[TopicCarrier]:
-    async with server.join(f"mcpx+{gateway.url}", token=name):
-        yield server.mcpx.carriers[-1]
-
-
-def call(name: str, **arguments: Any) -> Json:
-    return {"name": name, "arguments": arguments}
 
 
 @pytest.mark.req("MCPX-3.1.2", "MCPX-3.0c", "MCPX-8.2")

@@ -14,7 +14,7 @@ from defserve.protocols.mcpx.errors import NotCapable, ProposalNotPending
 from defserve.protocols.mcpx.participant import Participant
 from defserve.protocols.mcpx.proposals import KEPT_OF_ONE, Proposal, Proposals
 from tests.protocols.mcpx.gateways import FULL, gateway, stranger
-from tests.protocols.mcpx.test_participant import calculator, call, joined
+from tests.protocols.mcpx.servers import calculator, call, joined
 from tests.raw import until
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from defserve.errors import PeerError
 from defserve.host import TopicClient, join_topic
 from defserve.protocols.mcpx.errors import NotCapable
 from tests.gateway.topics import Running, gateway
-from tests.protocols.mcpx.test_participant import calculator
+from tests.protocols.mcpx.servers import calculator
 from tests.raw import until
 
 pytestmark = pytest.mark.anyio

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _SCALARS = (str, int, bool, NoneType)
 _JSON_TYPES: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _CONTAINERS = {"array", "object"}
-# JSON text in a string is held to what a message is by default.
+# JSON text in a string has the same limits as a message.
 _DEPTH, _KEYS = 64, 10_000
 # Arguments with more values than this have their first problem told, not all of them.
 _FULLY_TOLD = 2_000
@@ -37,7 +37,7 @@ class Fragment:
     """One annotation's schemas, shared by every function that uses it.
 
     `json` describes what is accepted, `output` what is produced; both may have `$defs`. The compact forms are
-    made once: many functions share a model, and compacting its schema for each is what a long list would wait for.
+    made once: many functions share a model, and compacting its schema for each would slow down a long list.
     """
 
     __slots__ = (
@@ -241,7 +241,7 @@ class Arguments:
         fields = {
             parameter.name: _field(parameter, core) for parameter, core in zip(self._parameters, cores, strict=True)
         }
-        # JSON has no infinities, and a string that spells one is none of its numbers.
+        # JSON has no infinities, so a string that spells one is not a number.
         config = core_schema.CoreConfig(allow_inf_nan=False)
         schema = core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=config)
         return SchemaValidator(schema).validate_python
@@ -305,7 +305,7 @@ def _fragment_of(parameter: Parameter, signature: Signature) -> Fragment:
 
 
 def _fits(default: Any, made: Fragment) -> bool:
-    """Whether a caller could give what is the default; only of scalars, as more would cost every start."""
+    """Whether a caller could send the default. Checked for scalars only, to keep start-up fast."""
     kind = _JSON_TYPES.get(kind_of(default))
     wanted = made.json.get("type")
     if kind is None or made.by_pydantic or wanted in _CONTAINERS or made.json == {"type": kind}:

@@ -84,7 +84,7 @@ class ExplicitArguments:
         try:
             problems = self._problems(given)
         except Exception as error:
-            # jsonschema may fail in any way on odd values (depth, huge numbers); none of them fits.
+            # jsonschema may fail in any way on odd values (depth, huge numbers). Such values do not fit.
             raise BadArguments((Problem("", f"arguments cannot be checked ({type(error).__name__})"),)) from None
         if problems:
             raise BadArguments(tuple(problems))
@@ -171,7 +171,8 @@ def _registry(schema: JsonSchema) -> tuple[Any, Any]:
 
 
 def _lint(node: JsonSchema, wrong: _Wrong) -> None:
-    if node.get("uniqueItems") is True and not _at_most(node.get("maxItems"), MOST_UNIQUE):
+    most = node.get("maxItems")
+    if node.get("uniqueItems") is True and not (isinstance(most, int) and most <= MOST_UNIQUE):
         raise wrong("uniqueItems compares every pair of items", f'add "maxItems": {MOST_UNIQUE} or less')
     pattern = node.get("pattern")
     if isinstance(pattern, str):
@@ -187,10 +188,6 @@ def _lint_pattern(pattern: str, wrong: _Wrong) -> None:
 
     if backtracks(pattern):
         raise wrong(f"pattern {pattern!r} repeats a repetition and can take for ever", "write it without nested * or +")
-
-
-def _at_most(value: Any, limit: int) -> bool:
-    return isinstance(value, int) and value <= limit
 
 
 def _resolve(node: JsonSchema, resolver: Any, wrong: _Wrong) -> None:

@@ -1,4 +1,4 @@
-"""The road through pydantic, for every annotation that is not built by hand. Imported only when one needs it."""
+"""Schemas made by pydantic, for every annotation that is not built by hand. Imported only when needed."""
 
 from __future__ import annotations
 

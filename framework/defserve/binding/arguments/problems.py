@@ -1,4 +1,4 @@
-"""pydantic's validation errors as one line a field, the branches of a union told as one."""
+"""pydantic's validation errors as one line for each field, with the branches of a union combined."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ def _one_of(at: tuple[str | int, ...], branches: dict[str, list[_Error]]) -> lis
     If the value has the shape of exactly one branch, its errors are the helpful ones.
     """
     told = {label: _settle(errors) for label, errors in branches.items()}
-    mismatched = {label: errors[0] for label, errors in told.items() if _is_mismatch(errors, at)}
+    single = {label: errors[0] for label, errors in told.items() if len(errors) == 1}
+    mismatched = {label: error for label, error in single.items() if error.path == at and error.expected is not None}
     shaped = [errors for label, errors in told.items() if label not in mismatched]
     if len(shaped) == 1:
         return shaped[0]
@@ -135,10 +136,6 @@ def _one_of(at: tuple[str | int, ...], branches: dict[str, list[_Error]]) -> lis
     options = [_wanted(label, mismatched.get(label)) for label in told]
     summary.expected = alternatives(options)
     return [summary]
-
-
-def _is_mismatch(errors: list[_Error], at: tuple[str | int, ...]) -> bool:
-    return len(errors) == 1 and errors[0].path == at and errors[0].expected is not None
 
 
 def _wanted(label: str, mismatch: _Error | None) -> str:

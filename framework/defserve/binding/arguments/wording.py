@@ -1,4 +1,4 @@
-"""How a problem is said to a model: paths, values cut short, and one phrase for each kind of error."""
+"""How a problem is worded for a model: paths, values cut short, and one phrase for each kind of error."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.host.fields import object_of
 from defserve.host.values import RETURNS, lone_text, value_of
+from defserve.protocols.mcpx.envelope import MCP_VERSION
 from defserve.protocols.mcpx.errors import NotCapable, NotWelcome
 from defserve.protocols.mcpx.kinds import RESPONSE
 from defserve.protocols.mcpx.participant import Participant, Payload
@@ -120,7 +121,7 @@ class TopicClient(Participant):
 
 _ANSWERS: Final[dict[str, dict[str, Any]]] = {
     "initialize": {
-        "protocolVersion": "2025-06-18",
+        "protocolVersion": MCP_VERSION,
         "capabilities": {"tools": {}, "resources": {}, "prompts": {}},
         "serverInfo": {"name": "defserve", "version": VERSION},
     },

@@ -22,7 +22,7 @@ class Completion:
     """A function `(value, …)` that suggests values of one argument.
 
     Besides `value` it may take other arguments of the same prompt or template by name: what the client has
-    filled in so far, None where it has not.
+    filled in so far, or None.
     """
 
     __slots__ = ("function", "takes", "owner")

@@ -16,7 +16,7 @@ from defserve.wire.messages import Params
 def blocks(said: Sequence[Part] | str, dialect: Dialect, limit: int = sys.maxsize) -> list[Params]:
     """Parts, or a bare text, as content blocks. A kind the version does not know becomes text that says what it was.
 
-    Raises LimitExceeded where they can only be longer than `limit`: encoding would copy them, to be refused after all.
+    Raises LimitExceeded where they would be longer than `limit`, before encoding copies them.
     """
     size = len(said) if isinstance(said, str) else sum(_least_size(part, dialect) for part in said)
     if size > limit:
@@ -27,7 +27,7 @@ def blocks(said: Sequence[Part] | str, dialect: Dialect, limit: int = sys.maxsiz
 
 
 def block(part: Part, dialect: Dialect) -> Params:
-    encoded = _ENCODERS[_kind(part)](part, dialect)
+    encoded = next(_ENCODERS[kind] for kind in type(part).__mro__ if kind in _ENCODERS)(part, dialect)
     if part.annotations:
         encoded["annotations"] = annotations_wire(part.annotations, dialect)
     if part.meta and "meta" in dialect.has:
@@ -36,7 +36,7 @@ def block(part: Part, dialect: Dialect) -> Params:
 
 
 def _least_size(part: Part, dialect: Dialect) -> int:
-    """Bytes that a block of the part takes at the least, found without encoding it."""
+    """The least number of bytes that a block of the part takes, found without encoding it."""
     if isinstance(part, Audio) and "audio" not in dialect.has:
         return 0
     text: str | None = getattr(part, "text", None)
@@ -69,14 +69,6 @@ def annotations_wire(given: Mapping[str, Any], dialect: Dialect) -> Params:
 _WIRE_NAMES = {"last_modified": "lastModified"}
 
 
-def _text(part: Any, dialect: Dialect) -> Params:
-    return {"type": "text", "text": part.text}
-
-
-def _image(part: Any, dialect: Dialect) -> Params:
-    return {"type": "image", "data": b64encode(part.data).decode(), "mimeType": part.mime_type}
-
-
 def _audio(part: Any, dialect: Dialect) -> Params:
     if "audio" not in dialect.has:
         return {"type": "text", "text": f"[audio, {part.mime_type}, {len(part.data)} bytes]"}
@@ -96,10 +88,6 @@ def _link(part: Any, dialect: Dialect) -> Params:
     return {"type": "resource_link", "uri": part.uri, **{k: v for k, v in fields.items() if v is not None}}
 
 
-def _embedded(part: Any, dialect: Dialect) -> Params:
-    return {"type": "resource", "resource": _embedded_contents(part)}
-
-
 def _embedded_contents(part: Embedded, mime_type: str | None = None) -> Params:
     found: Params = {"uri": part.uri}
     if known := part.mime_type or mime_type:
@@ -111,14 +99,10 @@ def _embedded_contents(part: Embedded, mime_type: str | None = None) -> Params:
     return found
 
 
-def _kind(part: Part) -> type[Part]:
-    return next(kind for kind in type(part).__mro__ if kind in _ENCODERS)
-
-
 _ENCODERS: Mapping[type[Part], Callable[[Any, Dialect], Params]] = {
-    Text: _text,
-    Image: _image,
+    Text: lambda part, _: {"type": "text", "text": part.text},
+    Image: lambda part, _: {"type": "image", "data": b64encode(part.data).decode(), "mimeType": part.mime_type},
     Audio: _audio,
     Link: _link,
-    Embedded: _embedded,
+    Embedded: lambda part, _: {"type": "resource", "resource": _embedded_contents(part)},
 }

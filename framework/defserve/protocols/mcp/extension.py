@@ -26,7 +26,7 @@ class MCP(Extension):
     """The base protocol, in every version from 2024-11-05 to 2026-07-28."""
 
     name = "mcp"
-    # Without a handshake a cancellation still has to find its request.
+    # A cancellation has to find its request even without a handshake.
     # A bare `server/discover` is a probe: "method not found" is the answer that sends clients to `initialize`.
     opens_with = frozenset({"initialize", "ping", "server/discover", "notifications/cancelled"})
 
@@ -37,27 +37,15 @@ class MCP(Extension):
         self.subscriptions = Subscriptions(self.resources.readable)
         self.subscriptions.forward(self.resources.cache.forget)
         self.validation = Validation(self.tools.registry)
-        self._watch()
-
-    def _watch(self) -> None:
-        watched = {
-            "tools": (self.tools.registry,),
-            "prompts": (self.prompts.registry,),
-            "resources": (self.resources.concrete, self.resources.templates),
-        }
-        for kind, registries in watched.items():
-            for registry in registries:
-                registry.watch(lambda kind=kind: self.subscriptions.changed(kind))
+        changed = self.subscriptions.changed
+        self.tools.registry.watch(lambda: changed("tools"))
+        self.prompts.registry.watch(lambda: changed("prompts"))
+        self.resources.concrete.watch(lambda: changed("resources"))
+        self.resources.templates.watch(lambda: changed("resources"))
 
     def items(self) -> Iterator[Item[Any]]:
         """Everything that is offered, of every kind."""
-        for registry in (
-            self.tools.registry,
-            self.resources.concrete,
-            self.resources.templates,
-            self.prompts.registry,
-        ):
-            yield from registry
+        yield from (*self.tools.registry, *self.resources.concrete, *self.resources.templates, *self.prompts.registry)
 
     def compose(self, composition: Composition) -> None:
         """The composition whose sessions are told of changes. Raises UsageError for what does not fit together."""
@@ -115,4 +103,4 @@ class MCP(Extension):
 
 
 def _ignored(session: Any, params: Any) -> None:
-    """Part of the protocol, and nothing to do about it."""
+    """Part of the protocol; the server need not react."""

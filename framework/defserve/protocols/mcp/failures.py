@@ -72,7 +72,7 @@ def is_missing_capability(error: BaseException, dialect: Dialect) -> TypeGuard[N
 
 
 def lone(error: BaseException) -> BaseException:
-    """The first of what a task group wrapped, where all of it is meant to be read; else the error as it is."""
+    """The first error in a group, if all of them are meant for the model; any other error as it is."""
     if not isinstance(error, ExceptionGroup):
         return error
     group = cast("ExceptionGroup[Exception]", error)
@@ -81,7 +81,7 @@ def lone(error: BaseException) -> BaseException:
 
 
 def tool_failure(call: Call, error: BaseException) -> Params:
-    """What the model reads when a tool fails: its own words, never a stranger's exception."""
+    """What the model reads when a tool fails: the author's words, never the text of an unexpected exception."""
     detail: Params = {"trace_id": trace_id(call)}
     if isinstance(error, Rejected):
         return rejection(error.data | {"code": error.error_type.upper()}, detail | {"error_type": error.error_type})
@@ -100,7 +100,7 @@ def tool_failure(call: Call, error: BaseException) -> Params:
 
 
 def rejection(body: Params, detail: Params) -> Params:
-    """A refused call as a model can act on it: what was found, and what would be allowed instead."""
+    """A refused call, in a form that a model can act on: what was found, and what would be allowed instead."""
     text = to_json(body, inf_nan_mode="strings").decode()
     detail |= body
     return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {ERROR_KEY: detail}}

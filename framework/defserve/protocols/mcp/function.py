@@ -1,4 +1,4 @@
-"""An author's function inside a call, alike for tools, resources, prompts and completion: injected, run, timed."""
+"""An author's function inside a call: injected, run and timed. Tools, resources, prompts and completion share it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def nothing_injectable(annotation: Any) -> None:
 
 
 class PartSink(Protocol):
-    """Where parts go as they come, beside the result that holds them all."""
+    """Receives parts as they come. The result holds them all as well."""
 
     @property
     def full(self) -> bool:
@@ -42,7 +42,7 @@ class PartSink(Protocol):
 
 
 class Emitted:
-    """What a function has yielded and, as `Aside`, emitted so far: all of it is part of the result."""
+    """What a function has yielded and, as `EmittedPart`, emitted so far: all of it is part of the result."""
 
     __slots__ = ("parts", "sink", "_size")
 
@@ -52,7 +52,7 @@ class Emitted:
         self._size = 0
 
     def add(self, call: Call, part: Any) -> None:
-        """One more part; raises LimitExceeded when the result can only be too large. From any thread."""
+        """Add a part. Raises LimitExceeded when the result would be too large. From any thread."""
         self.parts.append(part)
         self._size += least_size(part)
         limit = call.session.composition.limits.response
@@ -65,7 +65,7 @@ class Emitted:
 class Function:
     """What was read at registration, ready to run. `inline` runs a quick sync function on the loop.
 
-    A `plain` one is given Python values by name: its parameters need no JSON form, nor types.
+    A `plain` function is given Python values by name, so its parameters need no JSON form and no types.
     """
 
     __slots__ = ("signature", "arguments", "injection", "inline", "_begin")

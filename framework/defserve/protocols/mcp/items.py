@@ -20,7 +20,7 @@ from defserve.wire.messages import Params
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 ANSWERS = frozenset({"requestState", "inputResponses"})
-"""The params of a request that brings answers, to be taken up before anything runs."""
+"""The params of a request that brings answers. They are read before anything runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Item(Generic[O]):
     """A function offered to peers under a name. `owner` is the server it was declared on.
 
     `facets` holds what extensions have read of it, by the extension's name. `is_dangerous` is set by the one that reads
-    its security, for the others to be careful with it.
+    its security, so that others treat it with care.
     """
 
     __slots__ = ("name", "options", "function", "owner", "facets", "is_dangerous")
@@ -67,7 +67,7 @@ class Item(Generic[O]):
 
     @property
     def description(self) -> str:
-        """The option's, or else the docstring's; empty without either."""
+        """The option, or the docstring; empty without either."""
         return self.options.description or self.function.signature.description or ""
 
     def check(self, limits: Limits) -> None:
@@ -80,7 +80,7 @@ class Item(Generic[O]):
                 fix="shorten it, or serve with Limits(tool_max=…)",
             )
         written = options.description or self.function.signature.function.__doc__ or ""
-        # The docstring is only parsed, which costs an import, where it could be too long.
+        # Parsing the docstring costs an import, so it is done only where it could be too long.
         if len(written) > limits.description and len(self.description) > limits.description:
             raise UsageError(
                 f"{subject}: its description is longer than {limits.description} characters",
@@ -106,7 +106,7 @@ class Item(Generic[O]):
 
 
 async def take_up_answers(call: Call) -> None:
-    """Take up the answers that a request brings. Raises InvalidParams."""
+    """Read the answers that a request brings. Raises InvalidParams."""
     from defserve.protocols.mcp.asking.round_trips import take_up
 
     await take_up(call)
@@ -133,7 +133,7 @@ def checked_name(kind: str, given: str | None, signature: Signature) -> str:
 
 
 def check_running(subject: str, options: ItemOptions, signature: Signature) -> None:
-    """Raises UsageError for options by which the function could not be run."""
+    """Raises UsageError for options with which the function could not run."""
     if options.inline and signature.flow != "sync":
         raise UsageError(
             f"{subject} is {signature.flow} and inline=True", where=signature.where, fix="drop inline=True"

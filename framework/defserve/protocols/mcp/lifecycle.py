@@ -49,7 +49,7 @@ class Dialect(Profile):
         return result
 
     def _introduce(self) -> Params:
-        # Not when it is made: finding the version of a distribution takes a while.
+        # Done late, because finding the version of a distribution takes a while.
         self._info = self._identity.info(self)
         return self._info
 

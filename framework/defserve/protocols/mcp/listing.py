@@ -1,4 +1,4 @@
-"""MCP pagination (server utilities): lists encoded once per view, with cursors that stay honest."""
+"""MCP pagination (server utilities): lists encoded once per view, with cursors that survive changes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Listing(Generic[T]):
     def _page(self, call: Call, dialect: Dialect, views: tuple[object, ...], position: int) -> Any:
         composition = call.session.composition
         size = composition.limits.page
-        # One more than a page is looked for, so that a last page never ends in a cursor to nothing.
+        # Look for one more than a page, so that a last page never ends with a cursor to nothing.
         found: list[tuple[int, T]] = []
         for place, item in self.registry.after(position, len(self.registry)):
             if composition.visible(call, item):

@@ -34,6 +34,6 @@ def optional_fields(params: Params, name: str) -> Params | None:
 
 
 def meta(params: Params) -> Params:
-    """`_meta`; empty where a client wrote none, or nonsense."""
+    """`_meta`; empty where the client sent none, or no object."""
     found = params.get("_meta")
     return found if is_object(found) else {}

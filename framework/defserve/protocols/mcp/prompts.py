@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from defserve.binding.content import Part
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
-from defserve.protocols.mcp.asking.sampling import Message, User
 from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
 from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_running, checked_name, find, take_up_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
@@ -18,6 +17,9 @@ from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import optional_fields, text
 from defserve.wire.jsonvalue import is_array, is_mapping
 from defserve.wire.messages import Params
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.asking.sampling import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +65,15 @@ class Prompt(Item[PromptOptions]):
         parameters = self.function.signature.parameters
         described: Params = {"name": self.name, "description": self.description}
         if parameters:
-            described["arguments"] = [self._argument(parameter) for parameter in parameters]
+            described["arguments"] = [
+                {
+                    "name": p.wire_name,
+                    "required": p.required,
+                    **({"description": p.description} if p.description else {}),
+                }
+                for p in parameters
+            ]
         return described | self.metadata(dialect)
-
-    def _argument(self, parameter: Any) -> Params:
-        fields: Params = {"name": parameter.wire_name, "required": parameter.required}
-        if parameter.description:
-            fields["description"] = parameter.description
-        return fields
 
 
 class Prompts:
@@ -96,6 +99,9 @@ class Prompts:
 
 def messages(value: Any) -> list[Message]:
     """What a prompt function returned: a text, a part, a message, or a list of them."""
+    # Imported late: its dataclass takes 2 ms to make, and servers without prompts need none of it.
+    from defserve.protocols.mcp.asking.sampling import Message, User
+
     if is_array(value):
         return [message for item in value for message in messages(item)]
     if isinstance(value, Message):

@@ -31,7 +31,7 @@ class LogLevel:
 
 
 class Reported:
-    """How far a call's progress has come, and how much it has logged. `also` is told of progress in any case."""
+    """How far a call's progress has come, and how much it has logged. `also` is called with every progress."""
 
     __slots__ = ("progress", "messages", "also")
 
@@ -106,10 +106,10 @@ def _threshold(call: Call) -> str | None:
 
 
 def _jsonable(fields: Params) -> Params:
-    """Fields of any type: what JSON has no form for is shown as text, since a log line must never fail a call."""
+    """Fields of any type: a value without a JSON form is shown as text, because a log line must never fail a call."""
     try:
         return to_jsonable_python(fields, fallback=_text, inf_nan_mode="null", serialize_unknown=True)
-    except Exception:  # bytes that are no text, a value that contains itself, an author's own serializer
+    except Exception:  # bytes that are not text, a value that contains itself, an author's own serializer
         return {name: _text(value) for name, value in fields.items()}
 
 

@@ -1,4 +1,4 @@
-"""Trace ids (W3C trace context in `_meta`, MGP §6.5 members): read where a client writes them, else made up."""
+"""Trace ids (W3C trace context in `_meta`, MGP §6.5 members): the client's, or a new one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
 
 
-# Strings, not compiled: few requests fail, and each would cost every start.
+# Not compiled: few requests need them, and compiling would slow down every start.
 _TRACEPARENT, _UUID = r"[^-]*-[0-9a-f]{32}-[^-]*-[^-]*", r"[0-9a-fA-F-]{36}"
 
 
@@ -37,12 +37,12 @@ def _given(call: Call) -> str | None:
     if isinstance(parent, str) and re.fullmatch(_TRACEPARENT, parent):
         return parent.split("-")[1]
     given: Any = call.params.get("trace_id") or call.raw.get("trace_id")
-    # A caller's text ends up in logs: only a UUID is taken over.
+    # This text ends up in logs, so only a UUID is accepted.
     return given if isinstance(given, str) and re.fullmatch(_UUID, given) else None
 
 
 def new_trace_id() -> str:
-    """For what brings none."""
+    """An id for a request without one."""
     import secrets
 
     return f"req-{secrets.token_hex(8)}"

@@ -1,8 +1,8 @@
-"""§9.4: what a person has decided often enough need not be asked again. Rules never go beyond what was approved.
+"""§9.4: a person who has decided often enough is not asked again. Rules never go beyond what was approved.
 
 A rule is about one operation of one target proposed by one participant. It covers arguments that lie within those of
-the approvals: a text below a folder that all of them share, a number between the smallest and the largest, else a value
-that was approved itself. One decline within those bounds, and only what was approved literally is approved again.
+the approvals: a text below a folder that all of them share, a number between the smallest and the largest, or a
+value that was itself approved. After one decline within those bounds, only exact repeats are approved.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class ApprovalRule:
 class ApprovalRules:
     """Decisions of people, and what follows from them.
 
-    `enough` approvals of an operation make a rule; of decisions on the same arguments the last one counts. Tools that
-    are dangerous, or of which nobody knows whether they are, are never approved unless `dangerous` is True.
+    `enough` approvals of an operation make a rule; of decisions on the same arguments the last one counts. Tools
+    that are dangerous, or may be, are never approved unless `dangerous` is True.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class ApprovalRules:
     # -- kept elsewhere ----------------------------------------------------------------------------------
 
     def export(self) -> str:
-        """The decisions as JSON, with the rules they amount to for people to read."""
+        """The decisions as JSON, with the rules that follow from them for people to read."""
         body = {
             "version": VERSION,
             "decisions": [decision.wire() for decision in self.decisions],
@@ -178,7 +178,7 @@ class ApprovalRules:
 
     @classmethod
     def load(cls, text: str, *, enough: int = ENOUGH, dangerous: bool = False) -> ApprovalRules:
-        """Those that `export` wrote; rules follow from the decisions anew. Raises UsageError for anything else."""
+        """Read what `export` wrote. Rules are derived from the decisions again. Raises UsageError for anything else."""
         try:
             body = json.loads(text)
             if body["version"] != VERSION:
@@ -186,12 +186,12 @@ class ApprovalRules:
             decisions = [_decision(found) for found in body["decisions"]]
         except (ValueError, TypeError, KeyError) as error:
             raise UsageError(
-                f"these are no approval rules: {error!r}", fix="give what ApprovalRules.export wrote"
+                f"this is not an export of approval rules: {error!r}", fix="give what ApprovalRules.export wrote"
             ) from None
         return cls(decisions, enough=enough, dangerous=dangerous)
 
     def save(self, path: str | Path) -> None:
-        """Write `export()` to a file, in place of what it holds."""
+        """Write `export()` to a file, replacing what it holds."""
         Path(path).write_text(self.export(), encoding="utf-8")
 
 

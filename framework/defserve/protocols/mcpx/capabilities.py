@@ -22,8 +22,8 @@ REMEMBERED: Final = 512
 def matches(kind: str, capability: str) -> bool:
     """Whether the capability covers the kind.
 
-    One without CONTEXT is about methods: it is held against `base:METHOD`, so it covers every CONTEXT of a method it
-    covers, and no CONTEXT can look like a method that it covers.
+    A capability without CONTEXT is compared with `base:METHOD`. So it covers every CONTEXT of a method it covers, and
+    no CONTEXT can be mistaken for a method.
     """
     if capability.count(":") < 2:
         kind = ":".join(kind.split(":", 2)[:2])
@@ -84,7 +84,7 @@ class Capabilities:
         return known
 
     def changed(self, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Capabilities:
-        """These with some more and some less; what is both added and removed is there."""
+        """A copy with some added and some removed. What is both added and removed is in it."""
         gone = set(remove)
         kept = Capabilities((*(pattern for pattern in self.patterns if pattern not in gone), *add))
         kept._matches = self._matches

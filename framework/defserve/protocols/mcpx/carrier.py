@@ -14,7 +14,7 @@ from defserve.auth.principals import Principal, anonymous, is_token_id
 from defserve.core.extension import CarriedMessage, Offer
 from defserve.core.session import Session
 from defserve.errors import PeerError
-from defserve.protocols.mcpx.envelope import Envelope
+from defserve.protocols.mcpx.envelope import MCP_VERSION, Envelope
 from defserve.protocols.mcpx.errors import NotCapable, NotWelcome
 from defserve.protocols.mcpx.kinds import REQUEST, RESPONSE, kind_of
 from defserve.protocols.mcpx.participant import Participant, Payload
@@ -26,11 +26,8 @@ from defserve.wire.messages import Encoded, Reply
 if TYPE_CHECKING:
     from defserve.core.engine import Engine
 
-VERSION: Final = "2025-06-18"
-"""What a peer speaks that has not said otherwise with `initialize`."""
-
 ANSWERED_BY_ALL: Final = frozenset({"ping", "tools/list", "resources/list", "resources/templates/list", "prompts/list"})
-"""Requests to everyone that each participant answers. Whatever does something has to say who is to do it."""
+"""Requests to everyone that each participant answers. A request that has an effect must name who is to do it."""
 
 REPORTS: Final = 16
 INVALID_REQUEST: Final = -32600
@@ -56,12 +53,12 @@ class ReceivedRequest:
     def __init__(self, asked: TopicRequest) -> None:
         envelope, proposal = asked.envelope, asked.fulfils
         self.id, self.kind = envelope.id, str(asked.kind._replace(base=RESPONSE))
-        # A23: whoever proposed it learns what came of it.
+        # A23: the proposer learns the outcome.
         proposer = (proposal.proposer,) if proposal is not None and proposal.proposer != envelope.sender else ()
         self.to = (envelope.sender, *proposer)
 
 
-# What happens to a peer's conversation besides messages: it opens on terms we assume, the peer brings its own, it left.
+# Events of a conversation: it opens on assumed terms, the peer brings its own terms, the peer left.
 BEGIN, HANDSHAKE, LEFT = "begin", "handshake", "left"
 
 
@@ -83,7 +80,7 @@ class TopicCarrier:
         self._sessions: dict[str, Session] = {}
         self._engine: Engine | None = None
         self.withheld = 0
-        """Messages of ours that the welcome does not allow, and so were not sent."""
+        """How many messages were not sent because the welcome does not allow them."""
 
     @property
     def topic(self) -> TopicView:
@@ -137,7 +134,7 @@ class TopicCarrier:
         else:
             self._sessions[session.peer] = session
             seat.participant, seat.assumed = self.participant, True
-            session.open(Offer(VERSION, {}, {"name": session.peer, "version": ""}))
+            session.open(Offer(MCP_VERSION, {}, {"name": session.peer, "version": ""}))
             session.ready = True
 
     def _asked(self, asked: TopicRequest) -> list[CarriedMessage]:
@@ -159,7 +156,7 @@ class TopicCarrier:
         return not is_request or asked.kind.method in ANSWERED_BY_ALL
 
     def _refuse(self, spoofed: Spoofed) -> None:
-        """Tell a sender why its request was not taken, some times: one that goes on does not want to know."""
+        """Tell a sender why its request was refused, a few times only: one that goes on does not listen."""
         envelope, peer = spoofed.envelope, spoofed.envelope.sender
         id = envelope.body.get("id")
         if spoofed.kind.base != REQUEST or self.topic.me not in envelope.to or not isinstance(id, int | str):
@@ -176,9 +173,10 @@ class TopicCarrier:
     # -- out ---------------------------------------------------------------------------------------------
 
     def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
-        """The envelope of a reply, or of what we say by ourselves; nothing where we may not say it."""
+        """The envelope of a reply or of a message of ours; empty where we may not send it."""
         if isinstance(answers, ReceivedRequest):
-            return self._sealed(answers.kind, Encoded(data), answers.to, answers.id)
+            envelope = self._envelope(answers.kind, Encoded(data), answers.to, answers.id)
+            return envelope.encode() if envelope is not None else b""
         message: dict[str, Any] = from_json(data)
         method = message.get("method")
         if not isinstance(method, str):
@@ -190,7 +188,7 @@ class TopicCarrier:
         return envelope.encode() if envelope is not None else b""
 
     def _expect(self, peer: str, id: Any, kind: str, envelope: Envelope | None) -> None:
-        """The conversation with `peer` waits for an answer to this; where it cannot be sent, it is told so at once."""
+        """The conversation with `peer` waits for an answer to this; it fails at once where it cannot be sent."""
 
         def reply(found: Payload | PeerError) -> None:
             session = self._sessions.get(peer)
@@ -205,10 +203,6 @@ class TopicCarrier:
             reply(PeerError(f"no capability for {kind!r}"))
         else:
             self.participant.expect(envelope.id, peer, kind, id, reply)
-
-    def _sealed(self, kind: str, payload: Payload | Encoded, to: tuple[str, ...], about: str | None) -> bytes:
-        envelope = self._envelope(kind, payload, to, about)
-        return envelope.encode() if envelope is not None else b""
 
     def _envelope(
         self, kind: str, payload: Payload | Encoded, to: tuple[str, ...], about: str | None

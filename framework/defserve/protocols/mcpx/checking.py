@@ -1,4 +1,4 @@
-"""§4.3: whether a kind tells the truth about its payload. The gateway does not look, so whoever acts must."""
+"""§4.3: whether a kind matches its payload. The gateway does not check this, so every receiver must."""
 
 from __future__ import annotations
 
@@ -14,17 +14,9 @@ Payload = Mapping[str, Any]
 
 
 def mismatch(kind: MessageKind, payload: Payload) -> str | None:
-    """Why a message is not to be acted on; None for one whose METHOD and CONTEXT are those of its payload."""
+    """Why a message must not be acted on; None if its METHOD and CONTEXT are those of its payload."""
     check = _CHECKS.get(kind.base)
     return check(kind, payload) if check is not None else None
-
-
-def _request(kind: MessageKind, payload: Payload) -> str | None:
-    return _not_jsonrpc(payload) or _operation(kind, payload)
-
-
-def _proposal(kind: MessageKind, payload: Payload) -> str | None:
-    return _operation(kind, payload)
 
 
 def _operation(kind: MessageKind, payload: Payload) -> str | None:
@@ -62,8 +54,8 @@ def _brief(value: Any) -> str:
 
 
 _CHECKS: Final[Mapping[str, Callable[[MessageKind, Payload], str | None]]] = {
-    REQUEST: _request,
+    REQUEST: lambda kind, payload: _not_jsonrpc(payload) or _operation(kind, payload),
     RESPONSE: _response,
-    PROPOSAL: _proposal,
+    PROPOSAL: _operation,
     CHAT: _chat,
 }

@@ -13,6 +13,9 @@ from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Encoded
 
 PROTOCOL: Final = "mcpx/v0.1"
+MCP_VERSION: Final = "2025-06-18"
+"""The MCP version of a peer that has not sent `initialize`."""
+
 GATEWAY: Final = "system:gateway"
 
 ID_CHARACTERS: Final = 256
@@ -27,8 +30,8 @@ _DECISIVE: Final = (b'"kind"', b'"from"', b'"to"', b'"payload"')
 class Envelope:
     """One message of a topic. `sender` is `from` on the wire; an empty `to` is for everyone.
 
-    `frame` is the bytes it came in, for whoever passes it on as it is. A `payload` that is `Encoded` is copied as it
-    stands when the envelope is encoded.
+    `frame` holds the bytes it came in, to pass it on unchanged. A `payload` that is `Encoded` is copied unchanged when
+    the envelope is encoded.
     """
 
     __slots__ = ("id", "ts", "sender", "to", "kind", "correlation_id", "payload", "frame")
@@ -48,10 +51,6 @@ class Envelope:
         self.kind, self.sender, self.payload, self.to = kind, sender, payload, tuple(to)
         self.correlation_id, self.ts, self.frame = correlation_id, ts, frame
         self.id = id if id is not None else new_id()
-
-    def is_for(self, participant: str) -> bool:
-        """Whether it is addressed to a participant, by name or as one of everyone."""
-        return not self.to or participant in self.to
 
     @property
     def body(self) -> dict[str, Any]:
@@ -82,7 +81,7 @@ class BrokenEnvelope:
 
 
 def parse(data: bytes | str) -> Envelope | BrokenEnvelope:
-    """What a frame holds. The payload's meaning is nobody's business here: that it is an object is all that is asked.
+    """Read a frame. Only the shape of the payload is checked: it has to be an object.
 
     `BrokenEnvelope.reason` is one of `not_json`, `wrong_version` and `invalid_envelope`.
     """
@@ -148,7 +147,7 @@ def _problem(fields: dict[str, Any]) -> str | None:
 
 
 def _repeated(frame: bytes) -> str | None:
-    # Two parsers may disagree on which of two `kind`s counts, and then who checks is not who acts. Most frames are
+    # Two parsers may disagree on which of two `kind`s counts; then one is checked and another acted on. Most frames are
     # cleared by counting; only one that repeats a name somewhere, or could hide one in an escape, is read again.
     if b"\\u" not in frame and max(map(frame.count, _DECISIVE)) <= 1:
         return None

@@ -1,4 +1,4 @@
-"""What can go wrong between participants, beyond what can go wrong between any two peers."""
+"""Errors between participants, beyond those between any two peers."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ class ProposalNotPending(Refused):
 
 
 class NotWelcome(Refused):
-    """Something was to be said before the gateway's welcome, or while the gateway is away."""
+    """A message was sent before the gateway's welcome, or while the gateway is away."""
 
     error_type = "not_in_topic"

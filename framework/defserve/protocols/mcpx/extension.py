@@ -22,8 +22,8 @@ ProposalHandler: TypeAlias = Callable[[Proposal, Participant], Awaitable[bool | 
 class MCPX(Extension):
     """Handlers for what happens in a topic besides requests, and the carrier that brings them there.
 
-    It has no `carrier()` of its own: only the pipe to a gateway holds envelopes, and the same server may at the same
-    time be served on others.
+    It has no `carrier()` of its own: only the connection to a gateway holds envelopes, and the same server may be
+    served elsewhere at the same time.
     """
 
     name = "mcpx"
@@ -58,7 +58,7 @@ class MCPX(Extension):
 
 
 def participant_of(call: Call) -> Participant | None:
-    """Who this server is in the topic that a call came from; None for a call that came another way."""
+    """This server's participant in the topic that a call came from; None for a call that came another way."""
     seat = call.session.peek(TopicMembership)
     return seat.participant if seat is not None else None
 

@@ -26,8 +26,8 @@ Payload: TypeAlias = Mapping[str, Any]
 Told: TypeAlias = Callable[[Payload | PeerError], None]
 
 
-class PendingRequest:
-    """A request of ours: whom it went to, what it is about, and who is told the reply, or why there is none."""
+class PendingTopicRequest:
+    """A request of ours: whom it went to, what it is about, and what is called with the reply or the failure."""
 
     __slots__ = ("to", "kind", "id", "reply")
 
@@ -53,7 +53,7 @@ class Participant:
         self.present = asyncio.Event()
         self._send: Callable[[bytes], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asks: dict[str, PendingRequest] = {}
+        self._asks: dict[str, PendingTopicRequest] = {}
         self._outcomes: dict[str, asyncio.Future[Proposal]] = {}
         self._last_id = 0
 
@@ -74,7 +74,7 @@ class Participant:
 
     @property
     def proposals(self) -> list[Proposal]:
-        """What is proposed in this topic and waits for somebody."""
+        """The proposals in this topic that nobody has taken up."""
         return self.topic.proposals.pending()
 
     # -- saying ------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class Participant:
         return found
 
     async def tool(self, of: str, name: str) -> dict[str, Any] | None:
-        """One tool as its participant lists it now; None where it lists none of that name, or we may not ask."""
+        """One tool as its participant lists it now; None where there is none of that name, or we may not ask."""
         if not self.may(f"{REQUEST}:tools/list"):
             return None
         return next((tool for tool in await self.tools(of) if tool.get("name") == name), None)
@@ -185,7 +185,7 @@ class Participant:
     # -- proposals ---------------------------------------------------------------------------------------
 
     def propose(self, to: str | tuple[str, ...], method: str, params: Payload | None = None) -> Proposal:
-        """Ask that somebody who may do this asks for it; `outcome` waits for what comes of it."""
+        """Propose an operation that we may not request ourselves. `outcome` waits for the result."""
         given = dict(params or {})
         envelope = self.post(kind_of(PROPOSAL, method, given), {"method": method, "params": given}, to=to)
         proposal = self.topic.proposals.add(envelope)
@@ -209,15 +209,15 @@ class Participant:
         return _result({"error": proposal.error} if proposal.error is not None else {"result": proposal.result})
 
     async def perform(self, to: str, method: str, params: Payload | None = None) -> Any:
-        """Ask for it where we may, else propose it and wait for its outcome."""
+        """Request it if we may, otherwise propose it and wait for the outcome."""
         if self.may(kind_of(REQUEST, method, params or {})):
             return await self.request(to, method, params)
         return await self.outcome(self.propose(to, method, params))
 
     async def fulfil(self, proposal: Proposal, *, to: str | None = None, within: float = ANSWER_SECONDS) -> Any:
-        """Ask for what was proposed; the result reaches the proposer as well.
+        """Request what was proposed. The result reaches the proposer as well.
 
-        Raises NotPending for a proposal that is over, UsageError where it names no single target and `to` is not given.
+        Raises ProposalNotPending for a proposal that is over, and UsageError without `to` if it names no single target.
         """
         target = to or proposal.target
         if target is None:
@@ -227,7 +227,7 @@ class Participant:
         return await self.request(target, proposal.method, proposal.params, fulfils=proposal, within=within)
 
     def decline(self, proposal: Proposal, reason: str = "") -> None:
-        """Leave a proposal undone, and tell its proposer where we may chat."""
+        """Decline a proposal, and tell its proposer if we may chat."""
         if proposal.status != "pending":
             raise ProposalNotPending(f"the proposal is {proposal.status}", data={"status": proposal.status})
         proposal.status = "declined"
@@ -241,7 +241,7 @@ class Participant:
         self._send, self._loop = send, asyncio.get_running_loop()
 
     def detach(self) -> None:
-        """The gateway is gone. Whoever waits for an answer is told."""
+        """The gateway is gone. Open requests fail."""
         self._send = None
         self.present.clear()
         self.topic.reset()
@@ -249,7 +249,7 @@ class Participant:
             self._fail(id, PeerGone("the gateway is gone"))
 
     def hear(self, frame: bytes) -> Heard | None:
-        """What a frame means, once whoever waited for it has been told."""
+        """Read a frame, and settle the request that waited for it."""
         heard = self.topic.read(frame)
         if isinstance(heard, Welcome):
             self.present.set()
@@ -263,12 +263,12 @@ class Participant:
         return heard
 
     def expect(self, envelope: str, to: str, kind: str, id: Id, reply: Told) -> None:
-        """A request went out in this envelope; `reply` is told the payload of its response, or why there is none."""
+        """A request went out in this envelope. `reply` is called with its response, or with the failure."""
         parts = parse_kind(kind)
         assert parts is not None
         if len(self._asks) >= ASKED_AT_MOST:
             self._fail(next(iter(self._asks)), PeerError("too many requests wait for an answer"))
-        self._asks[envelope] = PendingRequest(to, parts, id, reply)
+        self._asks[envelope] = PendingTopicRequest(to, parts, id, reply)
 
     def _answered(self, answer: TopicResponse) -> None:
         ask = self._asks.get(answer.envelope.correlation_id or "")

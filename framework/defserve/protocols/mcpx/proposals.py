@@ -1,4 +1,4 @@
-"""§3.2, §10.2: operations that somebody may not do and proposes instead, each followed for five minutes."""
+"""§3.2, §10.2: operations that a participant may not request and proposes instead, followed for five minutes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Proposal:
 
 
 class Proposals:
-    """Those of a topic that have not expired, whoever made them. `clock` gives seconds since the epoch."""
+    """The proposals of a topic that have not expired. `clock` gives seconds since the epoch."""
 
     def __init__(self, *, clock: Clock = time.time, lifetime: float = LIFETIME) -> None:
         self._clock, self._lifetime = clock, lifetime
@@ -103,7 +103,7 @@ class Proposals:
         return max(0.0, proposal.expires - self._clock())
 
     def add(self, envelope: Envelope) -> Proposal | None:
-        """Follow a proposal; None for an id that is known. Who proposes without end loses its oldest."""
+        """Follow a proposal; None for a known id. A participant with too many proposals loses its oldest."""
         self._sweep()
         if envelope.id in self._known:
             return None
@@ -138,7 +138,7 @@ class Proposals:
     def answered_by(self, response: Envelope, me: str) -> Proposal | None:
         """The proposal whose outcome a response is.
 
-        A proposer that did not see the fulfilment knows its outcome by who sends it, to whom, and what it is about.
+        A proposer that did not see the fulfilment recognises the outcome by its sender, its receivers and its kind.
         """
         self._sweep()
         found = self._fulfilments.get(response.correlation_id or "")
@@ -168,7 +168,7 @@ class Proposals:
         return None
 
     def _sweep(self) -> None:
-        # In the order they were made, all of one lifetime: the first that lives on ends the walk.
+        # They are in order and have the same lifetime, so the first that is still valid ends the walk.
         now = self._clock()
         for proposal in list(self._known.values()):
             if proposal.expires > now:

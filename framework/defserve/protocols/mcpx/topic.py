@@ -70,7 +70,7 @@ class Chat:
 
 
 class TopicRequest:
-    """A request or notification, whoever it is for; `fulfils` is the proposal it fulfils."""
+    """A request or notification, to any participant; `fulfils` is the proposal it fulfils."""
 
     __slots__ = ("envelope", "kind", "fulfils")
 
@@ -79,7 +79,7 @@ class TopicRequest:
 
 
 class TopicResponse:
-    """A response, whoever it is for; `outcome` is the proposal it is the outcome of."""
+    """A response, to any participant; `outcome` is the proposal it is the outcome of."""
 
     __slots__ = ("envelope", "kind", "outcome")
 
@@ -100,7 +100,7 @@ Heard: TypeAlias = Welcome | Presence | GatewayProblem | Chat | Proposal | Topic
 
 
 class TopicView:
-    """One participant's view. Nothing but the gateway's words counts before its welcome.
+    """One participant's view. Before the welcome, only the gateway's messages count.
 
     `participants` are the others and what they may send; `misbehaviour` counts the messages of each that were not
     acted on, and `misbehaved` is told of every one.
@@ -124,14 +124,14 @@ class TopicView:
         self.participants.clear()
 
     def read(self, frame: bytes) -> Heard | None:
-        """What a frame means; None for what is no concern of ours, or was counted and dropped."""
+        """What a frame means; None for one that does not concern us, or that was counted and dropped."""
         envelope = parse(frame)
         if isinstance(envelope, BrokenEnvelope):
             self.count(envelope.sender or NOBODY, envelope.message)
             return None
         if is_reserved(envelope.kind):
             return self._system(envelope)
-        # Our own words come back and mean nothing, unless they are addressed to us: we may fulfil what we are to do.
+        # Our own messages come back. They count only if addressed to us, since we may fulfil a proposal to ourselves.
         if not self.me or (envelope.sender == self.me and self.me not in envelope.to):
             return None
         kind = parse_kind(envelope.kind)

@@ -1,7 +1,7 @@
 """MCP client features (elicitation, sampling, roots): one form of asking for both eras.
 
-With a handshake the question is a request to the client; without, it is left in an input-required result. A form may
-take the road of another protocol that was negotiated: see `Asker`.
+With a handshake the question is a request to the client; without, it is left in an input-required result. A form
+may go through another protocol that was negotiated: see `Asker`.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Root:
 
 
 class Asker(Protocol):
-    """A road by which a person fills in a form within a call, other than elicitation."""
+    """Another way than elicitation to have a person fill in a form."""
 
     async def form(self, call: Call, message: str, form: Form) -> Params:
-        """The fields that were filled in, and None for those left blank. The call's own timeout stands still meanwhile.
+        """The fields that were filled in, and None for those left blank. The call's own timeout is paused meanwhile.
 
         Raises Declined, Dismissed, TimedOut, PeerGone.
         """
@@ -58,10 +58,10 @@ class Asker(Protocol):
 
 @runtime_checkable
 class BringsAsker(Protocol):
-    """An extension that has a road of its own. It comes before elicitation."""
+    """An extension with its own way to ask. It is preferred to elicitation."""
 
     def asker(self, call: Call) -> Asker | None:
-        """The road to the person behind this call; None where it was not negotiated or leads nowhere."""
+        """The way to the person behind this call; None where it was not negotiated or nobody can be reached."""
         ...
 
 
@@ -109,7 +109,7 @@ async def choose(
 
 
 async def confirm(call: Call, message: str, *, key: str | None = None) -> bool:
-    """Yes or no. Only an answer to a question that was really asked counts."""
+    """Yes or no. Only an answer with proof that the question was asked counts."""
     form = Form.of_one({"type": "boolean", "title": "Confirm"})
     try:
         return await ask(call, message, form, key=key, strict=True) is True
@@ -132,7 +132,7 @@ async def roots(call: Call, *, key: str | None = None) -> list[Root]:
 
 
 async def gather(call: Call, questions: Sequence[Awaitable[Any]]) -> list[Any]:
-    """Several questions in one round; the answers in their order. When one fails the rest is taken back."""
+    """Several questions in one round; the answers in the same order. When one fails the others are cancelled."""
     import asyncio
 
     asked = [asyncio.ensure_future(question) for question in questions]
@@ -155,7 +155,7 @@ def can(call: Call, capability: str, detail: str | None = None) -> bool:
     return _obstacle(call, capability, detail) is None
 
 
-# -- roads -----------------------------------------------------------------------------------------------
+# -- ways to ask -----------------------------------------------------------------------------------------
 
 
 def _asker(call: Call) -> Asker | None:

@@ -1,4 +1,4 @@
-"""MCP multi round-trip requests (2026-07-28), `ctx.once`: an effect happens once however often its function is run."""
+"""MCP multi round-trip requests (2026-07-28), `ctx.once`: an effect happens once, however often its function runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from defserve.errors import UsageError
 if TYPE_CHECKING:
     import asyncio
 
-# A question inside an effect must not wait for that effect to finish. Not in the call: its tasks run side by side.
+# A question inside an effect must not wait for that effect. Not kept in the call, whose tasks run side by side.
 _INSIDE: ContextVar[bool] = ContextVar("defserve_inside_effect", default=False)
 
 
@@ -26,7 +26,7 @@ class Effects:
         self._running: dict[str, asyncio.Event] = {}
 
     async def once(self, call: Call, key: str, effect: Callable[[], Any]) -> Any:
-        """Run `effect` unless it is done; two who want the same one at once wait for each other."""
+        """Run `effect` unless it is done. Two callers that want the same effect at once wait for each other."""
         while key not in self.done:
             if key in self._running:
                 await self._running[key].wait()

@@ -27,7 +27,7 @@ SKEW = 60.0
 """How far ahead another worker's clock may be, in seconds."""
 
 ROUNDS = 100_000
-"""How many answers may come within the ttl, where this process alone remembers which have come."""
+"""How many spent states this process remembers within the ttl, where no store does."""
 
 _NONCE, _TAG, _TIME = 16, 32, 8
 
@@ -62,7 +62,7 @@ class _Keys(NamedTuple):
 class Sealer:
     """Seals what a server must remember between two rounds of a request, and opens it again, once.
 
-    Workers that share `secret` open one another's states. `previous` secrets still open, never seal. `nonces` is
+    Workers that share `secret` open one another's states. `previous` secrets open states but never seal. `nonces` is
     where single use is remembered: share it between sealers that must not honour a state twice.
     """
 
@@ -96,8 +96,8 @@ class Sealer:
         return text
 
     async def open(self, text: str, *, binding: bytes) -> Any:
-        """The sealed payload. Raises InvalidState unless it is genuine, for this request, fresh and unspent; and what
-        the nonces raise, when whether it is cannot be told."""
+        """The sealed payload. Raises InvalidState unless it is genuine, for this request, fresh and unspent.
+        Errors of the nonce store are passed on."""
         raw = _decode(text)
         nonce, ciphertext, tag = raw[:_NONCE], raw[_NONCE:-_TAG], raw[-_TAG:]
         plaintext = self._decrypt(nonce, ciphertext, tag, binding)

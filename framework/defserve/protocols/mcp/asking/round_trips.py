@@ -52,7 +52,7 @@ class RoundTrips:
         payload = await _sealer(call).open(text(params, "requestState"), binding=_binding(call))
         self.effects.done = payload["once"]
         self.answers = {key: (digest, answer) for key, (digest, answer) in payload["answers"].items()}
-        # All of them, since this run may stop at another question before it comes to theirs.
+        # All of them, because this run may stop at another question before it reaches theirs.
         self.answers |= {key: (digest, given[key]) for key, digest in payload["asked"].items() if key in given}
 
     # -- a question --------------------------------------------------------------------------------------
@@ -81,9 +81,9 @@ class RoundTrips:
     async def suspend(self, call: Call, key: str, digest: str, request: Params) -> Any:
         """Leave the question in the reply and end this run. Never returns.
 
-        An effect that runs beside the question is let finish: cut off, it would happen again.
+        An effect that is running may finish first. If it were cut off, it would happen again.
         """
-        if self._unwinding:  # by code that caught the end of the run and went on
+        if self._unwinding:  # the code caught the end of the run and went on
             raise Suspended
         self.open[key] = (digest, request)
         self.answers.pop(key, None)
@@ -94,7 +94,7 @@ class RoundTrips:
         return await call.engine.pending()
 
     async def once(self, call: Call, key: str, effect: Callable[[], Any]) -> Any:
-        """What `effect` gave in this or an earlier round. None begins in a run that is about to end."""
+        """What `effect` gave in this or an earlier round. No effect begins in a run that is about to end."""
         if key not in self.effects.done and call.suspension is not None:
             if self._unwinding:
                 raise Suspended
@@ -118,7 +118,7 @@ class RoundTrips:
 
 
 async def take_up(call: Call) -> None:
-    """Take up the answers a request brings, before its function runs; once, also if it reads another resource."""
+    """Read the answers that a request brings, before its function runs; once, even if it reads another resource."""
     if call.peek(RoundTrips) is None and dialect_of(call).stateless:
         await call.local(RoundTrips).take(call, call.params)
 

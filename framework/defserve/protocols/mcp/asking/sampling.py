@@ -1,4 +1,4 @@
-"""MCP sampling (client features: sampling): the request in Python's words, the reply as an object."""
+"""MCP sampling (client features: sampling): the request as Python objects, and the reply."""
 
 from __future__ import annotations
 

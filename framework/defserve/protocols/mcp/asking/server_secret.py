@@ -1,6 +1,6 @@
 """The server's secret (2026-07-28: multi round-trip requests): given, from the environment, or ephemeral.
 
-What it sealed is opened once: by this process, or by one of all that share a store.
+What it sealed is opened once, by this process or by one that shares its store.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from defserve.errors import UsageError
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.request_state import Sealer
-    from defserve.stores.nonces import NonceStore
     from defserve.stores.store import Store
 
 VARIABLE = "DEFSERVE_SECRET"
@@ -33,7 +32,7 @@ class ServerSecret:
         self._is_ephemeral = False
 
     def sealer(self, *, is_local: bool) -> Sealer:
-        """What seals. If its key ends with this process, that is logged once a peer of the network needs it.
+        """The sealer. A key that ends with this process is logged when the first network peer needs it.
 
         A local peer ends with this process too.
         """
@@ -45,7 +44,7 @@ class ServerSecret:
         return self._sealer
 
     def known(self) -> bytes | None:
-        """The secret that outlives this process; None where nobody gave one."""
+        """The secret that outlives this process; None where none was given."""
         secret = os.environ.get(VARIABLE) if self._secret is None else None
         return _checked(secret, VARIABLE) if secret else self._secret
 
@@ -53,23 +52,20 @@ class ServerSecret:
         import secrets
 
         from defserve.protocols.mcp.asking.request_state import Sealer
+        from defserve.stores.nonces import StoreNonces
 
         known = self.known()
         self._is_ephemeral = known is None
-        return Sealer(known or secrets.token_bytes(32), clock=self._clock, nonces=self._nonces())
-
-    def _nonces(self) -> NonceStore | None:
-        from defserve.stores.nonces import StoreNonces
-
-        return StoreNonces(self._store) if self._store is not None else None
+        nonces = StoreNonces(self._store) if self._store is not None else None
+        return Sealer(known or secrets.token_bytes(32), clock=self._clock, nonces=nonces)
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
-        """While a server serves that has a store."""
+        """Closes the store when serving ends; None without a store."""
         return self._letting_go(self._store) if self._store is not None else None
 
     @asynccontextmanager
     async def _letting_go(self, store: Store) -> AsyncGenerator[None]:
-        """It opens itself when it is used, but somebody has to close it."""
+        """The store opens itself on first use, but has to be closed."""
         try:
             yield
         finally:

@@ -15,7 +15,7 @@ from defserve.errors import LimitExceeded, Refused
 
 
 class NotPermitted(Refused):
-    """It is known who is asking, and they may not."""
+    """The caller is known and may not do this."""
 
     error_type = "permission_denied"
 
@@ -23,7 +23,7 @@ class NotPermitted(Refused):
 class Authorization(Extension):
     """Items that need scopes are hidden from callers without them; calls are counted by principal and item.
 
-    Who came with an API key sees and calls the tools that its permissions name, as often as the key allows.
+    A caller with an API key sees and calls the tools that the key's permissions name, as often as the key allows.
     """
 
     name = "authorization"
@@ -73,6 +73,6 @@ class Authorization(Extension):
 
 
 def identity(session: Session) -> Principal:
-    """Who a session belongs to. One that nobody has authenticated is a process of the same user."""
+    """Who a session belongs to. A session without authentication belongs to a process of the same user."""
     found = session.identity
     return found if isinstance(found, Principal) else LOCAL

@@ -1,7 +1,7 @@
 """Bearer tokens in the message itself, where there are no headers: `"auth": {"type": "bearer", "token": …}`.
 
-A member that JSON-RPC does not know, taken only where the author asks for it, and gone before anybody else sees the
-message.
+JSON-RPC does not know this member. It is read only where the author asks for it, and removed before anything else sees
+the message.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ MEMBER = "auth"
 
 
 class TokenRequired(Refused):
-    """Nobody knows who is asking."""
+    """The caller has not shown who it is."""
 
     error_type = "auth_required"
 
 
 class MessageTokens:
-    """Wraps every method of a local conversation: its first good token says whose it is, and each request shows one."""
+    """Wraps every method of a local conversation. Its first valid token says whose it is; every request needs one."""
 
     def __init__(self, auth: Auth) -> None:
         self._auth = auth
 
     async def __call__(self, call: Call, params: Params, next: Next) -> Any:
-        # Out of the message at once: what is not there cannot be logged.
+        # Removed at once: what is not in the message cannot be logged.
         shown, session = call.raw.pop(MEMBER, None), call.session
         if session.is_local:
             caller, known = await self._caller(shown), session.identity

@@ -1,7 +1,7 @@
 """Errors by number: ten types, each a JSON-RPC error with its own code and what to try instead. Opt-in.
 
-Only sessions that began with a handshake see them: 2026-07-28 forbids codes of one's own below -32000. What cannot be
-read is in no session yet, and has one of JSON-RPC's own codes: there, every peer is told the type and the rest.
+Only sessions that began with a handshake see them: 2026-07-28 forbids own codes below -32000. An unreadable
+message belongs to no session and has one of JSON-RPC's codes, so every peer is told its type.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ ELSEWHERE: Mapping[ErrorNumber, ErrorNumber] = {
 
 
 class NumberedErrors(Extension):
-    """Every failure of a handshake session as a JSON-RPC error, also what is a result of the tool otherwise.
+    """Every failure of a handshake session as a JSON-RPC error, even what is otherwise a result of the tool.
 
     `documentation_url` travels in the data of each.
     """
@@ -133,7 +133,7 @@ class NumberedErrors(Extension):
         return {"error": error_object(kind.code, kind.message or reason, data)}
 
     def refusal(self, code: int, text: str) -> Params | None:
-        """What goes with an error that no call made; None for a code that is not JSON-RPC's."""
+        """The data of an error that belongs to no call; None for a code that is not JSON-RPC's."""
         # These codes are JSON-RPC's own, so both eras may see them.
         kind = STANDARD.get(code)
         return None if kind is None else {**self._data(kind, text, new_trace_id()), "retryable": kind.retryable}
@@ -161,7 +161,7 @@ def kind_of(call: Call, error: BaseException) -> ErrorNumber | None:
 
 
 class _Masked:
-    """An unexpected exception that was logged, and what its peer is told: asked for twice, it is logged once."""
+    """An unexpected exception and what its peer is told. It is logged once, even if asked for twice."""
 
     __slots__ = ("error", "text")
 
@@ -182,7 +182,7 @@ def _reason(call: Call, error: BaseException) -> str:
 
 
 def _particulars(call: Call, error: BaseException) -> Params:
-    """What the error itself has to tell."""
+    """The data that the error itself carries."""
     if isinstance(error, BadArguments):
         return {"problems": [{"field": p.field, "reason": p.reason} for p in error.problems]}
     if isinstance(error, TimedOut):

@@ -13,7 +13,7 @@ MOST = 10
 
 _Found = re.Match[str]
 
-# What a problem says of the constraint → what to do about it. The first that fits speaks.
+# What a problem says of the constraint → what to do about it. The first match counts.
 RULES: tuple[tuple[str, Callable[[str, _Found], Iterable[str]]], ...] = (
     (r"missing", lambda field, _: [f"Provide {field}"]),
     (r"unknown field", lambda field, _: [f"Leave out {field}"]),
@@ -42,17 +42,18 @@ SIMPLE = r"\^(?:\[(?P<several>(?:[A-Za-z0-9_.,:@/ -]|\\[dw.-])+)\]|(?P<one>\\[dw
 
 
 def for_problems(problems: Iterable[Problem]) -> list[str]:
-    """One or two suggestions a problem, each said once."""
+    """One or two suggestions for each problem, without repeats."""
     return _distinct(suggestion for problem in problems for suggestion in _for_problem(problem))
 
 
 def for_hints(hints: Mapping[str, Any]) -> list[str]:
     """What a guard says would be allowed: `allowed imports: json, math`."""
-    return _distinct(f"{key.replace('_', ' ')}: {_listed(value)}" for key, value in hints.items())
+    listed = ((key, ", ".join(map(str, value)) if is_array(value) else value) for key, value in hints.items())
+    return _distinct(f"{key.replace('_', ' ')}: {value}" for key, value in listed)
 
 
 def _for_problem(problem: Problem) -> Iterable[str]:
-    # What was given comes last and may hold anything; it is no part of the constraint.
+    # The given value comes last and may hold anything; it is not part of the constraint.
     constraint = problem.reason.partition(", got ")[0]
     for rule, suggest in RULES:
         if found := re.fullmatch(rule, constraint, re.DOTALL):
@@ -74,16 +75,8 @@ def _for_pattern(pattern: str) -> Iterator[str]:
 
 def _spelt(characters: str) -> str:
     """`A-Z0-9_` → `uppercase letters, digits, _`."""
-    names = [CHARACTERS.get(part, part.removeprefix("\\")) for part in _parts(characters)]
-    return ", ".join(dict.fromkeys(names))
-
-
-def _parts(characters: str) -> list[str]:
-    return re.findall(r"A-Z|a-z|0-9|.-.|\\.|.", characters)
-
-
-def _listed(value: Any) -> str:
-    return ", ".join(map(str, value)) if is_array(value) else str(value)
+    parts: list[str] = re.findall(r"A-Z|a-z|0-9|.-.|\\.|.", characters)
+    return ", ".join(dict.fromkeys(CHARACTERS.get(part, part.removeprefix("\\")) for part in parts))
 
 
 def _distinct(suggestions: Iterable[str]) -> list[str]:

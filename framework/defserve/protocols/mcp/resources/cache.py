@@ -1,4 +1,4 @@
-"""What was read of resources that say how long it is good for (`ttl`), so that nobody is asked for it twice."""
+"""Contents of resources that have a `ttl`, kept until they expire."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_BYTES = 16 * 1024 * 1024
 
 
 class CachedContents(NamedTuple):
-    """The contents, as one protocol version shows them, and the time at which they are no longer good."""
+    """The contents, as one protocol version shows them, and when they expire."""
 
     contents: list[Params]
     until: float
@@ -21,7 +21,7 @@ class CachedContents(NamedTuple):
 
 
 class ResourceCache:
-    """Readings by URI and protocol version; the one that was not read for longest goes first. From any thread."""
+    """Contents by URI and protocol version. The least recently read go first. From any thread."""
 
     __slots__ = ("_readings", "_size", "_most", "_clock", "_lock", "changes")
 
@@ -30,10 +30,10 @@ class ResourceCache:
         self._size, self._most = 0, most
         self._clock, self._lock = clock, Lock()
         self.changes = 0
-        """How often something was forgotten: what was begun before that may be out of date."""
+        """How often something was forgotten. What was read before that may be out of date."""
 
     def get(self, uri: str, version: str) -> tuple[list[Params], float] | None:
-        """The contents and for how many more seconds they are good; None if they are not there, or no longer good."""
+        """The contents and the seconds until they expire; None if there are none, or they have expired."""
         with self._lock:
             reading = self._drop((uri, version))
             if reading is None or reading.until <= (now := self._clock()):
@@ -53,7 +53,7 @@ class ResourceCache:
                 self._drop(next(iter(self._readings)))
 
     def forget(self, uri: str | None = None) -> None:
-        """A resource is not what it was; without a URI, none is."""
+        """A resource has changed; without a URI, all have."""
         with self._lock:
             self.changes += 1
             for key in [key for key in self._readings if uri in (None, key[0])]:
@@ -70,5 +70,5 @@ class ResourceCache:
 
 
 def _copied(contents: list[Params]) -> list[Params]:
-    # Whoever wraps the method may change what it passes on.
+    # A wrapper of the method may change what it passes on.
     return [dict(part) for part in contents]

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 URI_LENGTH = 8 * 1024
 # RFC 3986: a scheme and something behind it, without blanks. A template's variables are its own business.
-URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+$")
+URI = r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+$"
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceOptions(ItemOptions):
     """Everything a resource may say about itself.
 
-    `ttl` is how many seconds what was read is good for: a client may keep it, and a function that is given nothing of
-    the caller (no `Context`, no dependency) is not run again meanwhile, whoever reads.
+    `ttl` is how many seconds the contents stay valid. A client may keep them, and a function that sees nothing of the
+    caller (no `Context`, no dependency) does not run again meanwhile, for any caller.
     """
 
     mime_type: str | None = None
@@ -72,7 +72,7 @@ class Resource(Item[ResourceOptions]):
         bound = Function(function, find_provider, inline=options.inline)
         where, names = bound.signature.where, {p.name: p for p in bound.signature.parameters}
         template = _template(uri, where) if "{" in uri else None
-        if not URI.match(uri):
+        if not re.match(URI, uri):
             raise UsageError(f"resource {uri!r} is not a URI", where=where, fix='give it a scheme: "config://app"')
         check_running(f"resource {uri!r}", options, bound.signature)
         if problem := _problem(options):
@@ -214,11 +214,7 @@ def _problem(options: ResourceOptions) -> str | None:
 def _values(resource: Resource, values: Params) -> Params:
     # An exploded variable matches a list; a parameter that wants one text gets it back in one piece.
     wanted = {p.name: p.annotation for p in resource.function.signature.parameters}
-    return {n: _joined(v) if wanted.get(n) is str else v for n, v in values.items()}
-
-
-def _joined(value: Any) -> Any:
-    return ",".join(value) if is_array(value) else value
+    return {n: ",".join(v) if wanted.get(n) is str and is_array(v) else v for n, v in values.items()}
 
 
 def _template(uri: str, where: str) -> UriTemplate:

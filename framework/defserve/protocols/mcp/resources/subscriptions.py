@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from defserve.core.call import Call
 from defserve.errors import InvalidParams, LimitExceeded
@@ -106,7 +106,7 @@ class Subscriptions:
     # -- the server's news -------------------------------------------------------------------------------
 
     def changed(self, kind: str) -> None:
-        """The list of tools, prompts or resources is not what it was. From any thread."""
+        """The list of tools, prompts or resources has changed. From any thread."""
         for engine in self._engines():
             kinds = self._changed.setdefault(engine, set())
             first = not kinds
@@ -128,7 +128,7 @@ class Subscriptions:
         return {session.engine for session in sessions if session.engine.ready}.union(listening)
 
     def forward(self, updated: Callable[[str], None]) -> None:
-        """Pass every update that is for everybody on, for one to the server this one is mounted on."""
+        """Pass every update that is for everybody on, for example to the server that this one is mounted on."""
         self._forwards.append(updated)
 
     def _tell_changes(self, engine: Engine) -> None:
@@ -156,15 +156,12 @@ class Subscriptions:
         """Sessions of one loop, opened by a handshake, that have said they are ready."""
         assert self.composition is not None
         sessions = [s for s in list(self.composition.sessions) if s.ready and s.engine is engine]
-        return [s for s in sessions if s.terms and _handshake(s.terms.profile)]
-
-
-def _handshake(profile: Any) -> bool:
-    return isinstance(profile, Dialect) and not profile.stateless
+        profiles = [(s, s.terms.profile) for s in sessions if s.terms]
+        return [s for s, profile in profiles if isinstance(profile, Dialect) and not profile.stateless]
 
 
 def _run(engine: Engine, action: Callable[[], None]) -> bool:
-    """Run `action` on the engine's loop, behind what is ready there; False when that loop has ended."""
+    """Run `action` on the engine's loop, after what is ready there; False when that loop has ended."""
     if engine.on_loop():
         engine.soon(action)
         return True

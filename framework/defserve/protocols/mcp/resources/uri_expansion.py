@@ -1,7 +1,7 @@
 """RFC 6570 URI templates: their parts, and expansion (§3.2).
 
 Everything but prefixes (`{var:3}`), which are refused when parsed: a value cut short cannot be matched back.
-Not a library's, because matching needs the parts that the libraries keep to themselves.
+Own code, because matching needs the parts, which the libraries do not expose.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _pieces(operator: Operator, variable: Variable, value: Any) -> list[str]:
     """What one variable adds to its expression: nothing when undefined, one piece, or one an item when exploded."""
 
     def encoded(value: Any) -> str:
-        return _encode(_text(value), reserved=operator.reserved)
+        return _encode(str(value).lower() if isinstance(value, bool) else str(value), reserved=operator.reserved)
 
     def named(name: str, text: str) -> str:
         return f"{name}={text}" if text else f"{name}{operator.if_empty}"
@@ -134,10 +134,6 @@ def _pieces(operator: Operator, variable: Variable, value: Any) -> list[str]:
         return []
     text = ",".join(texts)
     return [named(variable.name, text) if operator.named else text]
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _encode(text: str, *, reserved: bool) -> str:

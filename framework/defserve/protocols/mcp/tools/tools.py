@@ -20,7 +20,6 @@ from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_runni
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import optional_fields, text
-from defserve.protocols.mcp.tools.param_headers import param_headers
 from defserve.wire.messages import Params
 
 RETURNS_KEY = VENDOR + "returns"
@@ -83,6 +82,8 @@ class Tool(Item[ToolOptions]):
     def param_headers(self) -> Mapping[tuple[str, ...], str]:
         """The arguments that clients repeat as HTTP headers. Raises UsageError where the schema breaks their rules."""
         if self._param_headers is None:
+            from defserve.protocols.mcp.tools.param_headers import param_headers
+
             try:
                 self._param_headers = param_headers(self.function.arguments.schema)
             except ValueError as error:
@@ -169,7 +170,7 @@ class Tools:
             if worded is None:
                 return tool_failure(call, error)
             if "result" not in worded:
-                raise error from None  # only the session can answer with an error; it asks for the words again
+                raise error from None  # only the session can answer with an error; it words the error again
             return worded["result"]
 
     async def _run_staged(
@@ -201,7 +202,7 @@ def _result(call: Call, tool: Tool, value: Any) -> Params:
 
 
 def _placed(error: ResultMismatch, tool: Tool) -> ResultMismatch:
-    """The complaint with its place. Its traceback ends in the framework: the function has returned."""
+    """The complaint with the function's place, because its traceback ends in the framework."""
     signature = tool.function.signature
     if error.forgotten.startswith("ctx.") and signature.flow == "sync":
         fix = f"write ctx.wait({error.forgotten}), or make it async def"
@@ -225,7 +226,7 @@ def pieces(call: Call, part: Any) -> list[Params]:
 
 
 def so_far(call: Call) -> list[Params]:
-    """The content that the tool of a call has yielded and emitted by now, as its result would hold it."""
+    """The content that the tool of a call has yielded and emitted so far, as its result would hold it."""
     emitted = call.peek(Emitted)
     if emitted is None or not emitted.parts:
         return []

@@ -1,4 +1,4 @@
-"""`tools/validate`: would these arguments be taken? Answered without running the tool."""
+"""`tools/validate`: whether a tool would accept these arguments, without running it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from defserve.wire.messages import Params
 
 
 class Validation:
-    """Beside `tools/call`, for everyone who may call: a tool that is hidden or forbidden is so here, too."""
+    """For everyone who may call the tool. A tool that is hidden or forbidden in `tools/call` is so here too."""
 
     def __init__(self, tools: Registry[Tool]) -> None:
         self._tools = tools
@@ -23,7 +23,7 @@ class Validation:
         name, arguments = text(params, "name"), optional_fields(params, "arguments")
         tool = find(call, self._tools, name, UnknownTool)
         call.subject = tool
-        # What a guard thinks of an argument is for those who may use the tool.
+        # Only callers who may use the tool learn what a guard finds in an argument.
         await call.terms.table.pipeline(tool).admit(call, tool)
         try:
             tool.function.arguments.validate(arguments)

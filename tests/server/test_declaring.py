@@ -111,7 +111,7 @@ ERRORS: dict[str, tuple[Callable[[Server], Any], Any, list[str]]] = {
     "a misspelt option of the server": (
         lambda _: Server("s", intructions="x"),  # type: ignore[call-arg]
         None,
-        ["tests/test_registration.py:", "Server has no option 'intructions'", "did you mean 'instructions'?"],
+        ["tests/server/test_declaring.py:", "Server has no option 'intructions'", "did you mean 'instructions'?"],
     ),
     "a context without a type": (tool(told), told, ["told: parameter 'ctx' has no type", "`ctx: Context`"]),
     "no time at all": (tool(hello, timeout=0), hello, ["timeout must be positive"]),
@@ -152,14 +152,16 @@ def test_a_wrong_declaration_says_where_what_why_and_how_to_fix_it(case: str):
         declare(Server("s", "1"))
     message = str(refusal.value)
     if function is not None:
-        assert message.startswith(f"tests/test_registration.py:{function.__code__.co_firstlineno}: "), message
+        assert message.startswith(f"tests/server/test_declaring.py:{function.__code__.co_firstlineno}: "), message
     assert "\n  fix: " in message
     for words in said:
         assert words in message, message
 
 
 def test_a_class_that_has_no_json_form_is_named_with_its_line():
-    with pytest.raises(UsageError, match=r"^tests/test_registration.py:\d+: Opaque: return: Opaque has no JSON form"):
+    with pytest.raises(
+        UsageError, match=r"^tests/server/test_declaring.py:\d+: Opaque: return: Opaque has no JSON form"
+    ):
         Server("s", "1").tool(Opaque)
 
 
@@ -178,7 +180,7 @@ async def test_the_log_says_which_function_broke_its_promise(caplog: pytest.LogC
     async with raw(server) as peer:
         await peer.call("broken_promise")
     line = broken_promise.__code__.co_firstlineno
-    assert f"broken_promise is at tests/test_registration.py:{line}" in caplog.text
+    assert f"broken_promise is at tests/server/test_declaring.py:{line}" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["a", "A", "snake_case", "kebab-case", "dotted.name", "0", "x" * 128])

@@ -294,4 +294,4 @@ def test_a_plan_that_cannot_work_is_refused_at_registration(dependency: Any, pro
     tool.__annotations__["a"] = Annotated[str, Depends(dependency)]
     with pytest.raises(UsageError, match=problem) as caught:
         read(tool, find_provider)
-    assert caught.value.fix and "test_inject.py" in caught.value.where
+    assert caught.value.fix and "test_injection.py" in caught.value.where

@@ -181,5 +181,5 @@ def test_what_cannot_be_included_is_refused(case: str):
 def test_a_name_in_two_modules_is_a_clash():
     server = Server("s", "1")
     server.include(plain)
-    with pytest.raises(UsageError, match=r"test_include.py:\d+: tool 'plain' is already registered at .*test_include"):
+    with pytest.raises(UsageError, match=r"test_marks.py:\d+: tool 'plain' is already registered at .*test_marks"):
         server.include(module())

@@ -8,7 +8,7 @@ import pytest
 from defserve.binding.content import Embedded, Link
 from defserve.errors import UsageError
 from defserve.protocols.mcp.asking.sampling import Assistant, Message, Sample, SampleOptions, User, sampling_params
-from tests.protocols.mcp.asking_server import server
+from tests.protocols.mcp.asking.asking_server import server
 from tests.raw import raw, text_of
 
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]

@@ -292,7 +292,7 @@ class TestRegistration:
         with pytest.raises(UsageError) as caught:
             one(annotation)
         assert "tool: parameter 'x'" in caught.value.problem and "no JSON form" in caught.value.problem
-        assert "test_schema.py" in caught.value.where and caught.value.fix
+        assert "test_arguments.py" in caught.value.where and caught.value.fix
 
     def test_a_model_with_an_unknown_name_is_refused(self) -> None:
         class Broken(BaseModel):

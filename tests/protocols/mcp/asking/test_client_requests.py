@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.protocols.mcp.askers import ERAS, Asker, Person, items, official, official_client, ours, says, text
+from tests.protocols.mcp.asking.askers import ERAS, Asker, Person, items, official, official_client, ours, says, text
 
 OPENERS = {"official": official, "ours": ours}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,32 @@ from typing import Any
 import pytest
 
 from defserve import Audio, Context, Embedded, Icon, Image, Link, Server, Text
+from defserve.protocols.mcp.versions import TABLE, features
+from tests.imports import PACKAGE
 from tests.raw import PREFIX, STATELESS, VERSIONS, Json, Raw, raw
 
 pytestmark = pytest.mark.anyio
+
+NAMES = {version.name for version in TABLE}
+# MCPx fixes the version of peers that open no conversation.
+ELSEWHERE = {"protocols/mcpx/envelope.py"}
+
+
+def test_a_version_has_all_that_its_predecessors_had():
+    known = [features(version.name) for version in TABLE]
+    assert known[0] == frozenset()
+    assert all(older < newer for older, newer in zip(known, known[1:], strict=False))
+
+
+def test_versions_are_named_in_one_table():
+    naming = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in NAMES
+    }
+    assert naming - ELSEWHERE == {"protocols/mcp/versions.py"}
+
 
 META = {"com.example/kept": True}
 ABOUT: dict[str, Any] = {"title": "A title", "icons": [Icon("https://example.com/i.png")], "meta": META}

@@ -18,7 +18,7 @@ from mcp import StdioServerParameters, stdio_client
 
 from defserve.host import Accept, Answers, Cancel, Client, Decline
 from tests.forking.spawning import quick_arguments
-from tests.protocols.mcp.asking_server import server
+from tests.protocols.mcp.asking.asking_server import server
 
 SERVER = Path(__file__).with_name("asking_server.py")
 ERAS = {"handshake": "2025-11-25", "stateless": "2026-07-28"}

@@ -20,8 +20,8 @@ from defserve.runner.lifespans import entered_lifespans
 from defserve.stores.memory import MemoryStore
 from defserve.stores.store import StoreChange, StoreUnavailable
 from defserve.transports.memory import MemoryTransport
-from tests.protocols.mcp import asking_server
-from tests.protocols.mcp.askers import SERVER
+from tests.protocols.mcp.asking import asking_server
+from tests.protocols.mcp.asking.askers import SERVER
 from tests.raw import PREFIX, STATELESS, Raw, raw, text_of
 
 pytestmark = pytest.mark.anyio
