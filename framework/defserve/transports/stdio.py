@@ -1,4 +1,4 @@
-"""Standard input and output of this process as a transport: one message a line (LF), stdout for nothing else."""
+"""Standard input and output of this process as a transport: one message a line (LF), and nothing else on stdout."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import select
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from defserve.wire.framing import Lines
@@ -21,7 +22,7 @@ Received: TypeAlias = Callable[[list[bytes | None]], None]
 
 
 class StdioTransport:
-    """Owns the process's pipes from `claim` to `release`; meanwhile stray prints go to stderr."""
+    """Owns the process's pipes from `claim` to `release`. Stray prints go to stderr meanwhile."""
 
     def __init__(self, limit: int) -> None:
         self._lines = Lines(limit)
@@ -50,7 +51,7 @@ class StdioTransport:
             os.dup2(null, 1)
         if null > 2:
             os.close(null)
-        # What was printed before and is still buffered is no message either.
+        # What was printed before and is still buffered must not reach the peer either.
         _flush_prints()
 
     def release(self) -> None:
@@ -59,10 +60,8 @@ class StdioTransport:
             return
         _flush_prints()
         _flush_c_prints()
-        try:
+        with suppress(OSError):
             os.set_blocking(self._output, True)
-        except OSError:
-            pass
         os.dup2(self._input, 0)
         os.dup2(self._output, 1)
         os.close(self._input)
@@ -72,7 +71,7 @@ class StdioTransport:
     # -- before there is a loop --------------------------------------------------------------------------
 
     def read_now(self, patience: float | None) -> list[bytes | None] | None:
-        """Wait up to `patience` seconds for lines; an empty list when none came, None at the end of input."""
+        """Wait up to `patience` seconds for lines. An empty list: none came. None: the input has ended."""
         if patience is not None and hasattr(select, "poll"):
             poll = select.poll()
             poll.register(self._input, select.POLLIN | select.POLLHUP)
@@ -80,7 +79,7 @@ class StdioTransport:
                 return []
         try:
             data = os.read(self._input, CHUNK)
-        except BlockingIOError:  # the parent's end of the pipe made it so
+        except BlockingIOError:  # the parent set its end of the pipe to non-blocking
             select.select([self._input], [], [], patience)
             return []
         except OSError:
@@ -92,7 +91,7 @@ class StdioTransport:
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody can write any more, whatever is left to read; False where that cannot be told."""
+        """Whether the peer has closed its end, whatever is left to read. False where that cannot be told."""
         if not hasattr(select, "poll"):
             return False
         poll = select.poll()
@@ -102,7 +101,7 @@ class StdioTransport:
     # -- the verbs every transport has -------------------------------------------------------------------
 
     def start(self, loop: asyncio.AbstractEventLoop, received: Received, ended: Callable[[], None]) -> None:
-        """Deliver lines to `received` (None: one past the limit) until `ended`."""
+        """Deliver lines to `received` until `ended`. None stands for a line past the limit."""
         self._loop, self._received, self._ended = loop, received, ended
         if self.closed:  # by its reader, before there was a loop
             ended()
@@ -118,7 +117,7 @@ class StdioTransport:
             threading.Thread(target=self._read_in_thread, name="defserve-stdin", daemon=True).start()
 
     def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
-        """Queue one message; `flush` writes what is queued, and calls `taken` behind its last byte."""
+        """Queue one message. `flush` writes the queue, and calls `taken` behind the last byte of the message."""
         if not self.closed:
             self._out.append(message)
             self._out.append(b"\n")
@@ -127,7 +126,7 @@ class StdioTransport:
                 self._marks.append((self._written + self._queued, taken))
 
     def flush(self) -> None:
-        """Write what is queued, as far as the pipe takes it; the rest follows when it can."""
+        """Write what is queued, as far as the pipe takes it. The rest follows when there is room."""
         while self._out and not self._writing and not self.closed:
             data = self._piece()
             try:
@@ -146,7 +145,7 @@ class StdioTransport:
                 self._wait_for_room()
 
     async def written(self, patience: float) -> None:
-        """Return when the peer has taken everything, or nothing more of it for `patience` seconds."""
+        """Wait until the peer has taken everything, or has taken nothing for `patience` seconds."""
         import asyncio
 
         left = self._queued + 1
@@ -198,7 +197,7 @@ class StdioTransport:
         if data:
             self._received(self._lines.feed(data))
             if self._queued > HIGH_WATER:
-                # A peer that asks without reading the answers is not asked for more.
+                # Nothing more is read from a peer that does not read its answers.
                 self._stop_reading()
                 self._paused = True
             elif self._turn is not None:
@@ -209,7 +208,7 @@ class StdioTransport:
             rest = self._lines.finish()
             if rest:
                 self._received([rest])
-        finally:  # whatever happens to the last line, nothing would ever call again
+        finally:  # nothing would call again, whatever happens to the last line
             self._ended()
 
     def _read_in_thread(self) -> None:
@@ -232,7 +231,7 @@ class StdioTransport:
     # -- writing -----------------------------------------------------------------------------------------
 
     def _piece(self) -> bytes | memoryview:
-        """As much of the queue as one write may take: small messages joined, large ones as they are."""
+        """As much of the queue as one write may take. Small messages are joined, large ones are not copied."""
         size, count = 0, 0
         for part in self._out:
             if count and size + len(part) > HIGH_WATER // 16:
@@ -284,7 +283,7 @@ class StdioTransport:
 
 
 def _duplicate(descriptor: int, null: int) -> int:
-    # A stream the process was started without is one at its end; `null` may have been given its number.
+    # A process may be started without a stream, and `null` may have got its number: it counts as ended.
     if descriptor == null or (sys.__stdin__, sys.__stdout__)[descriptor] is None:
         return _copy(null)
     try:
@@ -295,23 +294,19 @@ def _duplicate(descriptor: int, null: int) -> int:
 
 def _copy(descriptor: int) -> int:
     copy = os.dup(descriptor)
-    # One of the standard numbers would be taken over next; the copy that filled it stays.
+    # A copy with a standard number would be replaced next. It stays, and fills the gap.
     return copy if copy > 2 else _copy(copy)
 
 
 def _flush_prints() -> None:
-    try:
+    with suppress(OSError, ValueError):  # its reader is gone, or it is closed
         if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
             sys.stdout.flush()
-    except (OSError, ValueError):  # its reader is gone, or it is closed
-        pass
 
 
 def _flush_c_prints() -> None:
-    """Empty the buffers of C's stdio, which would else be written to the peer when the process exits."""
-    try:
+    """Empty the buffers of C's stdio. Otherwise they are written to the peer when the process exits."""
+    with suppress(ImportError, OSError, TypeError, AttributeError):  # there is no such library here
         import ctypes
 
         ctypes.CDLL(None).fflush(None)
-    except (ImportError, OSError, TypeError, AttributeError):  # not where there is no such library
-        pass

@@ -6,7 +6,7 @@ import re
 
 CONTENT_TYPE = b"text/event-stream"
 
-# Proxies must neither keep, compress nor gather what has to arrive at once.
+# Proxies must not cache, compress or buffer what has to arrive at once.
 HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"content-type", CONTENT_TYPE),
     (b"cache-control", b"no-cache, no-transform"),
@@ -18,7 +18,7 @@ _UNSAFE = re.compile(r"[\r\n\0]")
 
 
 def event(data: bytes, *, id: str | None = None, retry: int | None = None, name: str | None = None) -> bytes:
-    """One event. `data` may be any bytes, `retry` is in milliseconds, no `name` is a `message`.
+    """One event. `data` may be any bytes, `retry` is in milliseconds, without a `name` it is a `message`.
 
     Raises ValueError for an `id` or a `name` that would end its line.
     """
@@ -33,7 +33,7 @@ def event(data: bytes, *, id: str | None = None, retry: int | None = None, name:
 
 
 def comment(text: str) -> bytes:
-    """Something a reader skips, though it shows that the stream lives."""
+    """A line that readers skip. It shows that the stream is alive."""
     return _lines(b": ", text.encode()) + b"\n"
 
 
