@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from defserve.errors import UsageError
 from defserve.limits import Limits
@@ -24,6 +24,8 @@ from defserve.runner.stopper import INTERRUPTED
 
 if TYPE_CHECKING:
     import uvicorn
+
+    from defserve.runner.web_sessions import WebSessions
 
 log = logging.getLogger("defserve")
 
@@ -43,38 +45,17 @@ class NetworkOptions:
     trusted_proxy: bool = False
 
 
-class EndHandler(Protocol):
-    """Ends what is served. The listener sets `over`, which is called when it may stop listening."""
-
-    over: Callable[[float], None]
-
-    def ask(self) -> None:
-        """Begin nothing new, finish what runs, then call `over`."""
-
-
-class NetworkListener(Protocol):
-    """A listener; `code` is its exit code once it has run."""
-
-    code: int
-
-    def leave(self, seconds: float) -> None:
-        """Stop listening. Responses on their way have so many seconds."""
-
-    def run(self, sockets: list[socket.socket] | None = None) -> None: ...
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None: ...
-
-
 def listen(
     app: Any,
     address: Address,
     options: NetworkOptions,
     limits: Limits,
-    ending: EndHandler,
+    sessions: WebSessions,
     inherited: list[socket.socket] | None = None,
 ) -> int:
     """Serve until a signal or a client ends it. Returns the exit code. `inherited` sockets are bound already."""
-    listener = make_listener(app, address, options, limits, ending.ask)
-    ending.over = listener.leave
+    listener = make_listener(app, address, options, limits, sessions.ask)
+    sessions.over = listener.leave
     with bound(address) if inherited is None else nullcontext(inherited) as sockets:
         try:
             with lowered_switch_interval(limits.threads):
@@ -84,12 +65,11 @@ def listen(
     return listener.code
 
 
-def make_listener(
-    app: Any, address: Address, options: NetworkOptions, limits: Limits, end: Callable[[], None]
-) -> NetworkListener:
+def make_listener(app: Any, address: Address, options: NetworkOptions, limits: Limits, end: Callable[[], None]) -> Any:
     """A `uvicorn.Server` with the fast path, deadlines and our exit codes. Raises UsageError without uvicorn.
 
-    `end` is called on the loop at the first signal. It has to call `leave`.
+    `end` is called on the loop at the first signal. It has to call `leave(seconds)`, by which the listener stops
+    listening; responses on their way have so many seconds. `code` is the exit code once it has run.
     """
     try:
         import uvicorn

@@ -39,10 +39,6 @@ class MemoryTransport:
             self.closed = True
             self.peer.deliver(None)
 
-    @property
-    def backlog(self) -> int:
-        return 0
-
     def take(self, message: bytes) -> None:
         """The peer says something."""
         if self._received is not None and not self.closed:

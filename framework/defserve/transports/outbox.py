@@ -57,10 +57,6 @@ class UnreadMessage:
     def __init__(self, message: OutboundMessage, id: str | None) -> None:
         self.message, self.id = message, id
 
-    @property
-    def droppable(self) -> bool:
-        return not (self.message.answers or self.message.asks or self.message.bulk)
-
     def leave(self) -> None:
         """The message was written, or was dropped."""
         if self.message.taken is not None:
@@ -90,7 +86,7 @@ class ClientOutbox:
             self.unread.append(UnreadMessage(message, id))
             return
         while self.unread and self._has_no_room(len(message.data)):
-            if not self._drop_first(lambda item: item.droppable):
+            if not self._drop_first(lambda item: not (item.message.answers or item.message.asks or item.message.bulk)):
                 break
         self.unread.insert(self._place(message), UnreadMessage(message, id))
 

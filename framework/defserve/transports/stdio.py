@@ -22,7 +22,10 @@ Received: TypeAlias = Callable[[list[bytes | None]], None]
 
 
 class StdioTransport:
-    """Owns the process's pipes from `claim` to `release`. Stray prints go to stderr meanwhile."""
+    """Owns the process's pipes from `claim` to `release`. Stray prints go to stderr meanwhile.
+
+    `queued` is how many bytes the peer has not taken yet.
+    """
 
     def __init__(self, limit: int) -> None:
         self._lines = Lines(limit)
@@ -31,7 +34,7 @@ class StdioTransport:
         self._received: Received | None = None
         self._ended: Callable[[], None] | None = None
         self._out: deque[bytes | memoryview] = deque()
-        self._queued = self._written = 0
+        self.queued = self._written = 0
         self._marks: deque[tuple[int, Callable[[], None]]] = deque()
         self._writing = self._paused = self._reading = False
         self._turn: threading.Event | None = None
@@ -121,9 +124,9 @@ class StdioTransport:
         if not self.closed:
             self._out.append(message)
             self._out.append(b"\n")
-            self._queued += len(message) + 1
+            self.queued += len(message) + 1
             if taken is not None:
-                self._marks.append((self._written + self._queued, taken))
+                self._marks.append((self._written + self.queued, taken))
 
     def flush(self) -> None:
         """Write what is queued, as far as the pipe takes it. The rest follows when there is room."""
@@ -136,7 +139,7 @@ class StdioTransport:
             except OSError:
                 self._give_up()
                 return
-            self._queued -= written
+            self.queued -= written
             self._written += written
             while self._marks and self._marks[0][0] <= self._written:
                 self._marks.popleft()[1]()
@@ -148,9 +151,9 @@ class StdioTransport:
         """Wait until the peer has taken everything, or has taken nothing for `patience` seconds."""
         import asyncio
 
-        left = self._queued + 1
-        while 0 < self._queued < left:
-            left = self._queued
+        left = self.queued + 1
+        while 0 < self.queued < left:
+            left = self.queued
             self._emptied = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._emptied,), timeout=patience)
 
@@ -165,11 +168,6 @@ class StdioTransport:
         self.closed = True
         if self._turn is not None:
             self._turn.set()
-
-    @property
-    def backlog(self) -> int:
-        """Bytes the peer has not taken yet."""
-        return self._queued
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -196,7 +194,7 @@ class StdioTransport:
         assert self._received is not None and self._ended is not None
         if data:
             self._received(self._lines.feed(data))
-            if self._queued > HIGH_WATER:
+            if self.queued > HIGH_WATER:
                 # Nothing more is read from a peer that does not read its answers.
                 self._stop_reading()
                 self._paused = True
@@ -256,9 +254,9 @@ class StdioTransport:
     def _writable(self) -> None:
         self._stop_writing()
         self.flush()
-        if not self._queued:
+        if not self.queued:
             self._tell_emptied()
-        if self._paused and self._queued < HIGH_WATER // 2 and not self.closed:
+        if self._paused and self.queued < HIGH_WATER // 2 and not self.closed:
             self._paused = False
             if self._turn is not None:
                 self._turn.set()
@@ -272,7 +270,7 @@ class StdioTransport:
     def _give_up(self) -> None:
         self._out.clear()
         self._marks.clear()
-        self._queued = 0
+        self.queued = 0
         self.closed = True
         self._stop_reading()
         self._tell_emptied()

@@ -95,7 +95,11 @@ class HttpApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # HTTP has no method of its own: each coroutine on the way costs a call that waits 0.3 µs.
         if scope["type"] != "http":
-            return await self._other(scope, receive, send)
+            if scope["type"] == "lifespan":
+                await self._lifespan(receive, send)
+            elif scope["type"] == "websocket":
+                await self._websocket(scope, receive, send)
+            return
         exchange = Exchange(scope, receive, send, principal=self._nobody(scope), refusal=self._refusal)
         noted: Noted | None = exchange.head.note if exchange.head is not None else None
         if noted is not None:
@@ -127,12 +131,6 @@ class HttpApp:
         if methods is None:
             await self._elsewhere(exchange, scope)
         return methods
-
-    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif scope["type"] == "websocket":
-            await self._websocket(scope, receive, send)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # "websocket.connect"

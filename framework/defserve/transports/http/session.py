@@ -31,17 +31,13 @@ class HttpSession:
         self.events: EventStore = MemoryEvents()
         self.streams: dict[str, ResponseStream] = {}
         self.standalone = StandaloneStream(self)
-        self._made = 0
+        self.named = 0
         self._unread: dict[str, None] = {}
 
     def outlet(self, message: Any) -> None:
         """Send a message to the stream of its request, or to the session's own."""
         stream = message.destination
         (stream if isinstance(stream, ResponseStream) else self.standalone).push(message)
-
-    def name_stream(self) -> str:
-        self._made += 1
-        return f"call-{self._made}"
 
     def resume(self, event_id: str, exchange: Exchange) -> tuple[ResponseStream, bytes] | None:
         """The stream that a client goes on with, and what it has missed. None for an id that is not ours."""
@@ -69,10 +65,6 @@ class HttpSession:
             oldest = next(iter(self._unread))
             del self._unread[oldest]
             self.events.finish(oldest)
-
-    def answered_read(self, name: str) -> None:
-        self.streams.pop(name, None)
-        self.events.finish(name)
 
     def is_idle(self, seconds: float) -> bool:
         """Whether nothing is under way, and the client has not been heard of for so long."""
@@ -143,7 +135,8 @@ class ResponseStream:
 
     def _take_name(self) -> None:
         assert self.exchange is not None
-        self.name = self.session.name_stream()
+        self.session.named += 1
+        self.name = f"call-{self.session.named}"
         if not self.answered:
             self.session.streams[self.name] = self
         if self.session.primed:
@@ -197,7 +190,8 @@ class ResponseStream:
             if exchange.gone:
                 self.session.answered_unread(self.name)
             else:
-                self.session.answered_read(self.name)
+                self.session.streams.pop(self.name, None)
+                self.session.events.finish(self.name)
 
     def over(self) -> None:
         """Nothing to end: a stream outlives its request."""
