@@ -19,6 +19,8 @@ from defserve.transports.asgi import WHOLE
 # How many heads are learnt from one connection. If all its heads differ, learning costs more than it saves.
 LESSONS = 64
 
+CLOSE = (b"connection", b"close")
+
 # Java's client offers HTTP/2 with every first request. A server may ignore that; httptools drops the body instead.
 _H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
 
@@ -88,6 +90,8 @@ class FastProtocol(HeadDeadline):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         cycle.__class__, cycle.protocol = self.parsed_cycle, self
+        if CLOSE in cycle.scope["headers"]:
+            cycle.keep_alive = False  # older versions of uvicorn know it only when they write the response
         self._running = cycle.scope[WHOLE] = cycle
         super()._start_asgi_task(cycle, app)  # pyright: ignore
 

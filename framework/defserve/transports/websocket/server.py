@@ -148,7 +148,9 @@ class WebSocket(ClientOutbox):
 
 def chosen_subprotocol(scope: Scope) -> str | None:
     """`mcp` if the client offers it."""
-    return SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
+    # Some versions of uvicorn leave several in one text.
+    offered = ",".join(scope.get("subprotocols", ())).replace(" ", "").split(",")
+    return SUBPROTOCOL if SUBPROTOCOL in offered else None
 
 
 def offers_another(scope: Scope) -> bool:
