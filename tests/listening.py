@@ -17,6 +17,7 @@ from defserve.runner.network import NetworkOptions, make_listener
 from defserve.runner.sockets import bound
 from defserve.serving import web
 from defserve.transports.http.app import HttpApp
+from tests.raw import until
 
 PARSERS = ("httptools", "h11")
 parsers = pytest.mark.parametrize("parser", PARSERS)
@@ -27,6 +28,8 @@ class Listening:
 
     def __init__(self, app: HttpApp, address: Address, listener: Any) -> None:
         self.app, self.address, self.listener = app, address, listener
+        self.received = 0
+        """Bytes that came on HTTP connections, all together."""
 
     @property
     def connections(self) -> int:
@@ -41,6 +44,13 @@ class Listening:
         if self.address.scheme == "unix":
             return await asyncio.open_unix_connection(self.address.host)
         return await asyncio.open_connection(self.address.host, self.address.port)
+
+    async def write(self, writer: asyncio.StreamWriter, *pieces: bytes) -> None:
+        """Send pieces, each of which is read before the next is sent. Nobody else may be sending."""
+        for piece in pieces:
+            expected = self.received + len(piece)
+            writer.write(piece)
+            await until(lambda expected=expected: self.received >= expected)
 
     async def ask(self, *lines: str, body: bytes = b"", verb: str = "POST", path: str = "/mcp") -> bytes:
         """The whole response to one request, on a connection of its own; `lines` are its headers."""
@@ -77,20 +87,29 @@ async def listening(server: Server, on: str = "http://127.0.0.1:0/mcp", **option
     with bound(address) as sockets:
         if address.scheme != "unix":
             address = replace(address, port=sockets[0].getsockname()[1])
-        servers = [await _accept(listener, one) for one in sockets]
+        where = Listening(app, address, listener)
+        servers = [await _accept(where, one) for one in sockets]
         try:
-            yield Listening(app, address, listener)
+            yield where
         finally:
             await _end(listener, servers)
             await app.provider.stop()
 
 
-async def _accept(listener: Any, one: socket.socket) -> asyncio.Server:
-    # uvicorn's own loop looks for the end ten times a second, which is long for a test.
-    config, loop = listener.config, asyncio.get_running_loop()
+async def _accept(where: Listening, one: socket.socket) -> asyncio.Server:
+    # uvicorn's own loop looks for its end ten times a second, which is long for a test.
+    config, loop = where.listener.config, asyncio.get_running_loop()
 
     def protocol() -> Any:
-        return config.http_protocol_class(config=config, server_state=listener.server_state, app_state={})
+        made = config.http_protocol_class(config=config, server_state=where.listener.server_state, app_state={})
+        receive = made.data_received
+
+        def counted(data: bytes) -> None:
+            where.received += len(data)
+            receive(data)
+
+        made.data_received = counted
+        return made
 
     return await loop.create_server(protocol, sock=one, ssl=config.ssl)
 

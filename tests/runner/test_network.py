@@ -339,10 +339,8 @@ async def test_a_body_that_does_not_come_is_not_waited_for(parser: str):
 async def test_headers_without_end_are_refused(parser: str):
     async with listening(shop(), parser=parser) as where:
         reader, writer = await where.connect()
-        writer.write(b"GET /mcp HTTP/1.1\r\n")
-        for _ in range(2):
-            writer.write((b"x-more: " + b"x" * 1000 + b"\r\n") * 20)
-            await asyncio.sleep(0.01)  # so that it is read in one piece
+        more = (b"x-more: " + b"x" * 1000 + b"\r\n") * 20
+        await where.write(writer, b"GET /mcp HTTP/1.1\r\n", more, more)
         assert status((await closed_after(reader))[0]) == 431
         writer.close()
 
@@ -463,6 +461,17 @@ def read_all(one: socket.socket) -> bytes:
         return stream.read()
 
 
+def wait_until_draining(port: int) -> None:
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        one = socket.create_connection(("127.0.0.1", port))
+        one.sendall(request("connection: close", verb="GET", path="/readyz"))
+        if b" 503 " in read_all(one):
+            return
+        time.sleep(0.01)
+    raise TimeoutError
+
+
 @parsers
 def test_after_sigterm_what_runs_is_answered_nothing_new_is_taken_and_the_exit_is_clean(tmp_path: Path, parser: str):
     with Served(tmp_path, parser=parser) as served:
@@ -500,9 +509,10 @@ def test_ctrl_c_ends_with_130(tmp_path: Path):
 
 def test_a_second_signal_does_not_wait_for_what_runs(tmp_path: Path):
     with Served(tmp_path) as served:
-        running = served.begin(served.port(), "stuck")
+        port = served.port()
+        running = served.begin(port, "stuck")
         served.signal(signal.SIGTERM)
-        time.sleep(0.3)  # the first is heard at the next look, ten times a second
+        wait_until_draining(port)
         served.signal(signal.SIGTERM)
         assert served.seconds_to_exit() < 10
         assert served.exit_code() == 0

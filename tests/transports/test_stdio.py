@@ -119,10 +119,10 @@ def test_what_the_pipe_does_not_take_follows_in_order(ends: Ends):
         for message in messages:
             ends.stdio.send(message)
             ends.stdio.flush()
-        assert ends.stdio.backlog > 0
+        assert ends.stdio.queued > 0
         heard = await ends.heard(sum(map(len, messages)) + len(messages))
         assert heard.split(b"\n")[:-1] == messages
-        assert ends.stdio.backlog == 0
+        assert ends.stdio.queued == 0
 
     run(ends, work)
 
@@ -153,7 +153,7 @@ def test_a_reader_that_is_gone_ends_it(ends: Ends):
         ends.stdio.flush()
         await ends.over.wait()
         ends.stdio.send(b"b")
-        assert ends.stdio.closed and ends.stdio.backlog == 0
+        assert ends.stdio.closed and ends.stdio.queued == 0
 
     run(ends, work)
 
@@ -198,12 +198,12 @@ def test_it_waits_for_a_peer_that_still_reads_and_not_for_one_that_does_not(ends
         ends.stdio.flush()
         reader = asyncio.create_task(ends.heard(1_000_001))
         await ends.stdio.written(5)
-        assert ends.stdio.backlog == 0
+        assert ends.stdio.queued == 0
         await reader
         ends.stdio.send(b"x" * 1_000_000)
         ends.stdio.flush()
         await ends.stdio.written(0.01)
-        assert ends.stdio.backlog > 0
+        assert ends.stdio.queued > 0
 
     run(ends, work)
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from defserve.core.call import Call, Replied
 from defserve.core.session import Session
 from defserve.wire.messages import Params
-
-if TYPE_CHECKING:
-    from defserve.core.composition import Composition
-    from defserve.core.engine import Engine
-    from defserve.core.extension import OutgoingMessage
 
 
 class ReplyShape(Protocol):
@@ -28,20 +22,11 @@ class ReplyShape(Protocol):
 
 
 class ShapedSession(Session):
-    """A session for one request, whose reply `shape` writes."""
+    """A session whose replies `shape` writes. Whoever opens it sets the shape."""
 
     __slots__ = ("shape",)
 
-    def __init__(
-        self,
-        composition: Composition,
-        engine: Engine,
-        outlet: Callable[[OutgoingMessage], None],
-        shape: ReplyShape,
-        **about: Any,
-    ) -> None:
-        super().__init__(composition, engine, outlet, counted=False, **about)
-        self.shape = shape
+    shape: ReplyShape
 
     def settle(self, call: Call, result: Any) -> None:
         """Answer a call with the value it gave."""

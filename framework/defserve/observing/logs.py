@@ -30,7 +30,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(level: str | None, as_json: bool) -> bool:
-    """Write what is logged from `level` (or `info`) on; whether that includes the requests."""
+    """Log to stderr from `level` (or `info`) on. Returns whether that includes the requests."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else logging.Formatter(TEXT))
     chosen = (level or DEFAULT_LEVEL).upper()

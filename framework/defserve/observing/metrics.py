@@ -12,7 +12,7 @@ from defserve.observing.watcher import RequestOutcome, RequestWatcher
 
 # Upper bounds in seconds; the last one, +Inf, holds the rest.
 BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
-# A call of a tool that is not there: its name is the caller's word, and callers have endless words.
+# The name of an unknown tool. Callers can make up endless names, so theirs is not counted.
 UNKNOWN = ""
 
 
@@ -30,7 +30,7 @@ class Durations:
 
 
 class Metrics(RequestWatcher[None]):
-    """Counts the calls of tools. All is counted on the event loop, so nothing is locked."""
+    """Counts the calls of tools. It counts on the event loop only, so it needs no lock."""
 
     name = "metrics"
     methods_watched = ("tools/call",)
@@ -51,7 +51,7 @@ class Metrics(RequestWatcher[None]):
         self.durations.setdefault(tool, Durations()).add(seconds)
 
     def text(self, composition: Composition) -> str:
-        """What Prometheus reads."""
+        """The metrics as Prometheus reads them."""
         return "".join(f"{line}\n" for line in self._lines(composition))
 
     def _lines(self, composition: Composition) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _histogram(name: str, tool: str, durations: Durations) -> Iterator[str]:
 
 
 def labels(**values: str) -> str:
-    """Names and values as the format wants them."""
+    """Names and values in the text format."""
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in values.items()) + "}"
 
 

@@ -11,7 +11,7 @@ from defserve.protocols.mcp.trace import trace_id
 
 
 class RequestLog(RequestWatcher[None]):
-    """Method, name, outcome, duration, trace id. Neither arguments nor results: those may hold anything."""
+    """Logs method, name, outcome, duration and trace id. Arguments and results may hold secrets, and are left out."""
 
     name = "request log"
 
@@ -24,7 +24,7 @@ class RequestLog(RequestWatcher[None]):
     def end(self, call: Call, begun: None, seconds: float, outcome: RequestOutcome) -> None:
         fields = {
             "method": call.method,
-            # As it was registered: what a caller wrote instead does not go into a log.
+            # The name as it was registered: what a caller wrote does not go into a log.
             "name": getattr(call.subject, "name", None),
             "outcome": outcome.kind,
             "error_type": outcome.error_type or None,

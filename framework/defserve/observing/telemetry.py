@@ -25,7 +25,7 @@ TARGETS = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"
 
 
 class OpenSpan(NamedTuple):
-    """A span, and what makes it the current one."""
+    """A span, and the token that makes it the current one."""
 
     span: trace.Span
     token: Token[Any]
@@ -53,7 +53,7 @@ class Telemetry(RequestWatcher[OpenSpan]):
         return OpenSpan(span, context.attach(trace.set_span_in_context(span, parent)))
 
     def end(self, call: Call, begun: OpenSpan, seconds: float, outcome: RequestOutcome) -> None:
-        """Say in the span what became of the request, and end it."""
+        """Record how the request ended, and end the span."""
         span = begun.span
         context.detach(begun.token)
         name = getattr(call.subject, "name", None)
@@ -61,7 +61,7 @@ class Telemetry(RequestWatcher[OpenSpan]):
             span.update_name(f"{call.method} {name}")
             span.set_attribute(TARGETS[call.method], name)
         if outcome.kind == ERROR:
-            # A failed tool's own type stands beside the conventions' word for it.
+            # The conventions have one word for a failed tool. The tool's own type of error goes beside it.
             span.set_attribute("error.type", str(outcome.code) if outcome.code is not None else "tool_error")
             span.set_attribute("dev.defserve.error_type", outcome.error_type)
             if outcome.code is not None:

@@ -1,4 +1,4 @@
-"""Watching requests from the outside: when each began, how long it took, what became of it. Arguments are not kept."""
+"""Watching requests from outside: when each began, how long it took, how it ended. Arguments are not kept."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ OUTCOMES = (OK, ERROR, CANCELLED, ASKED)
 
 
 class RequestOutcome(NamedTuple):
-    """How a request ended: in one of `OUTCOMES`, and for an error of what type. ASKED waits for the client's answer."""
+    """How a request ended: one of `OUTCOMES`, and the type of an error. ASKED: the client has to answer a question."""
 
     kind: str
     error_type: str = ""
     code: int | None = None
-    """The error code it was answered with; a tool that failed was answered with a result."""
+    """The error code of the reply. A failed tool has none: its reply is a result."""
 
 
 class RequestWatcher(Extension, ABC, Generic[Handle]):
-    """Override `begin` and `end`. Where `methods_watched` is None every request is watched, save those that open.
+    """Override `begin` and `end`. If `methods_watched` is None, every request is watched except `initialize`.
 
-    The opening of a conversation is left alone: wrapped, it would take a turn of the event loop, and messages that
-    come right behind it would find nothing open.
+    A wrapped `initialize` would need a turn of the event loop, and messages right behind it would find no open session.
     """
 
     methods_watched: tuple[str, ...] | None = None
 
     def negotiate(self, offer: Offer) -> object | None:
         """Active with every peer."""
-        return self  # whoever the peer is, its requests are watched
+        return self
 
     def around(self) -> Mapping[str, Wrapper]:
         """A wrapper for each method that is watched."""
@@ -58,11 +57,11 @@ class RequestWatcher(Extension, ABC, Generic[Handle]):
 
     @abstractmethod
     def begin(self, call: Call) -> Handle:
-        """A request comes in; what is returned is handed to `end`."""
+        """A request comes in. What this returns is handed to `end`."""
 
     @abstractmethod
     def end(self, call: Call, begun: Handle, seconds: float, outcome: RequestOutcome) -> None:
-        """It has been answered, or never will be."""
+        """The request was answered, or never will be."""
 
 
 def _raised(call: Call, error: BaseException) -> RequestOutcome:

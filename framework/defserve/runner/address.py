@@ -20,7 +20,7 @@ SECURE = frozenset({"https", "wss"})
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A parsed address. `host` is a path for unix sockets, which leaves no room for the endpoint's."""
+    """A parsed address. For unix sockets `host` is the path of the socket, and there is no `path`."""
 
     scheme: str
     host: str = ""
@@ -29,7 +29,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, path: str = "") -> Address:
-        """Raises UsageError that lists the forms there are; who gives a port alone is shown it whole, with `path`."""
+        """Raises UsageError with the forms there are. For a port alone, it shows the whole address, with `path`."""
         scheme, _, rest = text.partition(":")
         if scheme == "stdio" and not rest:
             return cls("stdio")
@@ -59,7 +59,7 @@ class Address:
 
 
 def _origin(text: str) -> str | None:
-    """What a port, or a host and a port, is short for."""
+    """The origin that a port, or a host and a port, stands for."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535 or "/" in host:
         return None

@@ -1,4 +1,4 @@
-"""The command line of a server: where to serve, and how it is reached there. Read only when there is one."""
+"""The command line of a server: where it serves, and how it is reached there."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SWITCH = {"action": "store_const", "const": True}
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
-# What others have options for, and here is part of the address.
+# Options of other tools that are part of the address here.
 ADDRESS = frozenset(("--host", "--port", "--transport", "-t"))
 
-# The flag, the option of `Server.run` it sets, what it does.
+# The flag, the option of `Server.run` that it sets, and its settings for argparse.
 OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--allow-host", "allowed_hosts", {"metavar": "HOST", **REPEATED, "help": "a name clients may use; repeatable"}),
     ("--allow-origin", "allowed_origins", {"metavar": "ORIGIN", **REPEATED, "help": "a page's origin; repeatable"}),
@@ -34,7 +34,7 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 
 def add_serving(parser: ArgumentParser) -> None:
-    """Add the address and everything that goes with one on the network."""
+    """Add the address, and the options for an address on the network."""
     text = "stdio: (default), http://host:port/path, https://…, ws://…, wss://…, unix:/path"
     parser.add_argument("--on", metavar="ADDRESS", default="stdio:", help=text)
     for flag, option, settings in OPTIONS:
@@ -42,13 +42,13 @@ def add_serving(parser: ArgumentParser) -> None:
 
 
 def serving(options: Namespace) -> dict[str, Any]:
-    """Those of the options that were given, as keyword arguments of `Server.run`."""
+    """The options that were given, as keyword arguments of `Server.run`."""
     found = {option: getattr(options, option) for _, option, _ in OPTIONS}
     return {"on": options.on} | {option: value for option, value in found.items() if value is not None}
 
 
 class CommandLine(ArgumentParser):
-    """Says what is wrong as `defserve` says everything, with the fix, and leaves with the same exit code."""
+    """Says what is wrong, and the fix, in the form that `defserve` always uses. Exits with 1."""
 
     example = SCHEMES["http"]
 
@@ -61,7 +61,7 @@ class CommandLine(ArgumentParser):
 
 
 def parse(arguments: Sequence[str], name: str, version: Callable[[], str]) -> dict[str, Any]:
-    """The arguments for `Server.run` of `python server.py …`; prints and exits for --help, --version and mistakes."""
+    """The arguments for `Server.run` of `python server.py …`. Prints and exits for --help, --version and mistakes."""
     parser = CommandLine(
         description=f"Serve {name}.",
         epilog="Without options it speaks on standard input and output, as clients start it.",

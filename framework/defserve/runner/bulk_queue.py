@@ -1,4 +1,4 @@
-"""Bulk on its way into a pipe that others use too: all that is said overtakes what has not gone in yet."""
+"""Bulk that waits for room in a pipe which other calls use too. Everything else overtakes what waits here."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TypeAlias
 
 from defserve.core.extension import OutgoingMessage
 
-# What may be in the transport's own queue, where nothing can overtake it.
+# How much bulk may be in the transport's own queue, where nothing can overtake it.
 INSIDE_BYTES = 16 * 1024
 
 Write: TypeAlias = Callable[[OutgoingMessage, Callable[[], None]], None]
 
 
 class BulkQueue:
-    """Waits in order. The sender decides how much of it may wait, by `OutgoingMessage.taken`."""
+    """Bulk waits here in order. Its sender limits it, by waiting until a message was `taken`."""
 
     __slots__ = ("waiting", "_inside")
 
@@ -24,11 +24,11 @@ class BulkQueue:
         self._inside = 0
 
     def put(self, outgoing: OutgoingMessage, write: Write) -> None:
-        """Goes in with `write`, at the next `advance` that finds room."""
+        """Keep a message until `advance` finds room and calls `write`."""
         self.waiting.append((outgoing, write))
 
-    def let(self, outgoing: OutgoingMessage) -> None:
-        """A message is about to go in: what its own call has waiting goes before it, what others have does not."""
+    def release_before(self, outgoing: OutgoingMessage) -> None:
+        """Let in what waits of the same call, because `outgoing` goes in next and belongs behind it."""
         # The answers to a batch belong to no single call.
         everyone = outgoing.answers and outgoing.relates_to is None
         waiting, self.waiting = self.waiting, deque[tuple[OutgoingMessage, Write]]()
@@ -58,8 +58,3 @@ class BulkQueue:
             return
         self._inside += size
         write(outgoing, taken)
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes that are not in the transport yet."""
-        return sum(len(outgoing.data) for outgoing, _ in self.waiting)

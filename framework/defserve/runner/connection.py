@@ -1,4 +1,4 @@
-"""The only module that sees a transport and a session: frames in, messages out, one session a peer."""
+"""Joins a transport and its sessions: frames in, messages out, one session for each peer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """The few verbs every transport offers."""
+    """The verbs that every transport in a pipe has."""
 
     @property
     def closed(self) -> bool: ...
@@ -36,7 +36,7 @@ class Transport(Protocol):
 
 
 class PeerIdentity(Protocol):
-    """Who is at the other end, as authentication found out."""
+    """Who is at the other end, as authentication found."""
 
     @property
     def id(self) -> str: ...
@@ -46,10 +46,21 @@ class PeerIdentity(Protocol):
     def is_shared_identity(self) -> bool: ...
 
 
+def known_of(identity: PeerIdentity) -> dict[str, Any]:
+    """What a session is told of its peer."""
+    is_local = identity.kind == "local"
+    return {
+        "principal": identity.id,
+        "is_local": is_local,
+        "identity": identity,
+        "is_shared_identity": identity.is_shared_identity,
+    }
+
+
 class Connection:
     """Serves one transport. With a carrier, each peer on it has a session of its own.
 
-    A `carrier` given here is that of this transport alone; `caller` says who a peer on it is, where it is not local.
+    A `carrier` given here is for this transport alone. `caller` says who a peer on it is; without it peers are local.
     """
 
     def __init__(
@@ -71,7 +82,7 @@ class Connection:
         self._take = self._unwrap if self.carrier else self._session("").receive
 
     def attach(self, engine: Engine) -> None:
-        """A loop runs now: take up what had to wait for it."""
+        """A loop is running: take up what had to wait for it."""
         self.engine = engine
         for session in self.sessions.values():
             session.engine = engine
@@ -80,7 +91,7 @@ class Connection:
             self.received(waiting)
 
     def received(self, frames: list[bytes | None]) -> None:
-        """Frames of the transport, in order. Replies leave in one write behind the tasks they started."""
+        """Take frames of the transport, in order. Replies that are there by the end leave in one write."""
         self._receiving = True
         for index, frame in enumerate(frames):
             if not self._take(frame):
@@ -100,27 +111,16 @@ class Connection:
     # -- peers -------------------------------------------------------------------------------------------
 
     def _session(self, peer: str) -> Session:
-        session = Session(self.composition, self.engine, self._outlet(peer), peer=peer, **self._who(peer))
+        known: dict[str, Any] = {"principal": self.principal} if self.caller is None else known_of(self.caller(peer))
+        session = Session(self.composition, self.engine, self._outlet(peer), peer=peer, **known)
         self.sessions[peer] = session
         return session
-
-    def _who(self, peer: str) -> dict[str, Any]:
-        if self.caller is None:
-            return {"principal": self.principal}
-        caller = self.caller(peer)
-        is_local = caller.kind == "local"
-        return {
-            "principal": caller.id,
-            "is_local": is_local,
-            "identity": caller,
-            "is_shared_identity": caller.is_shared_identity,
-        }
 
     def _unwrap(self, frame: bytes | None) -> bool:
         carrier = self.carrier
         assert carrier is not None
         if not self.engine.ready:
-            return False  # one peer's wait must not let another overtake it
+            return False  # a peer that waits must not be overtaken by another
         for parcel in carrier.unwrap(frame) if frame is not None else ():
             session = self.sessions.get(parcel.peer)
             try:
@@ -136,7 +136,7 @@ class Connection:
         return True
 
     def _turn_away(self, carrier: Carrier, parcel: CarriedMessage, error: LimitExceeded) -> None:
-        """Refuse the request of a peer there is no room for; whatever else it sent is dropped."""
+        """Refuse the request of a peer for which there is no room. Anything else it sent is dropped."""
         message = decode(parcel.data) if parcel.data is not None else None
         if isinstance(message, Request):
             body = error_object(INTERNAL_ERROR, error.message, {"error_type": error.error_type, **error.data})
@@ -154,12 +154,12 @@ class Connection:
                 bulk.put(outgoing, write)
             elif outgoing.data:
                 if bulk.waiting:
-                    bulk.let(outgoing)
+                    bulk.release_before(outgoing)
                 data = carrier.wrap(outgoing.data, peer, outgoing.envelope) if carrier else outgoing.data
                 transport.send(data, outgoing.taken)
             if self._receiving or self._flush_planned:
                 return
-            # With the last answer everything leaves at once; a plan would cost every lone call 2 µs.
+            # With the last answer everything leaves at once. To plan it would cost every single call 2 µs.
             if outgoing.answers and not sessions[peer].in_flight:
                 transport.flush()
             else:

@@ -1,4 +1,4 @@
-"""The one module that puts calls on an asyncio loop: tasks, timers, threads. See `core.engine` for the contracts."""
+"""Runs calls on an asyncio loop: tasks, timers, threads. `core.engine` has the contracts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRACE = 0.25
 
 
 class CallDeadline:
-    """Ends a call when its time is up. Armed at the first suspension; `pause` stops the clock."""
+    """Ends a call when its time is up. It is set when the call first waits; `pause` stops the clock."""
 
     __slots__ = ("_engine", "_call", "_seconds", "_left", "_since", "_handle")
 
@@ -54,7 +54,7 @@ class CallDeadline:
         self._handle = self._engine.loop.call_later(GRACE, self._overdue)
 
     def _overdue(self) -> None:
-        # The function has swallowed its cancellation; the caller is answered all the same.
+        # The function has swallowed its cancellation. The caller is answered anyway.
         task = self._call.task
         if task is not None:
             self._engine.keep(cast("asyncio.Task[Any]", task))
@@ -74,7 +74,7 @@ class AsyncioEngine:
         self._eager = hasattr(asyncio, "eager_task_factory")
 
     def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
-        # The session's table of calls in flight keeps the task alive; a set of ours would cost 3 µs a call.
+        # The session's table of calls in flight keeps the task alive. A set of our own would cost 3 µs a call.
         if self._eager:
             asyncio.Task(self._settling(call, work), loop=self.loop, eager_start=True)  # pyright: ignore
         else:
@@ -93,7 +93,7 @@ class AsyncioEngine:
         return None
 
     async def _settling(self, call: Call, work: Awaitable[Any]) -> None:
-        # Known from its first step on: a task cancelled before that would end without a word.
+        # Known from the first step on: a task that is cancelled before would end without a reply.
         call.task = asyncio.current_task(self.loop)
         try:
             result = await work
@@ -111,10 +111,12 @@ class AsyncioEngine:
     def _fail(self, call: Call, error: BaseException) -> None:
         if call.suspension is not None:
             self._suspended(call)
-        elif isinstance(error, asyncio.CancelledError) and not call.cancelled and _was_cancelled(call):
-            call.session.fail(call, Draining("the server is shutting down"))
-        else:
-            call.session.fail(call, error)
+            return
+        task = cast("asyncio.Task[Any] | None", call.task)
+        # Where nobody cancelled the task, the function raised CancelledError by itself.
+        if isinstance(error, asyncio.CancelledError) and not call.cancelled and task is not None and task.cancelling():
+            error = Draining("the server is shutting down")
+        call.session.fail(call, error)
 
     def _suspended(self, call: Call) -> None:
         assert call.suspension is not None
@@ -145,7 +147,7 @@ class AsyncioEngine:
 
     @types.coroutine
     def within(self, call: Call, seconds: float, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        # Step the coroutine by hand: one that never suspends must not pay for a timer (6 µs of a 32 µs call).
+        # Step the coroutine by hand: one that never waits must not pay for a timer (6 µs of a 32 µs call).
         try:
             waiting_for = work.send(None)
         except StopIteration as done:
@@ -199,7 +201,7 @@ class AsyncioEngine:
             task = self.loop.create_task(work, context=context)
             tasks.append(task)
             self.keep(task)
-            # Not inside the task: one that is cancelled before it has begun never runs a line of its own.
+            # Not inside the task: a task that is cancelled before it begins runs no line of its own.
             task.add_done_callback(finish)
             call.adopt(task)
 
@@ -216,11 +218,6 @@ class AsyncioEngine:
         return tasks[0].result()
 
 
-def _was_cancelled(call: Call) -> bool:
-    """Whether somebody cancelled the call's task; else its function raised CancelledError by itself."""
-    return call.task is not None and bool(cast("asyncio.Task[Any]", call.task).cancelling())
-
-
 def _finish(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.cancelled():
         return
@@ -229,7 +226,7 @@ def _finish(future: asyncio.Future[Any], result: Any, error: BaseException | Non
     elif isinstance(error, Suspended) or (isinstance(error, Exception) and not isinstance(error, StopIteration)):
         future.set_exception(error)
     else:
-        # The others cannot pass through a future: they would end the loop, or be taken for a return or a cancel.
+        # Others cannot pass through a future: they would end the loop, or look like a return or a cancellation.
         wrapped = RuntimeError(f"{type(error).__name__} raised by the function: {error}")
         wrapped.__cause__ = error
         future.set_exception(wrapped)

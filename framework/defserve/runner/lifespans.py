@@ -1,4 +1,4 @@
-"""A server's life on one event loop: lifespans in, calls served, drained, lifespans out."""
+"""The lifespans of a server on one event loop, and the end of the calls that need them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from defserve.runner.engine import AsyncioEngine
 
 
 class LoopLifetime:
-    """One loop's engine and entered lifespans, shared by everything that serves the composition there."""
+    """The engine of one loop and the lifespans entered there, shared by all that serves the composition on it."""
 
     def __init__(self, engine: AsyncioEngine) -> None:
         self.engine, self.users = engine, 0
@@ -38,7 +38,7 @@ class LoopLifetime:
             self.started = True
 
     async def end(self, seconds: float) -> None:
-        """Leave the lifespans behind the last cancelled call: its teardown may still need what they hold."""
+        """Leave the lifespans after the last cancelled call, whose clean-up may still need them."""
         if self.engine.tasks:
             await asyncio.wait(self.engine.tasks, timeout=seconds)
         try:
@@ -49,7 +49,7 @@ class LoopLifetime:
 
 @asynccontextmanager
 async def entered_lifespans(composition: Composition) -> AsyncGenerator[AsyncioEngine]:
-    """Enter every extension's lifespan, once however often the server is served on this loop; give its engine."""
+    """Enter every extension's lifespan, once on this loop, however often it is served there. Gives the engine."""
     loop = asyncio.get_running_loop()
     lifetime = composition.lives.get(loop)
     if not isinstance(lifetime, LoopLifetime):
@@ -66,12 +66,12 @@ async def entered_lifespans(composition: Composition) -> AsyncGenerator[AsyncioE
 
 
 async def drain_connection(connection: Connection, seconds: float) -> None:
-    """Let the calls of a connection finish; see `finish_calls`."""
+    """Let the calls of a connection finish, as `finish_calls` does."""
     await finish_calls(_calls(connection), seconds)
 
 
 async def finish_calls(calls: list[Call], seconds: float) -> None:
-    """Let calls finish; endless ones are told to end. Those not done in time are answered as they are."""
+    """Let calls finish. Endless ones are told to end; those that are not done in time are refused."""
     for call in calls:
         if call.endless:
             call.stop()
@@ -83,10 +83,10 @@ async def finish_calls(calls: list[Call], seconds: float) -> None:
 
 
 async def close_connection(connection: Connection, seconds: float) -> None:
-    """End the conversation. Calls that are cancelled by it have `seconds` to clean up."""
+    """Close a connection. The calls that it cancels have `seconds` to clean up."""
     calls = _calls(connection)
     connection.close()
-    await asyncio.sleep(0)  # one that was just received has its first step first
+    await asyncio.sleep(0)  # a call that was just received runs its first step
     await _finished(calls, seconds)
 
 

@@ -1,6 +1,6 @@
-"""An ASGI app on a loopback port, in the loop that runs and for as long as a block runs: no signals, no exit code.
+"""An ASGI app on a loopback port, on the running loop and for as long as a block runs.
 
-Listens as `run` does, deadlines and caps included; what is left out is the end that a process has.
+It listens as `run` does, with the same deadlines and limits, but without signals and an exit code.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ HOST = "127.0.0.1"
 
 @asynccontextmanager
 async def loopback(app: Any, limits: Limits, *, scheme: str = "http", parser: str = "auto") -> AsyncGenerator[str]:
-    """The address of an app that answers at its root. Who is still connected at the end is cut off.
+    """The address of an app that answers at its root. Clients that are still connected at the end are cut off.
 
-    Raises UsageError when what it takes to serve is not installed.
+    Raises UsageError when uvicorn is not installed.
     """
     address = Address(scheme, HOST, 0, "/")
     listener: Any = make_listener(app, address, NetworkOptions(parser), limits, lambda: None)
@@ -32,7 +32,7 @@ async def loopback(app: Any, limits: Limits, *, scheme: str = "http", parser: st
         return config.http_protocol_class(config=config, server_state=state, app_state={})
 
     with bound(address) as (socket,):
-        # uvicorn's own loop looks ten times a second whether it should end; a block that ends should not wait for it.
+        # uvicorn's own loop looks for its end ten times a second. The end of a block should not wait for that.
         accepting = await asyncio.get_running_loop().create_server(connection, sock=socket)
         try:
             yield f"{scheme}://{HOST}:{socket.getsockname()[1]}/"

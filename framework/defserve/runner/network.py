@@ -1,4 +1,4 @@
-"""An ASGI app on a socket, from the first connection to the exit code (uvicorn; httptools and uvloop where there)."""
+"""Serving an ASGI app on sockets with uvicorn, from the first connection to the exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from defserve.errors import UsageError
 from defserve.limits import Limits
@@ -24,6 +24,8 @@ from defserve.runner.stopper import INTERRUPTED
 
 if TYPE_CHECKING:
     import uvicorn
+
+    from defserve.runner.web_sessions import WebSessions
 
 log = logging.getLogger("defserve")
 
@@ -43,40 +45,17 @@ class NetworkOptions:
     trusted_proxy: bool = False
 
 
-class EndHandler(Protocol):
-    """Who sees to an end. `over` is set by whoever listens: it is called when nobody has to be listened to any more."""
-
-    over: Callable[[float], None]
-
-    def ask(self) -> None:
-        """Begin nothing new, finish what runs, then call `over`."""
-        ...
-
-
-class NetworkListener(Protocol):
-    """What becomes of a listener: its exit code, once it has run."""
-
-    code: int
-
-    def leave(self, seconds: float) -> None:
-        """Listen no more; responses on their way have so many seconds."""
-        ...
-
-    def run(self, sockets: list[socket.socket] | None = None) -> None: ...
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None: ...
-
-
 def listen(
     app: Any,
     address: Address,
     options: NetworkOptions,
     limits: Limits,
-    ending: EndHandler,
+    sessions: WebSessions,
     inherited: list[socket.socket] | None = None,
 ) -> int:
-    """Serve until a signal or a client ends it; the exit code. `inherited` sockets are bound to the address already."""
-    listener = make_listener(app, address, options, limits, ending.ask)
-    ending.over = listener.leave
+    """Serve until a signal or a client ends it. Returns the exit code. `inherited` sockets are bound already."""
+    listener = make_listener(app, address, options, limits, sessions.ask)
+    sessions.over = listener.leave
     with bound(address) if inherited is None else nullcontext(inherited) as sockets:
         try:
             with lowered_switch_interval(limits.threads):
@@ -86,12 +65,11 @@ def listen(
     return listener.code
 
 
-def make_listener(
-    app: Any, address: Address, options: NetworkOptions, limits: Limits, end: Callable[[], None]
-) -> NetworkListener:
-    """A `uvicorn.Server` that hurries its peers and ends with our exit codes. Raises UsageError without uvicorn.
+def make_listener(app: Any, address: Address, options: NetworkOptions, limits: Limits, end: Callable[[], None]) -> Any:
+    """A `uvicorn.Server` with the fast path, deadlines and our exit codes. Raises UsageError without uvicorn.
 
-    `end` is called at the first signal, on the loop; it is for whoever hears it to call `leave`.
+    `end` is called on the loop at the first signal. It has to call `leave(seconds)`, by which the listener stops
+    listening; responses on their way have so many seconds. `code` is the exit code once it has run.
     """
     try:
         import uvicorn
@@ -99,7 +77,7 @@ def make_listener(
         raise _missing(f"serving on {address} needs uvicorn, which is not installed") from None
 
     class Listener(uvicorn.Server):
-        """uvicorn's own raises the signal again when all is done."""
+        """Ends with an exit code. uvicorn's own server raises the signal again."""
 
         code = 0
         _signals = 0
@@ -124,7 +102,7 @@ def make_listener(
             self.code = INTERRUPTED if number == signal.SIGINT else 0
             self._signals += 1
             if self._signals == 1 and self._loop is not None:
-                # What it interrupts may be in the middle of what an end has to change.
+                # The interrupted code may be changing what the end has to change too.
                 self._loop.call_soon_threadsafe(end)
             else:
                 # A second signal of either kind ends at once.
@@ -143,7 +121,7 @@ def make_listener(
 
 
 def _tell(fit: Fit, options: NetworkOptions) -> None:
-    """Say what does not fit this uvicorn. Whoever chose a parser knows that it has no fast path."""
+    """Say what does not fit this uvicorn. Somebody who chose h11 knows that it has no fast path."""
     if fit.fast_path and options.parser != "h11":
         log.warning("serving without the fast path: %s", fit.fast_path)
     if fit.deadlines:
@@ -170,23 +148,23 @@ def _load(config: uvicorn.Config, options: NetworkOptions) -> None:
 def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "http": options.parser,
-        # Older versions of uvicorn choose the websockets library's own server, which tells nobody how far a socket is.
+        # Older versions of uvicorn choose a class that does not tell how far a socket is.
         "ws": "websockets-sansio" if find_spec("websockets") else "auto",
         "lifespan": "on",
         "access_log": False,
-        # Else a request that came while another was answered begins with what that one has set.
+        # Otherwise a request that came while another was answered inherits its context variables.
         "reset_contextvars": True,
         "log_level": "warning",
         "server_header": False,
         "date_header": False,
-        # Whoever may say where a request comes from may say who it is.
+        # These headers say who calls, so only a trusted proxy may send them.
         "proxy_headers": options.trusted_proxy,
         "backlog": BACKLOG,
         "timeout_keep_alive": KEEP_ALIVE,
         "timeout_graceful_shutdown": int(limits.drain) or 1,
-        # uvicorn counts the connection that asks.
+        # uvicorn also counts the connection that asks.
         "limit_concurrency": limits.connections + 1,
-        # Its own bound gives another answer than the one both parsers have.
+        # So that our own bound, which both parsers share, comes first.
         "h11_max_incomplete_event_size": 2 * HEAD_BYTES,
         "ws_max_size": limits.message,
         "ws_ping_interval": PING,
@@ -204,5 +182,5 @@ def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict
 
 
 def _actual(address: Address, bound_socket: socket.socket) -> Address:
-    """The address with the port the system chose, where it was asked to."""
+    """The address, with the port that the system chose if it was asked to choose."""
     return address if address.port or address.scheme == "unix" else replace(address, port=bound_socket.getsockname()[1])

@@ -1,4 +1,4 @@
-"""A composition that goes to its peers: it connects, serves everyone it meets there, and comes back when cut off."""
+"""Serving where the server itself connects: it serves everyone it meets there, and reconnects when cut off."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import logging
 import random
 import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from contextlib import asynccontextmanager, suppress
+from typing import Protocol
 
 from defserve.core.composition import Composition
 from defserve.core.engine import Engine
@@ -27,7 +27,7 @@ log = logging.getLogger("defserve")
 
 
 class GuestCarrier(Carrier, Protocol):
-    """Who is served at a place: a carrier that knows when it is connected and when it has been let in."""
+    """A carrier that is told when it is connected, and says when it has been let in."""
 
     def connected(self, engine: Engine, send: Callable[[bytes], None]) -> None: ...
     def disconnected(self) -> None: ...
@@ -47,7 +47,7 @@ class Backoff:
         self._next = first
 
     def reset(self) -> None:
-        """All is well: the next wait is a short one."""
+        """The next wait is the shortest."""
         self._next = self.first
 
     def at_length(self) -> None:
@@ -55,13 +55,13 @@ class Backoff:
         self._next = self.longest
 
     def next(self) -> float:
-        """Many that lost the same place must not come back at the same moment."""
+        """Seconds to wait. Random, so that many that lost the same place do not come back at once."""
         seconds, self._next = self._next, min(self._next * 2, self.longest)
         return seconds * random.uniform(0.5, 1.0)
 
 
 class Outbound:
-    """One composition at one place. `stay` ends when `over` is set, or with PeerError if it is never let in."""
+    """One composition at one place. `stay` ends when `over` is set, or raises PeerError if it is never let in."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Outbound:
         self._was_admitted = False
 
     def stop(self, seconds: float | None) -> None:
-        """Answer what runs, for at most so long, and leave. On the loop."""
+        """Answer what runs, for at most so long, and leave. To be called on the loop."""
         self.seconds = seconds
         self.over.set()
 
@@ -92,7 +92,9 @@ class Outbound:
                     raise
                 log.warning("%s", error.message)
             if not self.over.is_set():
-                await self._until_over(self.backoff.next())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.backoff.next()):
+                        await self.over.wait()
 
     async def _visit(self, engine: Engine) -> None:
         limits = self.composition.limits
@@ -117,7 +119,7 @@ class Outbound:
         self._judge(*transport.end)
 
     async def _open(self, longest: int) -> WebSocketClient | None:
-        """The connection; None if it is over before there is one."""
+        """The connection. None: it is over before there is one."""
         opening = asyncio.create_task(WebSocketClient.open(self.url, token=self._token, longest=longest))
         over = asyncio.create_task(self.over.wait())
         try:
@@ -146,21 +148,14 @@ class Outbound:
         if code == POLICY:
             raise PeerError(f"refused: {reason or 'policy'}", data={"code": code})
         if code == NORMAL:
-            # Sent away on purpose, maybe for another of the same name: two that come back at once would never rest.
+            # Sent away on purpose, maybe for another of the same name. Two that come back at once would never rest.
             self.backoff.at_length()
         raise PeerGone(f"the connection ended: {code} {reason}".rstrip())
-
-    async def _until_over(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self.over.wait()
-        except TimeoutError:
-            pass
 
 
 @asynccontextmanager
 async def outbound(outbound: Outbound) -> AsyncGenerator[Outbound]:
-    """Serve in this loop, once the place has let us in. Raises PeerError if it does not."""
+    """Serve on this loop, once the place has let us in. Raises PeerError if it does not."""
     composition, loop = outbound.composition, asyncio.get_running_loop()
 
     def stop(seconds: float) -> None:
@@ -188,7 +183,7 @@ async def outbound(outbound: Outbound) -> AsyncGenerator[Outbound]:
 
 
 def serve_outbound(place: Outbound) -> int:
-    """Serve until a signal ends it; the exit code."""
+    """Serve until a signal ends it. Returns the exit code."""
     composition, loop = place.composition, asyncio.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
@@ -218,7 +213,7 @@ async def _main(place: Outbound, stop: Stopper) -> int:
             over.cancel()
             if not staying.done():
                 place.stop(0 if stop.interrupted else stop.seconds)
-                await stop.unless_asked_again(_done(staying))
+                await stop.unless_asked_again(asyncio.wait((staying,)))
                 staying.cancel()
                 await asyncio.wait((staying,), timeout=composition.limits.farewell)
             service.end(stop.drain)
@@ -234,10 +229,6 @@ async def _main(place: Outbound, stop: Stopper) -> int:
     if error is not None:
         raise error
     return stop.exit_code
-
-
-async def _done(task: asyncio.Future[Any]) -> None:
-    await asyncio.wait((task,))
 
 
 async def _first(*events: asyncio.Event) -> None:

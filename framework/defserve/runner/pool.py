@@ -1,7 +1,7 @@
-"""Worker threads for blocking functions, whose finished results wake the event loop once for many.
+"""Worker threads for blocking functions. Many results wake the event loop once.
 
-`concurrent.futures` wakes the loop for every result and joins its threads at exit, so a blocking
-function would keep a process alive whose peer has left; these threads are daemons.
+`concurrent.futures` wakes the loop for every result and joins its threads at exit, so a blocking function would keep a
+process alive whose peer has left. These threads are daemons.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PoolJob:
 
 
 class WorkerPool:
-    """At most `size` threads at work, besides those that wait for a peer (`parked`) or were given up on (`abandon`)."""
+    """At most `size` threads at work, without those that wait for a peer (`parked`) or were given up (`abandon`)."""
 
     def __init__(self, size: int, wake: Callable[[Callable[[], None]], Any]) -> None:
         self._size, self._wake = size, wake
@@ -43,12 +43,12 @@ class WorkerPool:
         self._done: deque[Callable[[], None]] = deque()
         self._waking = self._closed = False
         self._lock = threading.Lock()
-        # A job stays pending, and the thread that takes it idle, until both counts go down together: the
-        # difference is exact at any moment, and no job waits behind a thread that is already taken.
+        # Both counts go down together when a thread takes a job. So their difference is exact at any moment, and no
+        # job waits for a thread that is taken.
         self._pending = self._threads = self._idle = self._abandoned = self._parked = 0
 
     def submit(self, function: Callable[[], Any], finished: Finished) -> PoolJob:
-        """Run `function` in a thread, with the caller's context variables; `finished(result, error)` on the loop."""
+        """Run `function` in a thread, with the caller's context; then `finished(result, error)` on the loop."""
         job = PoolJob(function, finished, copy_context())
         with self._lock:
             self._pending += 1
@@ -57,7 +57,7 @@ class WorkerPool:
         return job
 
     def abandon(self, job: PoolJob) -> None:
-        """Nobody waits for this job any more: it is not begun, or another thread may take the place of its own."""
+        """Nobody waits for this job any more. It is not begun, or another thread may take the place of its thread."""
         with self._lock:
             if job.abandoned:
                 return
@@ -68,7 +68,7 @@ class WorkerPool:
 
     @contextmanager
     def parked(self) -> Generator[None]:
-        """While a worker thread waits for a peer, who may be slow: another may take its place."""
+        """While a worker thread waits for a slow peer, another thread may take its place."""
         with self._lock:
             self._parked += 1
             self._hire()
@@ -79,9 +79,9 @@ class WorkerPool:
                 self._parked -= 1
 
     def post(self, action: Callable[[], None]) -> bool:
-        """Run `action` on the loop, behind what this thread posted before. False when the loop has ended."""
+        """Run `action` on the loop, behind what this thread posted before. False: the loop has ended."""
         self._done.append(action)
-        # The flag is cleared before the deque is emptied, so an action that sees it set is always picked up.
+        # The flag is cleared before the deque is emptied, so no action is missed that finds it set.
         if not self._waking:
             self._waking = True
             try:
@@ -91,7 +91,7 @@ class WorkerPool:
         return not self._closed
 
     def close(self) -> None:
-        """Let the idle threads go; those at work follow when they are done."""
+        """End the idle threads. Those at work end when they are done."""
         with self._lock:
             self._closed = True
             for _ in range(self._threads):
@@ -99,7 +99,7 @@ class WorkerPool:
 
     @property
     def _allowed(self) -> int:
-        # However many threads hang, a peer that calls the hanging function again cannot have endless ones.
+        # A peer that calls a hanging function again and again must not get endless threads.
         return self._size + min(self._abandoned + self._parked, self._replaceable)
 
     def _hire(self) -> None:
@@ -108,7 +108,7 @@ class WorkerPool:
         self._threads += 1
         try:
             threading.Thread(target=self._work, name="defserve-worker", daemon=True).start()
-        except RuntimeError:  # the system has no more threads; those there are will come to it
+        except RuntimeError:  # the system has no more threads; the others will come to it
             self._threads -= 1
             if not self._threads:
                 self._pending -= 1
@@ -120,7 +120,7 @@ class WorkerPool:
             while self._done:
                 self._done.popleft()()
         finally:
-            # One that failed must not hold up the results behind it.
+            # An action that failed must not hold up those behind it.
             if self._done and not self._waking:
                 self._waking = True
                 self._wake(self._drain)

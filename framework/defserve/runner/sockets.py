@@ -1,4 +1,4 @@
-"""Listening sockets for an address, bound before anything starts, so that a refusal is one clear line."""
+"""Listening sockets for an address. They are bound before anything starts, so a refusal is one clear line."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from defserve.runner.address import Address
 OWNER_ONLY = 0o177
 BACKLOG = 2048
 
-# A name may also stand for an address this machine does not have, as localhost for ::1.
+# A name may also stand for an address that this machine lacks, as localhost for ::1.
 ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
-# What the system takes ahead of a slow reader: little, so that it shows whether the reader goes on.
+# How much the system buffers for a slow reader. It is little, so that a reader that stops is noticed.
 AHEAD_BYTES = 128 * 1024
 
 
 @contextmanager
 def bound(address: Address) -> Generator[list[socket.socket]]:
-    """The sockets of an address, closed at the end; a unix socket's file goes with it.
+    """The sockets of an address, closed at the end. The file of a unix socket is removed.
 
-    Raises UsageError when it cannot be had.
+    Raises UsageError when the address cannot be bound.
     """
     sockets = [_bind_unix(address)] if address.scheme == "unix" else _bind_network(address)
     made = os.stat(address.host).st_ino if address.scheme == "unix" else None
@@ -37,7 +37,7 @@ def bound(address: Address) -> Generator[list[socket.socket]]:
         for one in sockets:
             one.close()
         with suppress(OSError):
-            # Another server may have taken the name since.
+            # Another server may have taken the name meanwhile.
             if made is not None and os.stat(address.host).st_ino == made:
                 os.unlink(address.host)
 
@@ -47,7 +47,7 @@ def _bind_network(address: Address) -> list[socket.socket]:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, _, _, _, place in dict.fromkeys(found):
-            # One port for all, also when the system chooses it.
+            # All have the same port, also when the system chooses it.
             port = sockets[0].getsockname()[1] if sockets else address.port
             try:
                 sockets.append(_bind_one(family, (place[0], port, *place[2:])))
@@ -64,13 +64,13 @@ def _bind_network(address: Address) -> list[socket.socket]:
 
 
 def _bind_one(family: int, place: tuple[Any, ...]) -> socket.socket:
-    # With the protocol named, asyncio sets TCP_NODELAY on its connections; without, each response waits 40 ms.
+    # asyncio sets TCP_NODELAY only where the protocol is named. Without it each response waits 40 ms.
     one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections have it from the socket they came in by
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, AHEAD_BYTES)
         one.bind(place)
     except OSError:
@@ -85,7 +85,7 @@ def _bind_unix(address: Address) -> socket.socket:
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_stale(address.host)
-        # The file is made with its final mode: there is no moment in which others could connect.
+        # The file is made with its final mode, so that others can never connect.
         before = os.umask(OWNER_ONLY)
         try:
             one.bind(address.host)
@@ -98,7 +98,7 @@ def _bind_unix(address: Address) -> socket.socket:
 
 
 def _remove_stale(path: str) -> None:
-    """Take away the file of a socket nobody listens on. Raises OSError for anything else that is there."""
+    """Remove the file of a socket that nobody listens on. Raises OSError for anything else that is there."""
     try:
         kind = os.lstat(path).st_mode
     except FileNotFoundError:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.composition import Composition
@@ -38,7 +39,10 @@ class StdioService:
         self.composition.service.begin(self.stop)
         before = set(threading.enumerate())
         self.transport.claim()
-        previous = _on_signals(self._interrupt_prelude)
+        previous: dict[int, Any] = {}
+        with suppress(ValueError):  # not the main thread
+            for number in (signal.SIGTERM, signal.SIGINT):
+                previous[number] = signal.signal(number, self._interrupt_prelude)
         try:
             if self._prelude():
                 self._run_loop()
@@ -49,13 +53,14 @@ class StdioService:
             self.exit_code = stop.code
         finally:
             self.composition.service.end(self.stop)
-            _restore_signals(previous)
+            for number, action in previous.items():
+                signal.signal(number, action)
             self.transport.release()
             _do_not_wait_for(set(threading.enumerate()) - before, self.exit_code)
         return self.exit_code
 
     def stop(self, seconds: float) -> None:
-        """Answer what runs, for at most so long, and end. From any thread."""
+        """Answer what runs, for at most so long, and end. May be called from any thread."""
         self._seconds = seconds
         if self._stopper is not None:
             self._stopper.loop.call_soon_threadsafe(self._stopper.drain, seconds)
@@ -145,7 +150,7 @@ class StdioService:
                     await stop.unless_asked_again(self._finish(seconds))
                 self.composition.service.end(self.stop)
                 await close_connection(self.connection, limits.farewell)
-                # The lifespans' own clean-up has as long as the calls had.
+                # The lifespans have as long to clean up as the calls had.
                 stop.serving = False
                 stop.give(limits.drain)
         finally:
@@ -180,21 +185,6 @@ class _Stop(BaseException):
 
 def _code(number: int) -> int:
     return INTERRUPTED if number == signal.SIGINT else 0
-
-
-def _on_signals(action: Callable[[int, Any], None]) -> dict[int, Any]:
-    previous: dict[int, Any] = {}
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            previous[number] = signal.signal(number, action)
-        except ValueError:  # not the main thread
-            break
-    return previous
-
-
-def _restore_signals(previous: dict[int, Any]) -> None:
-    for number, action in previous.items():
-        signal.signal(number, action)
 
 
 def _wind_down(loop: asyncio.AbstractEventLoop) -> None:
@@ -246,8 +236,6 @@ def _exit_at_once(code: int) -> None:
 
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(AttributeError, OSError, ValueError):  # there is none, its reader is gone, or it is closed
             stream.flush()
-        except (AttributeError, OSError, ValueError):  # none, its reader is gone, or closed
-            pass
     os._exit(code)

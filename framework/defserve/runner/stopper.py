@@ -43,7 +43,8 @@ class Stopper:
             except (NotImplementedError, RuntimeError, ValueError):  # not the main thread, or Windows
                 return
 
-    async def unless_asked_again(self, work: Coroutine[Any, Any, None]) -> None:
+    async def unless_asked_again(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do the work, unless another signal comes first."""
         import asyncio
 
         task = self.loop.create_task(work)
@@ -73,7 +74,7 @@ class Stopper:
             self.over.set()
 
     def hear(self, number: int) -> None:
-        """A signal that came before anything was served."""
+        """Take a signal that came before anything was served."""
         self._signalled = True
         if number == signal.SIGINT:
             self._interrupt()
@@ -101,7 +102,7 @@ class Stopper:
         self.over.set()
 
     def cut_short(self, seconds: float) -> None:
-        """Cancel what a lifespan does; it may clean up for so long."""
+        """Cancel what a lifespan does. It may clean up for so long."""
         if self.main is not None:
             self.main.cancel()
             end_unless(lambda: self.finished, seconds, self.exit_code)

@@ -1,10 +1,10 @@
-"""Serving many peers over the network: conversations for a transport that knows HTTP, on the loop it runs in."""
+"""Serving many peers over the network: sessions for a transport that knows HTTP, on the loop it runs in."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from defserve.core.composition import Composition
 from defserve.core.extension import OutgoingMessage
@@ -12,7 +12,7 @@ from defserve.core.service import Stop
 from defserve.core.session import Session
 from defserve.core.shaped_session import ReplyShape, ShapedSession
 from defserve.limits import Limits
-from defserve.runner.connection import PeerIdentity
+from defserve.runner.connection import PeerIdentity, known_of
 from defserve.runner.engine import AsyncioEngine
 from defserve.runner.lifespans import entered_lifespans, finish_calls
 
@@ -20,7 +20,7 @@ SPARE = 64
 
 
 class WebSessions:
-    """Opens conversations. Starts with the first request where nobody says when to start, as in a mounted app."""
+    """Opens sessions. In a mounted app, where nobody says when to start, it starts with the first request."""
 
     def __init__(self, composition: Composition) -> None:
         self.composition = composition
@@ -31,32 +31,32 @@ class WebSessions:
         self._over: asyncio.Event | None = None
         self._ready: asyncio.Future[None] | None = None
         self._spare: list[Session] = []
-        self.hang_up: Callable[[], None] = _nothing
-        """Ends the streams that belong to no call; the transport's business."""
-        self.over: Callable[[float], None] = _at_leisure
-        """Told when all is answered that will be; what is still on its way to a client may take so many seconds."""
+        self.hang_up: Callable[[], None] = lambda: None
+        """Ends the streams that belong to no call. The transport sets it."""
+        self.over: Callable[[float], None] = lambda seconds: None
+        """Called when all is answered; what is on its way to a client has so many seconds. A listener sets it."""
 
     @property
     def ready(self) -> bool:
-        """Whether conversations can be opened on the running loop."""
+        """Whether sessions can be opened on the running loop."""
         return self._engine is not None and self._engine.loop is asyncio.get_running_loop()
 
     async def start(self, ended: Callable[[], None]) -> None:
-        """Enter the lifespans, once on each loop. `ended` is called there when conversations have to end."""
+        """Enter the lifespans, once on each loop. `ended` is called there when sessions have to end."""
         loop = asyncio.get_running_loop()
         if self._engine is not None and self._engine.loop is loop:
             return
         if self._keeper is None or self._keeper.done() or self._keeper.get_loop() is not loop:
             self._keeper = loop.create_task(self._live(ready := loop.create_future(), ended))
             self._ready = ready
-        # Whoever asked first may leave; the others wait for the same beginning.
+        # The request that asked first may be cancelled. The others wait for the same start.
         assert self._ready is not None
         await asyncio.shield(self._ready)
 
     async def _live(self, ready: asyncio.Future[None], ended: Callable[[], None]) -> None:
-        """The lifespans, entered and left by one task of their own, as task groups in them want it.
+        """Enter and leave the lifespans in one task of their own, as task groups in them need it.
 
-        Where nobody says when to stop, the loop's end does by cancelling the task.
+        In a mounted app nobody says when to stop: the end of the loop cancels the task.
         """
         self._over = over = asyncio.Event()
         loop, service = asyncio.get_running_loop(), self.composition.service
@@ -89,7 +89,7 @@ class WebSessions:
             self._engine.spawn(self._finish(self._engine, seconds, stop))
 
     async def _finish(self, engine: AsyncioEngine, seconds: float, stop: Stop) -> None:
-        """Serve what is under way, then let go of the clients."""
+        """Finish what is under way, then end the streams of the clients."""
         until = engine.loop.time() + seconds
         await finish_calls([call for call in self.composition.calls() if call.engine is engine], seconds)
         self.composition.service.end(stop)
@@ -97,7 +97,7 @@ class WebSessions:
         self.over(until - engine.loop.time())
 
     async def _end_calls(self, ended: Callable[[], None]) -> None:
-        """End the conversations; calls cancelled by that have a moment to clean up, before what they use goes."""
+        """End the sessions. Cancelled calls have a moment to clean up, while what they use is still there."""
         sessions = list(self.composition.sessions)
         ended()
         calls = [call for session in sessions if session.closed for call in session.in_flight.values()]
@@ -106,7 +106,7 @@ class WebSessions:
             await asyncio.wait(tasks, timeout=self.limits.farewell)
 
     def ask(self) -> None:
-        """Somebody who may wants an end: drain for as long as the limits allow."""
+        """End on request: drain for as long as the limits allow."""
         service = self.composition.service
         if self._engine is None:
             self.over(0)
@@ -121,35 +121,34 @@ class WebSessions:
                 call.stop()
 
     async def stop(self) -> None:
-        """End the conversations and leave the lifespans."""
+        """End the sessions and leave the lifespans."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None and self._over is not None:
             self._over.set()
             await keeper
 
     def open(self, outlet: Callable[[OutgoingMessage], None], *, principal: PeerIdentity, counted: bool) -> Session:
-        """A new conversation. Raises LimitExceeded when there are too many."""
+        """A new session. Raises LimitExceeded when there are too many."""
         spare = self._spare
         if not counted and spare and spare[-1].identity is principal:
             session = spare.pop()
             session.outlet = outlet
             self.composition.short_sessions.add(session)
             return session
-        return Session(self.composition, self._running, outlet, counted=counted, **_about(principal))
+        assert self._engine is not None
+        return Session(self.composition, self._engine, outlet, counted=counted, **known_of(principal))
 
     def open_shaped(
         self, outlet: Callable[[OutgoingMessage], None], *, principal: PeerIdentity, shape: ReplyShape
     ) -> ShapedSession:
         """A session for a single request, whose reply `shape` writes."""
-        return ShapedSession(self.composition, self._running, outlet, shape, **_about(principal))
-
-    @property
-    def _running(self) -> AsyncioEngine:
         assert self._engine is not None
-        return self._engine
+        session = ShapedSession(self.composition, self._engine, outlet, counted=False, **known_of(principal))
+        session.shape = shape
+        return session
 
     def end(self, conversation: Session) -> None:
-        """A short conversation is over. The next request of the same caller may have it, if nothing is left in it."""
+        """A session for a single request is over. If nothing is left in it, it serves the same caller again."""
         if not conversation.is_untouched or conversation.engine is not self._engine:
             conversation.close()
             return
@@ -157,21 +156,3 @@ class WebSessions:
         self._spare.append(conversation)
         if len(self._spare) > SPARE:
             self._spare.pop(0).close()
-
-
-def _about(principal: PeerIdentity) -> dict[str, Any]:
-    is_local = principal.kind == "local"
-    return {
-        "principal": principal.id,
-        "is_local": is_local,
-        "identity": principal,
-        "is_shared_identity": principal.is_shared_identity,
-    }
-
-
-def _nothing() -> None:
-    """Nobody listens."""
-
-
-def _at_leisure(seconds: float) -> None:
-    """Somebody else's process: it ends when they say so."""

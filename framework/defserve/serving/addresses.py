@@ -1,4 +1,4 @@
-"""Where a server serves, by its address: standard input, the network, a topic; and what it shows while it does."""
+"""Serving at an address: standard input, the network or a topic; and the observers that were asked for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Served(Protocol):
-    """A server, as far as serving it needs to know it."""
+    """What serving needs to know of a server."""
 
     mcp: MCP
     auth: Auth | None
@@ -34,12 +34,17 @@ class Served(Protocol):
 
 
 def serve(server: Served, on: str, token: str | None, token_file: str | None, web: WebFields) -> int:
-    """Serve on an address until it ends; the exit code."""
+    """Serve on an address until it ends. Returns the exit code."""
     if on.startswith("mcpx+"):
         return _in_topic(server, on, token, token_file)
     if token is not None or token_file is not None:
-        raise UsageError(f"nobody is shown a token on {on!r}", fix="to check those of callers: Server(auth=…)")
-    return _on_stdio(server, on) if on.startswith("stdio:") else _on_network(server, on, web)
+        raise UsageError(f"a token is of no use on {on!r}", fix="to check the tokens of callers: Server(auth=…)")
+    if on.startswith("stdio:"):
+        return _on_stdio(server, on)
+    from defserve.runner.address import Address
+    from defserve.serving.web import run
+
+    return run(server.composition, server.mcp, server.auth, Address.parse(on, "/mcp"), web)
 
 
 def _on_stdio(server: Served, on: str) -> int:
@@ -54,13 +59,6 @@ def _on_stdio(server: Served, on: str) -> int:
     return StdioService(server.composition).run()
 
 
-def _on_network(server: Served, on: str, options: WebFields) -> int:
-    from defserve.runner.address import Address
-    from defserve.serving import web
-
-    return web.run(server.composition, server.mcp, server.auth, Address.parse(on, "/mcp"), options)
-
-
 def _in_topic(server: Served, on: str, token: str | None, token_file: str | None) -> int:
     from defserve.runner.outbound import serve_outbound
     from defserve.serving import topics
@@ -71,7 +69,7 @@ def _in_topic(server: Served, on: str, token: str | None, token_file: str | None
 
 @asynccontextmanager
 async def joined(server: Served, on: str, token: str | None) -> AsyncGenerator[Participant]:
-    """Serve in a topic from within a running loop."""
+    """Serve in a topic, on the running loop, for as long as the block runs."""
     from defserve.runner.outbound import outbound
     from defserve.serving import topics
 
@@ -84,7 +82,7 @@ async def joined(server: Served, on: str, token: str | None) -> AsyncGenerator[P
 
 
 def observers(present: Sequence[Extension], log_level: str | None, log_json: bool, metrics: bool) -> list[Extension]:
-    """The extensions that show what was asked for, beside those that are there. Sets up logging."""
+    """The extensions for what was asked for, except those that are present. Sets up logging."""
     found: list[Extension] = []
     if log_level is not None or log_json:
         from defserve.observing.logs import log_to_stderr

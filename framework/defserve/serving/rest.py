@@ -1,4 +1,4 @@
-"""The REST mount of a server: how a call is put to the protocol, and how its outcome is said in HTTP's words."""
+"""The REST mount of a server: how a call becomes a request, and how its outcome becomes a response."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from defserve.host.values import read_text, tool_error
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.failures import ERROR_KEY
 from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mcp.tools.tools import Tool
 from defserve.protocols.mcp.versions import STATELESS_VERSIONS
 from defserve.serving.openapi.document import openapi
 from defserve.transports.asgi import HeaderList
@@ -28,7 +29,7 @@ REMEMBERED_DOCUMENTS: Final = 8
 
 
 def rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
-    """How the tools of a server are served to callers that speak no protocol."""
+    """How the tools of a server are served to callers that know only HTTP."""
     documents: dict[object, bytes] = {}
 
     def document(below: str, call: Call) -> bytes:
@@ -49,24 +50,20 @@ def rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
             found = documents[key] = encode(openapi(info, tools, base=below, authorized=authorized))
         return found
 
-    def value(name: str, result: Params) -> bytes:
-        tool = mcp.tools.registry.get(name)
-        return encode({"result": _value(result, tool.returns.scalar if tool is not None else None)})
-
     return RestRules(
         offer=OFFER,
         call=lambda name, arguments: (
             _request("tools/call", {"name": name, "arguments": arguments}),
-            Reply(lambda call, result: value(name, result)),
+            RestWriter(lambda call, result: encode({"result": _value(result, call.subject)})),
         ),
-        # The page itself is not read: whoever may ask for it is whom the document is for.
-        document=lambda below: (_request("tools/list", {}), Reply(lambda call, page: document(below, call))),
+        # The listing is asked for its checks: the document is for those who may ask for it. Its page is not read.
+        document=lambda below: (_request("tools/list", {}), RestWriter(lambda call, page: document(below, call))),
         scopes=mcp.tools.scopes,
     )
 
 
-class Reply:
-    """The reply to one request: what `write` makes of its result, or an error with its status and headers."""
+class RestWriter:
+    """The reply to one request: what `write` makes of the result, or an error with its status and headers."""
 
     headers: HeaderList = ()
 
@@ -96,17 +93,18 @@ def _request(method: str, params: Params) -> Request:
     return Request(1, method, params, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
 
 
-def _value(result: Params, scalar: Params | None) -> Any:
+def _value(result: Params, tool: Tool) -> Any:
     """Structured content, a scalar, a text, or content blocks; None where there is nothing. Raises RestFailure."""
     if result.get("isError"):
         meta: Params = result.get("_meta") or {}
         detail: Params = meta.get(ERROR_KEY) or {}
         raise RestFailure(str(detail.get("error_type", "tool_error")), tool_error(result).message, detail)
     if result.get("resultType", "complete") != "complete":
-        raise RestFailure("input_required", "this tool asks its caller something, and here nobody can be asked")
+        raise RestFailure("input_required", "this tool asks its caller a question, which cannot be answered here")
     if "structuredContent" in result:
         return result["structuredContent"]
     blocks: list[Params] = result.get("content") or []
     if len(blocks) == 1 and blocks[0].get("type") == "text":
+        scalar = tool.returns.scalar
         return read_text(blocks[0]["text"], scalar) if scalar is not None else blocks[0]["text"]
     return blocks or None

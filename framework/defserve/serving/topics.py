@@ -1,4 +1,4 @@
-"""A topic for a server: its address, its token, and the runner that keeps the server there."""
+"""A server in a topic: its address, its token, and the runner that keeps it there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORM: Final = "mcpx+ws://host:port/ws?topic=demo"
 def place(
     composition: Composition, mcp: MCP, auth: Auth | None, carrier: TopicCarrier, on: str, token: str | None
 ) -> Outbound:
-    """Where a composition takes part in a topic. Raises UsageError for an address that names none."""
+    """The place where a composition takes part in a topic. Raises UsageError for an address without a topic."""
     from urllib.parse import parse_qs, urlsplit
 
     parts = urlsplit(on.removeprefix(PREFIX))
@@ -38,7 +38,7 @@ def place(
 
 
 def read_token(token: str | None, file: str | None) -> str | None:
-    """The token, or what is in the file. Raises UsageError for both, and for a file that cannot be read."""
+    """The token, or the content of the file. Raises UsageError for both, and for a file that cannot be read."""
     if file is None:
         return token
     if token is not None:

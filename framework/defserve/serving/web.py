@@ -1,4 +1,4 @@
-"""HTTP for a server: the protocol's rules, the runner's conversations and the transport's syntax put together."""
+"""HTTP for a server: joins the rules of the protocol, the sessions of the runner and the transport."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from defserve.runner.network import NetworkOptions, listen
 from defserve.runner.web_sessions import WebSessions
 from defserve.serving.options import WebFields
 from defserve.transports.http.app import HttpApp, HttpOptions
-from defserve.transports.http.rest import RestRules
 from defserve.transports.http.streamable import HttpRules
 
-# The address of a unix socket has no room for it.
+# The address of a unix socket has no path of an endpoint.
 UNIX_PATH = "/mcp"
 
 
 def app(
     composition: Composition, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None = None
 ) -> HttpApp:
-    """The ASGI application that serves a composition, at an address of its own or mounted in another."""
+    """The ASGI application of a composition, at an address of its own or mounted in another application."""
     return app_of(WebSessions(composition), mcp, auth, options, address)
 
 
 def app_of(provider: WebSessions, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None) -> HttpApp:
-    """The application whose conversations `provider` opens."""
+    """The application whose sessions `provider` opens."""
     refuse_scopes_without_auth(mcp, auth)
 
     async def ready() -> tuple[int, bytes]:
@@ -50,46 +49,40 @@ def app_of(provider: WebSessions, mcp: MCP, auth: Auth | None, options: WebField
         scopes=mcp.tools.scopes,
         refusal=provider.composition.refusal,
     )
+    is_unix = address is not None and address.scheme == "unix"
+    rest = None
+    if options.get("rest", False):
+        from defserve.serving.rest import rest_rules
+
+        rest = rest_rules(mcp, authorized=auth is not None)
     http = HttpOptions(
-        path=_path(address),
-        bind=address.host if address is not None and address.scheme != "unix" else "127.0.0.1",
+        path=UNIX_PATH if is_unix else address.path if address is not None else "",
+        bind=address.host if address is not None and not is_unix else "127.0.0.1",
         port=address.port if address is not None else None,
         allowed_hosts=tuple(options.get("allowed_hosts", ())),
         allowed_origins=tuple(options.get("allowed_origins", ())),
         trusted_proxy=options.get("trusted_proxy", False),
-        is_local=address is not None and address.scheme == "unix",
+        is_local=is_unix,
         legacy_sse=options.get("legacy_sse", False),
         auth=auth,
         probes={"/healthz": _liveness, "/readyz": ready},
         reports={"/metrics": partial(_measured, provider.composition)} if options.get("metrics", False) else {},
-        rest=_rest(mcp, auth) if options.get("rest", False) else None,
+        rest=rest,
     )
     served = HttpApp(provider, rules, http)
     provider.hang_up = served.drain
     return served
 
 
-def _rest(mcp: MCP, auth: Auth | None) -> RestRules:
-    from defserve.serving.rest import rest_rules
-
-    return rest_rules(mcp, authorized=auth is not None)
-
-
-def _path(address: Address | None) -> str:
-    if address is None:
-        return ""
-    return UNIX_PATH if address.scheme == "unix" else address.path
-
-
 def run(composition: Composition, mcp: MCP, auth: Auth | None, address: Address, options: WebFields) -> int:
-    """Serve on the network until a signal or a client ends it; the exit code."""
+    """Serve on the network until a signal or a client ends it. Returns the exit code."""
     provider = WebSessions(composition)
     served = app_of(provider, mcp, auth, options, address)
     return listen(served, address, network_options(options), composition.limits, provider)
 
 
 def network_options(options: WebFields) -> NetworkOptions:
-    """Those of the options that say how to listen."""
+    """The options that say how to listen."""
     return NetworkOptions(
         parser=options.get("parser", "auto"),
         certfile=options.get("certfile"),
@@ -104,7 +97,7 @@ async def _measured(composition: Composition) -> tuple[int, bytes]:
 
 
 async def _liveness() -> tuple[int, bytes]:
-    """That it answers is the answer; what a check finds is no reason to restart a process."""
+    """The process answers, and that is all that is asked. A failed health check is no reason to restart it."""
     return 200, b"ok"
 
 
@@ -118,7 +111,7 @@ async def _readiness(composition: Composition) -> tuple[int, bytes]:
 
 
 def refuse_scopes_without_auth(mcp: MCP, auth: Auth | None) -> None:
-    """Over the network, scopes nobody can prove would protect nothing."""
+    """Over the network, scopes that nobody can prove would protect nothing. Raises UsageError."""
     for item in () if auth is not None else mcp.items():
         if item.options.scopes:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Two ends in one process: what one sends, the other receives. The same few verbs as every transport."""
+"""Two ends in one process: what one sends, the other receives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class MemoryTransport:
-    """The server's end. The client's end is `Memory.peer`, a link with `send`, `receive` and `aclose`."""
+    """The server's end. `peer` is the client's: a link with `send`, `receive` and `aclose`."""
 
     def __init__(self, limit: int) -> None:
         self.closed, self.limit = False, limit
@@ -38,10 +38,6 @@ class MemoryTransport:
         if not self.closed:
             self.closed = True
             self.peer.deliver(None)
-
-    @property
-    def backlog(self) -> int:
-        return 0
 
     def take(self, message: bytes) -> None:
         """The peer says something."""

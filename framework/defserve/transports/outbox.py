@@ -1,4 +1,4 @@
-"""Messages that wait to be written to one client, in order and bounded. What somebody waits for is never dropped."""
+"""Messages that wait to be written to one client: in order and bounded. Answers and questions are never dropped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STALL = 30.0
 
 
 class OutboundMessage(Protocol):
-    """A message for the peer, as the runner hands it over. An empty one ends its request without an answer."""
+    """A message for the peer, as the runner hands it over. An empty message ends its request without an answer."""
 
     release: Callable[[], None] | None
 
@@ -37,7 +37,7 @@ class OutboundMessage(Protocol):
 
 
 class CompleteReply:
-    """The reply to a request, where whoever sends it is the one who got it."""
+    """A reply that the transport got back from the call itself, so that nobody has to be told about it."""
 
     __slots__ = ("data", "code", "release")
 
@@ -57,12 +57,8 @@ class UnreadMessage:
     def __init__(self, message: OutboundMessage, id: str | None) -> None:
         self.message, self.id = message, id
 
-    @property
-    def droppable(self) -> bool:
-        return not (self.message.answers or self.message.asks or self.message.bulk)
-
     def leave(self) -> None:
-        """It is unread no more."""
+        """The message was written, or was dropped."""
         if self.message.taken is not None:
             self.message.taken()
 
@@ -78,23 +74,24 @@ class ClientOutbox:
         self._wake: asyncio.Future[None] | None = None
 
     def keep(self, message: OutboundMessage, id: str | None = None) -> None:
-        """Put a message at the end, or before the bulk of other calls. For a slow reader the newest of a kind replaces
-        the oldest; when it is full, what nobody waits for makes room."""
+        """Put a message at the end, or in front of the bulk of other calls.
+
+        For a slow reader the newest of a kind replaces the oldest. A full outbox drops what nobody waits for.
+        """
         if message.replaces is not None and len(self.unread) >= SLOW:
             self._drop_first(lambda item: item.message.replaces == message.replaces)
         if not message.data:
             return
-        if message.bulk or not self.unread:  # whoever sends bulk sees to it that there is little
+        if message.bulk or not self.unread:  # the sender of bulk limits it by itself
             self.unread.append(UnreadMessage(message, id))
             return
-        # The reader is slow or gone: what somebody waits for stays, the rest makes room.
         while self.unread and self._has_no_room(len(message.data)):
-            if not self._drop_first(lambda item: item.droppable):
+            if not self._drop_first(lambda item: not (item.message.answers or item.message.asks or item.message.bulk)):
                 break
         self.unread.insert(self._place(message), UnreadMessage(message, id))
 
     def _place(self, message: OutboundMessage) -> int:
-        """Behind all but the bulk of other calls; the answers to a batch, which belong to no one call, behind all."""
+        """Behind everything but the bulk of other calls. Answers to a batch belong to no single call, and go last."""
         bulk = next((at for at, item in enumerate(self.unread) if item.message.bulk), None)
         if bulk is None or (message.answers and message.relates_to is None):
             return len(self.unread)
@@ -102,7 +99,7 @@ class ClientOutbox:
         return bulk if message.relates_to is None else max(bulk, 1 + max(own, default=-1))
 
     def take(self) -> list[UnreadMessage]:
-        """Everything there is to write, which is then unread no more."""
+        """Take out everything there is to write."""
         taken = list(self.unread)
         self.unread.clear()
         for item in taken:
@@ -111,7 +108,7 @@ class ClientOutbox:
 
     @property
     def full(self) -> bool:
-        """Whether so much waits that its reader should not be asked for more."""
+        """Whether so much waits that nothing more should be read from this client."""
         return self._has_no_room(0)
 
     def _has_no_room(self, size: int) -> bool:
@@ -119,12 +116,12 @@ class ClientOutbox:
         return len(waiting) >= UNREAD or sum(waiting) + size > UNREAD_BYTES
 
     def rouse(self) -> None:
-        """Let whoever waits look again."""
+        """Wake up `wait`."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Until there is something to write or nothing will follow; False when `seconds` passed first."""
+        """Wait until there is something to write, or nothing will follow. False when `seconds` passed first."""
         if self.unread or self.finished or self.gone:
             return True
         self._wake = asyncio.get_running_loop().create_future()

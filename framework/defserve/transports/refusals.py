@@ -1,4 +1,4 @@
-"""How HTTP says no, in words for whoever called: statuses without a message, and challenges (RFC 6750 §3). No I/O."""
+"""What a client raises when HTTP refuses it: bare statuses, and challenges (RFC 6750 §3). No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from defserve.errors import PeerError, PeerGone
 
-# What `error` of a challenge says -> what is wrong; without one, no token came.
+# The `error` of a challenge → what is wrong. It is empty when no token came.
 WORDS: Final[Mapping[str | None, str]] = {
     "": "wants a token",
     "invalid_token": "does not take this token",
@@ -23,13 +23,13 @@ class Unreachable(PeerGone):
 
 
 class HttpRefusal(PeerError):
-    """An error that is HTTP's own, and no message of the protocol's. `data` has the `status`."""
+    """An HTTP error without a message of the protocol in it. `data` has the `status`."""
 
 
 class Challenged(HttpRefusal):
-    """A server that wants other credentials. `data` has the whole `challenge` too.
+    """The server wants other credentials. `data` has the whole `challenge` too.
 
-    `error` is what it says is wrong with the token, empty if none came, None if it wants no token at all.
+    `error` says what is wrong with the token. It is empty if none came, None if the server wants no token at all.
     """
 
     def __init__(self, address: object, status: int, challenge: str) -> None:

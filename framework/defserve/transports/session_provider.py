@@ -55,15 +55,12 @@ class SessionProvider(Protocol):
 
     async def start(self, ended: Callable[[], None]) -> None:
         """Be ready to serve; a second call does nothing. `ended` is called when sessions have to end."""
-        ...
 
     def drain(self) -> None:
         """Begin nothing new; calls that would never end are told to."""
-        ...
 
     async def stop(self) -> None:
         """Serve no more."""
-        ...
 
     def open(self, outlet: Callable[[Any], None], *, principal: Principal, counted: bool) -> TransportSession:
         """A new session; one that is not `counted` serves a single request. Raises LimitExceeded past the limit."""
@@ -75,4 +72,3 @@ class SessionProvider(Protocol):
 
     def end(self, conversation: Any) -> None:
         """A session that is not counted is over."""
-        ...

@@ -1,4 +1,4 @@
-"""Standard input and output of this process as a transport: one message a line (LF), stdout for nothing else."""
+"""Standard input and output of this process as a transport: one message a line (LF), and nothing else on stdout."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import select
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from defserve.wire.framing import Lines
@@ -21,7 +22,10 @@ Received: TypeAlias = Callable[[list[bytes | None]], None]
 
 
 class StdioTransport:
-    """Owns the process's pipes from `claim` to `release`; meanwhile stray prints go to stderr."""
+    """Owns the process's pipes from `claim` to `release`. Stray prints go to stderr meanwhile.
+
+    `queued` is how many bytes the peer has not taken yet.
+    """
 
     def __init__(self, limit: int) -> None:
         self._lines = Lines(limit)
@@ -30,7 +34,7 @@ class StdioTransport:
         self._received: Received | None = None
         self._ended: Callable[[], None] | None = None
         self._out: deque[bytes | memoryview] = deque()
-        self._queued = self._written = 0
+        self.queued = self._written = 0
         self._marks: deque[tuple[int, Callable[[], None]]] = deque()
         self._writing = self._paused = self._reading = False
         self._turn: threading.Event | None = None
@@ -50,7 +54,7 @@ class StdioTransport:
             os.dup2(null, 1)
         if null > 2:
             os.close(null)
-        # What was printed before and is still buffered is no message either.
+        # What was printed before and is still buffered must not reach the peer either.
         _flush_prints()
 
     def release(self) -> None:
@@ -59,10 +63,8 @@ class StdioTransport:
             return
         _flush_prints()
         _flush_c_prints()
-        try:
+        with suppress(OSError):
             os.set_blocking(self._output, True)
-        except OSError:
-            pass
         os.dup2(self._input, 0)
         os.dup2(self._output, 1)
         os.close(self._input)
@@ -72,7 +74,7 @@ class StdioTransport:
     # -- before there is a loop --------------------------------------------------------------------------
 
     def read_now(self, patience: float | None) -> list[bytes | None] | None:
-        """Wait up to `patience` seconds for lines; an empty list when none came, None at the end of input."""
+        """Wait up to `patience` seconds for lines. An empty list: none came. None: the input has ended."""
         if patience is not None and hasattr(select, "poll"):
             poll = select.poll()
             poll.register(self._input, select.POLLIN | select.POLLHUP)
@@ -80,7 +82,7 @@ class StdioTransport:
                 return []
         try:
             data = os.read(self._input, CHUNK)
-        except BlockingIOError:  # the parent's end of the pipe made it so
+        except BlockingIOError:  # the parent set its end of the pipe to non-blocking
             select.select([self._input], [], [], patience)
             return []
         except OSError:
@@ -92,7 +94,7 @@ class StdioTransport:
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody can write any more, whatever is left to read; False where that cannot be told."""
+        """Whether the peer has closed its end, whatever is left to read. False where that cannot be told."""
         if not hasattr(select, "poll"):
             return False
         poll = select.poll()
@@ -102,7 +104,7 @@ class StdioTransport:
     # -- the verbs every transport has -------------------------------------------------------------------
 
     def start(self, loop: asyncio.AbstractEventLoop, received: Received, ended: Callable[[], None]) -> None:
-        """Deliver lines to `received` (None: one past the limit) until `ended`."""
+        """Deliver lines to `received` until `ended`. None stands for a line past the limit."""
         self._loop, self._received, self._ended = loop, received, ended
         if self.closed:  # by its reader, before there was a loop
             ended()
@@ -118,16 +120,16 @@ class StdioTransport:
             threading.Thread(target=self._read_in_thread, name="defserve-stdin", daemon=True).start()
 
     def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
-        """Queue one message; `flush` writes what is queued, and calls `taken` behind its last byte."""
+        """Queue one message. `flush` writes the queue, and calls `taken` behind the last byte of the message."""
         if not self.closed:
             self._out.append(message)
             self._out.append(b"\n")
-            self._queued += len(message) + 1
+            self.queued += len(message) + 1
             if taken is not None:
-                self._marks.append((self._written + self._queued, taken))
+                self._marks.append((self._written + self.queued, taken))
 
     def flush(self) -> None:
-        """Write what is queued, as far as the pipe takes it; the rest follows when it can."""
+        """Write what is queued, as far as the pipe takes it. The rest follows when there is room."""
         while self._out and not self._writing and not self.closed:
             data = self._piece()
             try:
@@ -137,7 +139,7 @@ class StdioTransport:
             except OSError:
                 self._give_up()
                 return
-            self._queued -= written
+            self.queued -= written
             self._written += written
             while self._marks and self._marks[0][0] <= self._written:
                 self._marks.popleft()[1]()
@@ -146,12 +148,12 @@ class StdioTransport:
                 self._wait_for_room()
 
     async def written(self, patience: float) -> None:
-        """Return when the peer has taken everything, or nothing more of it for `patience` seconds."""
+        """Wait until the peer has taken everything, or has taken nothing for `patience` seconds."""
         import asyncio
 
-        left = self._queued + 1
-        while 0 < self._queued < left:
-            left = self._queued
+        left = self.queued + 1
+        while 0 < self.queued < left:
+            left = self.queued
             self._emptied = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._emptied,), timeout=patience)
 
@@ -166,11 +168,6 @@ class StdioTransport:
         self.closed = True
         if self._turn is not None:
             self._turn.set()
-
-    @property
-    def backlog(self) -> int:
-        """Bytes the peer has not taken yet."""
-        return self._queued
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -197,8 +194,8 @@ class StdioTransport:
         assert self._received is not None and self._ended is not None
         if data:
             self._received(self._lines.feed(data))
-            if self._queued > HIGH_WATER:
-                # A peer that asks without reading the answers is not asked for more.
+            if self.queued > HIGH_WATER:
+                # Nothing more is read from a peer that does not read its answers.
                 self._stop_reading()
                 self._paused = True
             elif self._turn is not None:
@@ -209,7 +206,7 @@ class StdioTransport:
             rest = self._lines.finish()
             if rest:
                 self._received([rest])
-        finally:  # whatever happens to the last line, nothing would ever call again
+        finally:  # nothing would call again, whatever happens to the last line
             self._ended()
 
     def _read_in_thread(self) -> None:
@@ -232,7 +229,7 @@ class StdioTransport:
     # -- writing -----------------------------------------------------------------------------------------
 
     def _piece(self) -> bytes | memoryview:
-        """As much of the queue as one write may take: small messages joined, large ones as they are."""
+        """As much of the queue as one write may take. Small messages are joined, large ones are not copied."""
         size, count = 0, 0
         for part in self._out:
             if count and size + len(part) > HIGH_WATER // 16:
@@ -257,9 +254,9 @@ class StdioTransport:
     def _writable(self) -> None:
         self._stop_writing()
         self.flush()
-        if not self._queued:
+        if not self.queued:
             self._tell_emptied()
-        if self._paused and self._queued < HIGH_WATER // 2 and not self.closed:
+        if self._paused and self.queued < HIGH_WATER // 2 and not self.closed:
             self._paused = False
             if self._turn is not None:
                 self._turn.set()
@@ -273,7 +270,7 @@ class StdioTransport:
     def _give_up(self) -> None:
         self._out.clear()
         self._marks.clear()
-        self._queued = 0
+        self.queued = 0
         self.closed = True
         self._stop_reading()
         self._tell_emptied()
@@ -284,7 +281,7 @@ class StdioTransport:
 
 
 def _duplicate(descriptor: int, null: int) -> int:
-    # A stream the process was started without is one at its end; `null` may have been given its number.
+    # A process may be started without a stream, and `null` may have got its number: it counts as ended.
     if descriptor == null or (sys.__stdin__, sys.__stdout__)[descriptor] is None:
         return _copy(null)
     try:
@@ -295,23 +292,19 @@ def _duplicate(descriptor: int, null: int) -> int:
 
 def _copy(descriptor: int) -> int:
     copy = os.dup(descriptor)
-    # One of the standard numbers would be taken over next; the copy that filled it stays.
+    # A copy with a standard number would be replaced next. It stays, and fills the gap.
     return copy if copy > 2 else _copy(copy)
 
 
 def _flush_prints() -> None:
-    try:
+    with suppress(OSError, ValueError):  # its reader is gone, or it is closed
         if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
             sys.stdout.flush()
-    except (OSError, ValueError):  # its reader is gone, or it is closed
-        pass
 
 
 def _flush_c_prints() -> None:
-    """Empty the buffers of C's stdio, which would else be written to the peer when the process exits."""
-    try:
+    """Empty the buffers of C's stdio. Otherwise they are written to the peer when the process exits."""
+    with suppress(ImportError, OSError, TypeError, AttributeError):  # there is no such library here
         import ctypes
 
         ctypes.CDLL(None).fflush(None)
-    except (ImportError, OSError, TypeError, AttributeError):  # not where there is no such library
-        pass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -87,17 +86,25 @@ async def warm(where: Listening) -> None:
 
 
 async def all_said(where: Listening, *data: bytes) -> bytes:
-    """What comes back on one connection until it ends, or nothing more comes."""
+    """What comes back on one connection until it ends, or nothing more comes for many turns of the loop."""
     reader, writer = await where.connect()
-    said = b""
+    said = bytearray()
+
+    async def listen() -> None:
+        while chunk := await reader.read(65536):
+            said.extend(chunk)
+
+    listening = asyncio.create_task(listen())
     for part in data:
         writer.write(part)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(0.15):
-                while chunk := await reader.read(65536):
-                    said += chunk
+        quiet, heard = 0, len(said)
+        while quiet < 100 and not listening.done():
+            await asyncio.sleep(0.001)
+            quiet, heard = quiet + 1 if len(said) == heard else 0, len(said)
+    listening.cancel()
+    await asyncio.wait((listening,))
     writer.close()
-    return said
+    return bytes(said)
 
 
 @parsers
@@ -130,10 +137,7 @@ async def test_a_body_in_pieces_is_waited_for(parser: str):
         reader, writer = await where.connect()
         whole = a_call("in pieces")
         for cut in (len(whole) - 1, len(whole) - 40, whole.index(b"\r\n\r\n") + 4):
-            writer.write(whole[:cut])
-            await writer.drain()
-            await asyncio.sleep(0.01)
-            writer.write(whole[cut:])
+            await where.write(writer, whole[:cut], whole[cut:])
             assert await heard(reader) == "in pieces"
         writer.close()
 
@@ -307,13 +311,13 @@ async def test_a_socket_opened_on_a_used_connection_outlives_its_keep_alive(
 @parsers
 async def test_nothing_that_a_call_has_set_is_left_for_the_next_on_its_connection(parser: str):
     marked: ContextVar[str] = ContextVar("marked", default="nothing")
-    server = Server("s", "1")
+    server, asked_again = Server("s", "1"), asyncio.Event()
 
     @server.tool
     async def mark(text: str) -> str:
         """Set it, and wait."""
         marked.set(text)
-        await asyncio.sleep(0.05)
+        await asked_again.wait()
         return text
 
     @server.tool
@@ -323,9 +327,8 @@ async def test_nothing_that_a_call_has_set_is_left_for_the_next_on_its_connectio
 
     async with listening(server, parser=parser) as where:
         reader, writer = await where.connect()
-        writer.write(a_call("alice", "mark"))
-        await asyncio.sleep(0.02)
-        writer.write(a_call("", "look"))
+        await where.write(writer, a_call("alice", "mark"), a_call("", "look"))
+        asked_again.set()
         assert [await heard(reader), await heard(reader)] == ["alice", "nothing"]
         writer.write(a_call("", "look"))
         assert await heard(reader) == "nothing"
@@ -524,10 +527,7 @@ async def test_a_known_head_that_came_by_halves_is_put_together():
         reader, writer = await where.connect()
         for cut in (1, 30, 90):
             whole = a_call(f"cut at {cut}")
-            writer.write(whole[:cut])
-            await writer.drain()
-            await asyncio.sleep(0.01)
-            writer.write(whole[cut:])
+            await where.write(writer, whole[:cut], whole[cut:])
             assert await heard(reader) == f"cut at {cut}"
             writer.write(a_call("whole again"))
             assert await heard(reader) == "whole again"

@@ -12,7 +12,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from defserve.errors import PeerGone, UsageError
 from defserve.transports.websocket import client as websocket_client
 from defserve.transports.websocket.client import WebSocketClient
-from tests.raw import until
+from tests.raw import soon, until
 
 pytestmark = pytest.mark.anyio
 
@@ -92,7 +92,10 @@ async def test_nothing_is_read_while_too_much_waits_to_be_sent(monkeypatch: pyte
             client.send(b"x" * 500_000)
 
         client.start(asyncio.get_running_loop(), answer, lambda: None)
-        await asyncio.sleep(0.1)
+        before = -1
+        while before < len(read):  # until it reads no more
+            before = len(read)
+            await soon(lambda: len(read) > before)  # noqa: B023
         assert len(read) < 100
         listening.set()
         await until(lambda: len(read) == 200)

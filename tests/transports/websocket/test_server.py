@@ -17,7 +17,7 @@ from defserve.transports.outbox import UNREAD
 from defserve.transports.websocket import server as websocket
 from defserve.transports.websocket.server import WebSocket, WebSockets, refusing
 from tests.listening import Listening, listening, parsers
-from tests.raw import ERAS, HANDSHAKE, Raw, text_of, until
+from tests.raw import ERAS, HANDSHAKE, Raw, text_of, turns, until
 
 pytestmark = pytest.mark.anyio
 
@@ -328,7 +328,7 @@ async def test_who_does_not_read_is_asked_nothing_more_until_it_does():
     for number in range(UNREAD + 1):
         socket.push(OutgoingMessage(b"%d" % number, None, answers=True))
     serving = asyncio.create_task(socket.serve())
-    await asyncio.sleep(0.01)
+    await turns()
     assert wire.asked == 0
     wire.reads.set()
     await until(lambda: wire.asked > 0)

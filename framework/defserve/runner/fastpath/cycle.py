@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -27,25 +27,16 @@ class WholeCycle:
     uvicorn takes a response in two parts, and checks and joins its headers each time. Ours are always the same two.
     """
 
-    protocol: FastProtocol
     head: KnownHead | None = None
-    body: bytes | bytearray
-    more_body: bool
-    disconnected: bool
-    keep_alive: bool
-    response_started: bool
-    response_complete: bool
-    message_event: asyncio.Event
-    on_response: Callable[[], None]
 
-    def take_body(self, limit: int) -> bytes | None:
+    def take_body(self: Any, limit: int) -> bytes | None:
         size = len(self.body)
         if self.more_body or not 0 < size <= MOST or size > limit:
             return None
         body, self.body = bytes(self.body), b""
         return body
 
-    def respond(self, status: int, body: bytes) -> bool:
+    def respond(self: Any, status: int, body: bytes) -> bool:
         protocol = self.protocol
         # The protocol's cycle is that of the last request that came. A client that does not wait may have sent more.
         if protocol.cycle is not self or self.response_started or self.disconnected or not self.keep_alive:

@@ -17,6 +17,8 @@ TOO_LARGE = b"431 Request Header Fields Too Large"
 UNAVAILABLE = b"503 Service Unavailable"
 BAD_REQUEST = b"400 Bad Request"
 
+_WRITTEN = (b"content-length", b"content-type")
+
 
 class StallGuard(asyncio.Protocol):
     """Cuts off a peer that stops reading what it is sent. Mixed in before uvicorn's protocol."""
@@ -180,6 +182,9 @@ class PatientWebSocket(StallGuard):
     close_sent: bool
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "websocket.http.response.start":
+            # uvicorn writes these by itself, and older versions would send them twice.
+            message = {**message, "headers": [each for each in message["headers"] if each[0] not in _WRITTEN]}
         await cast(Any, super()).send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
             # A refusal is an answer. Without this uvicorn logs an error for each.

@@ -12,7 +12,7 @@ from defserve.runner.fastpath.deadlines import HeadDeadline, PatientWebSocket
 from defserve.runner.fastpath.known_heads import KnownHeads
 from defserve.runner.fastpath.protocol import FastProtocol
 
-# What of uvicorn is used that it does not document: by the deadlines, and besides by the fast path.
+# Undocumented parts of uvicorn that are used: by the deadlines, and beyond those by the fast path.
 _FOR_DEADLINES = ("connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing", "shutdown")
 _SET_FOR_DEADLINES = ("transport", "scope", "cycle", "connections")
 _FOR_FAST_PATH = (
@@ -32,7 +32,7 @@ _SET_FOR_FAST_PATH = (
     "flow",
     "pipeline",
 ) + ("server_state", "timeout_keep_alive", "timeout_keep_alive_task")
-# All that one of uvicorn's cycles is made of. If it has more, it is not what `FastCycle` takes it for.
+# Everything that uvicorn's cycle sets. If it sets more, `FastCycle` may leave something out.
 _SET_IN_CYCLE = frozenset(
     ("scope", "transport", "flow", "logger", "access_logger", "access_log", "default_headers", "message_event")
     + ("on_response", "disconnected", "keep_alive", "waiting_for_100_continue", "body", "more_body")
@@ -45,7 +45,7 @@ FAST = "HttpToolsProtocol"
 
 
 class Fit(NamedTuple):
-    """What of ours fits, each as the problem with it in words; empty where there is none."""
+    """For each part of ours, why it does not fit; empty if it fits."""
 
     fast_path: str
     deadlines: str = ""
@@ -53,7 +53,7 @@ class Fit(NamedTuple):
 
 
 def fits(http: Any, websocket: Any = None) -> Fit:
-    """How the fast path and the deadlines fit uvicorn's class for an HTTP parser, and its class for WebSockets."""
+    """What fits uvicorn's class for an HTTP parser, and its class for WebSockets."""
     module = sys.modules[http.__module__]
     cycle_sets = _names_in(getattr(module, "RequestResponseCycle", None))
     missing = _missing(http, (*_FOR_DEADLINES, "handle_websocket_upgrade"), _SET_FOR_DEADLINES)
@@ -72,7 +72,7 @@ def fits(http: Any, websocket: Any = None) -> Fit:
 
 
 def install(config: Any, limits: Limits) -> Fit:
-    """Give a loaded `uvicorn.Config` the protocol classes of ours that fit it. Tell people about what does not."""
+    """Put our classes into a loaded `uvicorn.Config`, as far as they fit. The caller tells people what does not."""
     http, websocket = config.http_protocol_class, config.ws_protocol_class
     fit = fits(http, websocket)
     if not fit.fast_path:

@@ -1,7 +1,7 @@
-"""Heads of requests that came before: a client says the same each time, and what is known is not parsed again.
+"""Heads of requests that came before. A client sends the same head each time, so it is parsed once.
 
-Two heads are the same if they are byte for byte, save the number of a Content-Length: so what one meant, the other
-means. Only such are known whose body is counted and whose connection stays open.
+Two heads are the same if all bytes are, except the number of the Content-Length. So what one meant, the other means.
+Only heads are learnt whose body has a length and whose connection stays open.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _END = b"\r\n\r\n"
 _LENGTH = b"ength: "
 _NAME = b"\r\ncontent-length: "
 
-# What of a scope is each connection's, or each request's, own.
+# Members of a scope that differ by connection or request.
 _OWN = frozenset(("headers", "client", "server", "scheme", "state", WHOLE))
-# With these, the head alone does not say what to do.
+# With one of these headers, the head alone does not say what to do.
 _OTHERWISE = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
 
 
 class KnownHead:
-    """What a head says, in a scope of ASGI without what is each connection's; and a note of the app's about it."""
+    """What a head says, as an ASGI scope without what differs by connection; and the app's note about it."""
 
     __slots__ = ("scope", "note", "_headers", "_length_at")
 
@@ -35,7 +35,7 @@ class KnownHead:
         self._length_at = [name for name, _ in self._headers].index(b"content-length")
 
     def headers(self, length: int) -> list[tuple[bytes, bytes]]:
-        """Those of a request whose body has this length."""
+        """The headers of a request whose body has this length."""
         headers = self._headers.copy()
         headers[self._length_at] = (b"content-length", b"%d" % length)
         return headers
@@ -45,18 +45,18 @@ UNKNOWN: tuple[KnownHead | None, bytes] = (None, b"")
 
 
 class KnownHeads:
-    """The heads that are known. They are forgotten all at once when there are too many."""
+    """The known heads. When there are too many, all are forgotten."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, KnownHead] = {}
 
     def find(self, data: bytes) -> tuple[KnownHead | None, bytes]:
-        """The head and the body of a request, if that is all there is in `data` and the head is known."""
+        """The head and the body of a request, if `data` is one whole request with a known head."""
         head, body = _parted(data)
         return self._known.get(head), body
 
     def learn(self, data: bytes, scope: Mapping[str, Any]) -> KnownHead | None:
-        """Know the head of a request that was parsed, if `data` was that request and nothing else."""
+        """Remember the head of a request that was parsed, if `data` was that request and nothing else."""
         raw, body = _parted(data)
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         lengths = [value for name, value in headers if name == b"content-length"]
@@ -71,9 +71,9 @@ class KnownHeads:
 
 
 def _parted(data: bytes) -> tuple[bytes, bytes]:
-    """The head, without the number of what may be its Content-Length, and the body; if the number says how long it is.
+    """The head without the number of its Content-Length, and the body, if it is as long as the number says.
 
-    To look for few signs in the same case is the quickest; whether it is the right place is seen once, on learning.
+    It is fastest to look for a few characters in one case. Whether they are in the right place is checked on learning.
     """
     end = data.find(_END, 0, LONGEST)
     at = data.find(_LENGTH, 0, end) + 7

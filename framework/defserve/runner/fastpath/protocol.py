@@ -1,7 +1,7 @@
-"""HTTP/1.1 without the steps of ASGI, which cost more than most calls: requests and responses in one piece.
+"""HTTP/1.1 with requests and responses in one piece. The steps of ASGI cost more than most calls.
 
-uvicorn parses every head; one that it has parsed before (`known_heads`) means what it meant. Only for httptools: h11
-has to see every step.
+A head that uvicorn has parsed before (`known_heads`) is not parsed again. This works with httptools only: h11 has to
+see every step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from defserve.runner.fastpath.deadlines import HeadDeadline
 from defserve.runner.fastpath.known_heads import UNKNOWN, KnownHead, KnownHeads
 from defserve.transports.asgi import WHOLE
 
-# How many heads a connection may teach. One whose heads are all different is not worth the trouble.
+# How many heads are learnt from one connection. If all its heads differ, learning costs more than it saves.
 LESSONS = 64
+
+CLOSE = (b"connection", b"close")
 
 # Java's client offers HTTP/2 with every first request. A server may ignore that; httptools drops the body instead.
 _H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
@@ -50,7 +52,7 @@ class FastProtocol(HeadDeadline):
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
-        # A head may have begun behind the request that came last: then the parser has it, and waits for the rest.
+        # A head may have begun behind the last request. Then the parser has it, and waits for the rest.
         is_fresh = (
             self._read is before
             and not (self._head_begun or self._head_bytes or self._is_leaving)
@@ -69,7 +71,7 @@ class FastProtocol(HeadDeadline):
             cycle.head = self.heads.learn(data, cycle.scope)
 
     def _begin(self, head: KnownHead, body: bytes) -> None:
-        """What uvicorn does in the steps of its parser."""
+        """Start a request with a known head, as uvicorn does in the steps of its parser."""
         if self._deadline is not None:
             self._head_is_there()
         self.scope = scope = {
@@ -81,13 +83,15 @@ class FastProtocol(HeadDeadline):
             "state": self.app_state.copy(),
         }
         self.cycle = self._read = self._running = scope[WHOLE] = cycle = self.fast_cycle(self, scope, head, body)
-        # As uvicorn with `reset_contextvars`: what one call sets is not for the next to see.
+        # As uvicorn does with `reset_contextvars`: a call does not see what another has set.
         task = self.loop.create_task(cycle.run_asgi(self.app), context=Context())  # pyright: ignore
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         cycle.__class__, cycle.protocol = self.parsed_cycle, self
+        if CLOSE in cycle.scope["headers"]:
+            cycle.keep_alive = False  # older versions of uvicorn know it only when they write the response
         self._running = cycle.scope[WHOLE] = cycle
         super()._start_asgi_task(cycle, app)  # pyright: ignore
 
@@ -112,11 +116,11 @@ class FastProtocol(HeadDeadline):
         return self._head_begun
 
     def _unsupported_upgrade_warning(self) -> None:
-        """httptools drops the body of such a request, and would take what of it comes later for the next one."""
+        """httptools drops the body of such a request. What of it comes later would be taken for the next request."""
         super()._unsupported_upgrade_warning()  # pyright: ignore
         self.cycle.keep_alive = False
 
-    # uvicorn sets and cancels a timer for every request. Here there is one, which looks when it rings.
+    # uvicorn sets and cancels a timer for every request. Here one timer looks when it rings.
 
     def on_response_complete(self) -> None:
         self._idle_since = self.loop.time()

@@ -1,4 +1,4 @@
-"""JSON Schema 2020-12 as OpenAPI 3.0 can say it. What it cannot say is left out: the server still checks it."""
+"""JSON Schema 2020-12 translated to OpenAPI 3.0. What OpenAPI cannot say is left out; the server still checks it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANYTHING: Final[Mapping[str, Any]] = {}
 
 
 def openapi_schema(schema: Any, refer: Refer) -> dict[str, Any]:
-    """A schema in OpenAPI's dialect. `refer` says where what a local reference points to has gone."""
+    """A schema in OpenAPI's dialect. `refer` translates local references."""
     if not is_mapping(schema):
         return {} if schema is not False else {"not": {}}
     if "$ref" in schema:
@@ -46,7 +46,7 @@ def _type(kinds: Any, said: Mapping[str, Any], refer: Refer) -> dict[str, Any]:
         return {"enum": [None], **nullable}
     if len(named) == 1:
         return {"type": named[0], **nullable}
-    # A list of types is not known; each branch takes the keywords of its own type, the others do not touch it.
+    # OpenAPI has no list of types. Keywords of one type do not affect the branches of the others.
     return {"anyOf": [{"type": kind, **({"items": {}} if kind == "array" else {})} for kind in named], **nullable}
 
 
@@ -88,7 +88,7 @@ TRANSLATED: Final[dict[str, Callable[[Any, Mapping[str, Any], Refer], dict[str, 
         "additionalProperties": value if isinstance(value, bool) else openapi_schema(value, refer)
     },
     "items": lambda value, said, refer: {"items": openapi_schema(value, refer)},
-    # Items of different kinds, one after the other, cannot be told apart.
+    # OpenAPI has no lists whose items have different kinds by position.
     "prefixItems": lambda value, said, refer: {"items": {}},
     "not": lambda value, said, refer: {"not": openapi_schema(value, refer)},
     "allOf": lambda value, said, refer: {"allOf": [openapi_schema(part, refer) for part in value]},

@@ -157,7 +157,7 @@ def _failure(text: str) -> dict[str, Any]:
 
 
 def _add(schemas: dict[str, Any], name: str, schema: Mapping[str, Any]) -> None:
-    """Put a schema and its definitions among the components, and let its references point there."""
+    """Add a schema and its definitions to the components, and make its references point there."""
 
     def component(definition: str) -> str:
         return f"{name}-{re.sub(r'[^A-Za-z0-9._-]', '_', definition)}"
@@ -168,7 +168,7 @@ def _add(schemas: dict[str, Any], name: str, schema: Mapping[str, Any]) -> None:
         known = reference.removeprefix("#/$defs/")
         if reference == "#":
             return f"#/components/schemas/{name}"
-        # What has no place of its own here may be anything.
+        # A reference to anything else may stand for anything.
         return f"#/components/schemas/{component(known) if known in definitions else 'Anything'}"
 
     schemas[name] = openapi_schema(schema, refer)

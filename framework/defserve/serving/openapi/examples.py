@@ -1,4 +1,4 @@
-"""Arguments that a JSON Schema allows: made from its constraints, and none is handed out that a validator refuses."""
+"""Example arguments for a JSON Schema, made from its constraints. A validator has checked each of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from defserve.wire.jsonvalue import JsonSchema, as_list, is_array, is_mapping, i
 
 DEEPEST: Final = 8
 MOST_ITEMS: Final = 1_000
-# Of which an example may consist: a schema that refers to itself several times has no end of members.
+# The most values in one example: a schema that refers to itself several times has no end.
 MOST_VALUES: Final = 3_000
 
 FORMATS: Final = {
@@ -69,7 +69,7 @@ def _candidates(schema: Mapping[str, Any]) -> Iterator[Any]:
 
 
 class Maker:
-    """Makes one value; `whole` ones have their optional members, too."""
+    """Makes one value. A `whole` one has its optional members too."""
 
     def __init__(self, root: Mapping[str, Any], whole: bool) -> None:
         self._root, self._whole, self._left = root, whole, MOST_VALUES
@@ -122,7 +122,7 @@ class Maker:
 
     def _first(self, schema: JsonSchema, branches: str, depth: int) -> Any:
         rest = {key: value for key, value in schema.items() if key != branches}
-        # Null says least about what is wanted.
+        # Null tells least about what is wanted, so it comes last.
         for branch in sorted(schema[branches], key=lambda b: is_mapping(b) and b.get("type") == "null"):
             try:
                 return self.value(_joined(rest, branch), depth - 1)
@@ -187,7 +187,7 @@ class Maker:
 
 
 def _another(item: Any, schema: Any, known: list[Any]) -> Any:
-    """One that is not among those there are."""
+    """Another item, which is not among the known ones."""
     choices: list[Any] = list(schema.get("enum") or []) if is_mapping(schema) else []
     if isinstance(item, str):
         choices += [item, *(f"{item}{number}" for number in range(2, len(known) + 3))]
@@ -207,7 +207,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 
 def _joined(schema: JsonSchema, part: Any) -> JsonSchema:
-    """Both at once, as far as that can be said in one schema."""
+    """Both schemas in one, as far as that is possible."""
     if part is True:
         return schema
     if not is_mapping(part):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Final
 
-# The standard library's own reading of a pattern, which has no public name.
+# The standard library's own parser of patterns, which has no public name.
 kinds: Final[Any] = import_module("re._constants")
 parser: Final[Any] = import_module("re._parser")
 
-# What is put where the pattern leaves a choice, in this order.
+# The characters to choose from where the pattern leaves a choice, in this order.
 PLAIN: Final = "a1A0-_ .:/@bcdexyzBCXYZ23456789,+#\t\n"
 MOST: Final = 64
 
@@ -76,7 +76,7 @@ CATEGORIES: Final[dict[Any, str]] = {
     kinds.CATEGORY_SPACE: r"\s",
     kinds.CATEGORY_NOT_SPACE: r"\S",
 }
-# What is left out here (assertions, references to groups) has no example.
+# There are no examples for what is missing here: assertions and references to groups.
 PARTS: Final[dict[Any, Callable[[Any, int], str]]] = {
     kinds.LITERAL: lambda value, repeats: chr(value),
     kinds.NOT_LITERAL: lambda value, repeats: next(letter for letter in PLAIN if ord(letter) != value),

@@ -1,4 +1,4 @@
-"""A call run in the task of its HTTP request, and answered: JSON while one message is all there is, else events."""
+"""Runs a call in the task of its HTTP request, and answers: JSON for a single message, otherwise a stream of events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from defserve.transports.outbox import CompleteReply, OutboundMessage
 from defserve.transports.session_provider import BegunCall, SessionProvider, TransportSession
 from defserve.wire.messages import Id
 
-# What the stateless era wants an error to look like to HTTP; anything else is a 200 with an error inside.
+# Error code → HTTP status, in the stateless era. Any other error is a 200 with the error inside.
 STATUS = {-32700: 400, -32600: 400, -32601: 404, -32602: 400, -32020: 400, -32021: 400, -32022: 400}
 
 SILENCE = 15.0
@@ -20,7 +20,7 @@ CLIENT_LEFT = 499
 
 
 class ResponseRoute(Protocol):
-    """Where the messages of one request go, and what its end means."""
+    """Where the messages of one request go, and what it means when its client leaves."""
 
     @property
     def statuses(self) -> Mapping[int, int]:
@@ -29,35 +29,30 @@ class ResponseRoute(Protocol):
 
     def push(self, message: OutboundMessage) -> None:
         """A message that belongs to the request."""
-        ...
 
     def wants_events(self, exchange: Exchange) -> bool:
-        """Whether even a lone answer has to be an event."""
+        """Whether even a single answer has to be an event."""
         ...
 
     def start(self) -> bytes:
-        """The response becomes a stream of events; the first of them."""
+        """The response becomes a stream of events. Returns the first of them."""
         ...
 
     def attached(self) -> None:
-        """A response is under way that its client may leave."""
-        ...
+        """A response has begun that its client may leave."""
 
     def left(self) -> None:
         """Its client went away."""
-        ...
 
     def detach(self, exchange: Exchange) -> None:
         """The response has ended."""
-        ...
 
     def over(self) -> None:
         """The request has been dealt with."""
-        ...
 
 
 class SingleResponse:
-    """The course of a request that stands alone: it has a conversation of its own, and ends with its response."""
+    """The route of a request that stands alone: it has a session of its own, and ends with its response."""
 
     __slots__ = ("provider", "conversation", "exchange", "id")
 
@@ -76,30 +71,30 @@ class SingleResponse:
         return b""
 
     def attached(self) -> None:
-        """Nobody else could be reading."""
+        """Nothing to do: there is one reader."""
 
     def left(self) -> None:
-        """Disconnect is a cancel."""
+        """A client that disconnects cancels its call."""
         self.conversation.cancel(self.id)
 
     def detach(self, exchange: Exchange) -> None:
-        """There is no coming back."""
+        """Nothing to do: such a response cannot be resumed."""
 
     def over(self) -> None:
         self.provider.end(self.conversation)
 
 
 def route_message(message: Any) -> None:
-    """Where the conversation of a request that stands alone sends its messages."""
+    """The outlet of a session for a single request."""
     route = message.destination
     if isinstance(route, SingleResponse):
         route.push(message)
 
 
 def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable[None] | None:
-    """Go on with a call in the task of its request and answer it; what is left to await of that, if anything is.
+    """Go on with a call in the task of its request, and answer it. Returns what is left to await, if anything is.
 
-    Most calls are done in their first step, and need nothing armed.
+    Most calls are done in their first step. They need no task, no timer and nobody who watches the client.
     """
     if not isinstance(begun, tuple):
         return _go_on(exchange, route, begun)
@@ -112,8 +107,8 @@ def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable
 
 
 async def _go_on(exchange: Exchange, route: ResponseRoute, work: Coroutine[Any, Any, None]) -> None:
-    """A call that waits goes on here, where its scopes were opened, even when its client has left; another task
-    answers."""
+    """Finish a call that waits, in the task in which its scopes were opened. Another task answers, so that the call
+    goes on even when its client has left."""
     try:
         answering = asyncio.create_task(answer(exchange, route))
         await work
@@ -132,8 +127,7 @@ async def _answer_in_the_end(exchange: Exchange, route: ResponseRoute) -> None:
 
 
 async def answer(exchange: Exchange, route: ResponseRoute) -> None:
-    """Write what its call says: JSON while one message is all there is, events from the first that is not the answer,
-    or after a silence."""
+    """Write what the call says: JSON if its answer comes first, events if another message or a long silence does."""
     if exchange.finished and await _answer_at_once(exchange, route):
         return
     with reading(exchange, route):
@@ -153,7 +147,7 @@ async def stream(exchange: Exchange, route: ResponseRoute, first: bytes) -> None
 
 
 async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
-    """A single message is plain JSON; a request that ended without an answer was cancelled."""
+    """Answer with JSON, if a single message is all there is. A request that ended without an answer was cancelled."""
     if route.wants_events(exchange):
         return False
     if not exchange.unread:
@@ -169,7 +163,7 @@ async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
 
 @contextmanager
 def reading(exchange: Exchange, route: ResponseRoute) -> Generator[None]:
-    """While a response is under way that its client may leave."""
+    """Watch the client while the block runs."""
     watch = asyncio.create_task(exchange.watch(route.left))
     route.attached()
     try:
@@ -180,7 +174,7 @@ def reading(exchange: Exchange, route: ResponseRoute) -> Generator[None]:
 
 
 async def absorb() -> None:
-    """Let a cancellation of this task, which was meant for the call it ran, come to an end."""
+    """Absorb a cancellation of this task that was meant for the call it ran."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         task.uncancel()

@@ -1,4 +1,4 @@
-"""HTTP as a plain ASGI callable: the gate, the routes, the body. No web toolkit; what is said is left to others."""
+"""The ASGI application: the gate, the routes, authentication, the body. What a message means is left to others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.options import Auth, Denied
 from defserve.auth.principals import LOCAL, Principal, anonymous
-from defserve.transports.asgi import Receive, RequestHead, Scope, Send
+from defserve.transports.asgi import Receive, Scope, Send
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.gate import Gate
 from defserve.transports.http.headers import Headers, accepts, is_json, prefers_events, routing
@@ -20,14 +20,14 @@ from defserve.transports.session_provider import SessionProvider
 from defserve.transports.websocket.server import WebSockets, offers_another, refusing
 from defserve.wire.codec import INVALID_REQUEST, encode
 
-# What says in one word how the server is, with an HTTP status.
+# Says how the server is: an HTTP status and a word.
 Probe = Callable[[], Awaitable[tuple[int, bytes]]]
 
-# Method → what answers it, and gives what is left to await of that.
+# HTTP method → what answers it; it returns what is left to await, if anything is.
 Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None] | None]]
 
-# What a request is let in and taken by, all of it in its head: the methods at its path, the headers, the version,
-# where it is routed, whether events are preferred.
+# All that is known of a head that came before: the methods at its path, its headers, its version, its routing, and
+# whether it prefers events.
 Noted = tuple[Methods, Headers, str | None, tuple[str, str, str | None] | None, bool]
 
 CLOSE = ((b"connection", b"close"),)
@@ -39,8 +39,8 @@ _stranger = lru_cache(maxsize=1024)(anonymous)
 class HttpOptions:
     """How an endpoint is reached. `path` is empty for an app that is mounted in another.
 
-    `probes` are beside the endpoint, as `/healthz`; whoever passes the gate may ask them. `reports`, as `/metrics`, and
-    with `rest` `/tools/{name}` and `/openapi.json` are beside it, too, for whoever may call.
+    Beside the endpoint lie the `probes` (as `/healthz`) for everybody who passes the gate. For those who may call there
+    are the `reports` (as `/metrics`), and with `rest` `/tools/{name}` and `/openapi.json`.
     """
 
     path: str = ""
@@ -93,9 +93,13 @@ class HttpApp:
             self._routes[base + MESSAGES] = {"POST": self._post_legacy}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # HTTP is not a method of its own: every coroutine on the way costs a call that suspends 0.3 µs.
+        # HTTP has no method of its own: each coroutine on the way costs a call that waits 0.3 µs.
         if scope["type"] != "http":
-            return await self._other(scope, receive, send)
+            if scope["type"] == "lifespan":
+                await self._lifespan(receive, send)
+            elif scope["type"] == "websocket":
+                await self._websocket(scope, receive, send)
+            return
         exchange = Exchange(scope, receive, send, principal=self._nobody(scope), refusal=self._refusal)
         noted: Noted | None = exchange.head.note if exchange.head is not None else None
         if noted is not None:
@@ -117,7 +121,7 @@ class HttpApp:
             await left
 
     async def _let_in(self, exchange: Exchange, scope: Scope) -> Methods | None:
-        """What there is where a request is addressed to; None if it has been answered."""
+        """The methods at the path of a request. None: it was refused, and has been answered."""
         if not await self._passes(exchange):
             return None
         path = self._path(scope)
@@ -128,14 +132,8 @@ class HttpApp:
             await self._elsewhere(exchange, scope)
         return methods
 
-    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif scope["type"] == "websocket":
-            await self._websocket(scope, receive, send)
-
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()  # the wish to connect
+        await receive()  # "websocket.connect"
         exchange = Exchange(scope, receive, refusing(scope, send), principal=self._nobody(scope), refusal=self._refusal)
         if not await self._passes(exchange):
             return
@@ -160,7 +158,7 @@ class HttpApp:
         return False
 
     def _nobody(self, scope: Scope) -> Principal:
-        """Who it is before anybody has proven anything: an address, or on a unix socket the same user."""
+        """The principal of a request without credentials: its address, or on a unix socket our own user."""
         if self.options.is_local:
             return LOCAL
         client = scope.get("client")
@@ -187,29 +185,26 @@ class HttpApp:
         await self._challenge(exchange, self.auth.denied("insufficient_scope", needs=scopes))
 
     async def _challenge(self, exchange: Exchange, denied: Denied) -> None:
-        """Tell a client what it needs to get in."""
+        """Tell a client which credentials it needs."""
         header = (b"www-authenticate", denied.challenge.encode("latin-1"))
         await exchange.respond(
             denied.status, b"Unauthorized" if denied.status == 401 else b"Forbidden", [header], plain=True
         )
 
     async def _elsewhere(self, exchange: Exchange, scope: Scope) -> None:
-        """What is not the endpoint: probes, and the metadata by which clients find out where tokens come from."""
+        """Probes, and the metadata that tells clients where to get tokens."""
         probe = self._probes.get(self._path(scope))
+        if probe is not None and scope["method"] == "GET":
+            await self._report(probe, exchange, scope)
+            return
         if probe is not None:
-            await self._probe(exchange, scope, probe)
+            await exchange.respond(405, headers=[(b"allow", b"GET")])
             return
         resource = self.auth.resource if self.auth is not None else None
         if resource is not None and scope["path"] in resource.paths and scope["method"] == "GET":
             await exchange.respond(200, encode(resource.document()), [(b"access-control-allow-origin", b"*")])
         else:
             await exchange.respond(404, b"Not found", plain=True)
-
-    async def _probe(self, exchange: Exchange, scope: Scope, probe: Probe) -> None:
-        if scope["method"] != "GET":
-            await exchange.respond(405, headers=[(b"allow", b"GET")])
-            return
-        await self._report(probe, exchange, scope)
 
     async def _report(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
         status, word = await probe()
@@ -223,7 +218,7 @@ class HttpApp:
         if scope["path"] == self.options.path:
             return self.endpoint
         if not self.options.path and scope.get("endpoint") is self and "app_root_path" not in scope:
-            return self.endpoint  # Starlette's Route, unlike its Mount, has compared the whole path
+            return self.endpoint  # Starlette's Route has compared the whole path; its Mount has not
         return scope["path"].removeprefix(self._root(scope)).rstrip("/")
 
     def _post(self, exchange: Exchange, scope: Scope) -> Awaitable[None] | None:
@@ -242,7 +237,7 @@ class HttpApp:
             await left
 
     async def _takes(self, exchange: Exchange) -> bool:
-        """Whether a message comes, and may be answered, in a form we know."""
+        """Whether the message is JSON, and the client takes both forms of an answer."""
         if not await self._is_json(exchange):
             return False
         accept = exchange.headers.get("accept")
@@ -250,16 +245,14 @@ class HttpApp:
             exchange.prefers_events = prefers_events(accept)
             exchange.routing = routing(exchange.headers)
             if exchange.head is not None:
-                self._note(exchange.head, exchange, exchange.prefers_events)
+                # Whoever sends the same head again is let in, and to the same place.
+                methods, events = self._routes[self.endpoint], exchange.prefers_events
+                noted: Noted = methods, exchange.headers, exchange.version, exchange.routing, events
+                exchange.head.note = noted
             return True
         text = "Not acceptable: accept both application/json and text/event-stream"
         await refuse(exchange, 406, INVALID_REQUEST, text)
         return False
-
-    def _note(self, head: RequestHead, exchange: Exchange, prefers_events: bool) -> None:
-        """Whoever sends the same head again is let in, and to the same place."""
-        noted: Noted = self._routes[self.endpoint], exchange.headers, exchange.version, exchange.routing, prefers_events
-        head.note = noted
 
     async def _post_legacy(self, exchange: Exchange, scope: Scope) -> None:
         if not await self._is_json(exchange):
@@ -275,7 +268,7 @@ class HttpApp:
         return False
 
     async def _body(self, exchange: Exchange) -> bytes | None:
-        """The request's body; None when it was refused, or its client left."""
+        """The request's body. None: it was refused, or its client left."""
         limits = self.provider.limits
         try:
             body = await exchange.body(limits.message, limits.body)
@@ -289,7 +282,7 @@ class HttpApp:
         return body
 
     def drain(self) -> None:
-        """Begin nothing new and end what would never end by itself. From any thread, also a signal's."""
+        """Begin nothing new, and end what would never end by itself. From any thread, or a signal handler."""
         self.provider.drain()
         self.streamable.drain()
         self.sockets.drain()

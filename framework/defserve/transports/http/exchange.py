@@ -1,4 +1,4 @@
-"""One HTTP request on its way to an answer: JSON as long as one message is all there is, else a stream of events."""
+"""One HTTP request and its response, which is JSON for a single message, otherwise a stream of events."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from defserve.transports.http.headers import Headers
 from defserve.transports.outbox import STALL, ClientOutbox, OutboundMessage
 
 RefusalData: TypeAlias = Callable[[int, str], dict[str, Any] | None]
-"""A code and a text to the `data` of the error that says both, if it has any."""
+"""The code and the text of an error → its `data`, if it has any."""
 
 JSON = (b"content-type", b"application/json")
 PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 
 
 class Exchange(ClientOutbox):
-    """A request and the response to it. `push` may be called at any time; what is pushed is written in order.
+    """A request and its response. `push` may be called at any time. What is pushed is written in order.
 
-    `prefers_events` is None until it is known in which form an answer may come. `version` is what a header says;
-    `routing` is that, the method and the name, if all of them are said (`headers.routing`).
+    `version` is what the header says. `routing` is the version, the method and the name, if headers say all of them
+    (`headers.routing`). `prefers_events` is None until the Accept header was read.
     """
 
     headers: Headers
@@ -56,7 +56,7 @@ class Exchange(ClientOutbox):
         self.head: RequestHead | None = whole.head if whole is not None else None
 
     def read_head(self) -> None:
-        """What the headers say, where nothing is known of them."""
+        """Read the headers of a head that is not known."""
         self.headers = Headers(self._scope["headers"])
         self.version = self.headers.get("mcp-protocol-version")
         self.routing = None
@@ -64,7 +64,7 @@ class Exchange(ClientOutbox):
     # -- what the runner says ----------------------------------------------------------------------------
 
     def push(self, message: OutboundMessage, id: str | None = None) -> None:
-        """A message that belongs to this request; the one that answers it is the last."""
+        """Add a message that belongs to this request. The one that answers it is the last."""
         if self.finished:
             if message.taken is not None:
                 message.taken()
@@ -74,18 +74,18 @@ class Exchange(ClientOutbox):
         self.rouse()
 
     def drop(self) -> None:
-        """End the response without an answer; what follows is for whoever resumes it."""
+        """End the response without an answer. What follows is for a client that resumes it."""
         self.finished = True
         self.rouse()
 
     # -- what the client says ----------------------------------------------------------------------------
 
     def body_at_hand(self, limit: int) -> bytes | None:
-        """The request's body if nothing has to be waited for; else `body` gets it."""
+        """The request's body, if it is there already. Otherwise `body` waits for it."""
         return self._whole.take_body(limit) if self._whole is not None else None
 
     async def body(self, limit: int, seconds: float) -> bytes | None:
-        """The request's body, or None when it is larger than `limit` or its client left half-way.
+        """The request's body. None: it is larger than `limit`, or its client left half-way.
 
         Raises TimeoutError if it is not there in time.
         """
@@ -95,7 +95,7 @@ class Exchange(ClientOutbox):
         except StopIteration as done:
             message = done.value
             if "body" in message and not message.get("more_body", False):
-                # It came with the headers: nothing to arm a timer for.
+                # It came with the headers, and needs no timer.
                 return message["body"] if len(message["body"]) <= limit else None
             if self._announces_more_than(limit):
                 return None
@@ -127,7 +127,7 @@ class Exchange(ClientOutbox):
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def watch(self, left: Callable[[], None]) -> None:
-        """Wait for the client to go away, then say so."""
+        """Wait for the client to go away, then call `left`."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.leave(left)
@@ -141,29 +141,29 @@ class Exchange(ClientOutbox):
     # -- what the client gets ----------------------------------------------------------------------------
 
     def answer(self, status: int, body: bytes) -> Awaitable[None] | None:
-        """One complete response of JSON: what is left to await of it, if anything is."""
+        """Send one complete response of JSON. Returns what is left to await, if anything is."""
         if self._whole is not None and self._whole.respond(status, body):
             return None
         return self.respond(status, body)
 
     async def respond(self, status: int, body: bytes = b"", headers: HeaderList = (), *, plain: bool = False) -> None:
-        """One complete response."""
+        """Send one complete response."""
         kind = (PLAIN if plain else JSON,) if body else ()
         headers = [*kind, (b"content-length", b"%d" % len(body)), *headers]
         try:
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
             await self._send({"type": "http.response.body", "body": body})
-        except OSError:  # what ASGI servers may raise once the client has gone, of which `watch` hears as well
+        except OSError:  # ASGI servers may raise it when the client has gone; `watch` hears of that too
             pass
 
     @property
     def only(self) -> OutboundMessage | None:
-        """The answer, if nothing has to go before it."""
+        """The answer, if it is the only message."""
         alone = self.unread[0].message if self.finished and len(self.unread) == 1 else None
         return alone if alone is not None and alone.answers else None
 
     async def start_events(self, first: bytes = b"") -> None:
-        """From here on the response is a stream of events."""
+        """Begin a response that is a stream of events."""
         try:
             await self._send({"type": "http.response.start", "status": 200, "headers": list(sse_format.HEADERS)})
             await self._send({"type": "http.response.body", "body": first, "more_body": True})
@@ -183,7 +183,7 @@ class Exchange(ClientOutbox):
         await self._write(b"", left, last=True)
 
     async def _write(self, data: bytes, left: Callable[[], None], *, last: bool = False) -> None:
-        # Nothing more can be written to one who does not read, not even the end.
+        # To a client that does not read nothing can be written, not even the end.
         if self.gone or not (data or last):
             return
         try:

@@ -1,4 +1,4 @@
-"""Who may speak to us, by Host, Origin and Sec-Fetch-Site: keeps pages of other sites out (DNS rebinding). No I/O."""
+"""Decides by Host, Origin and Sec-Fetch-Site who may call: keeps other sites' pages out (DNS rebinding). No I/O."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _REMEMBERED = 256
 
 
 class GateRefusal(NamedTuple):
-    """The answer to a request that may not come in: an HTTP status and a text for whoever reads it."""
+    """The answer to a request that may not come in: an HTTP status and a text."""
 
     status: int
     text: str
 
 
 class HostRule(NamedTuple):
-    """A name (or the `.suffix` of any name below it) and the ports it goes with; None stands for every port."""
+    """A name, or a `.suffix` for all names below it, and its ports. None stands for every port."""
 
     name: str
     ports: frozenset[str] | None
@@ -46,9 +46,9 @@ class Gate:
     """Judges requests for one endpoint.
 
     `allowed_hosts`: `example.com` (with no port, 80, 443 or our own), `example.com:8443`, `example.com:*`,
-    `*.example.com` (any name below it, not itself). `allowed_origins`: the same with a scheme in front, where no port
-    is the scheme's own; `*` is every origin. On a loopback `bind` the loopback names are always allowed, with any port.
-    `trusted_proxy`: a proxy before us checks Host, so that without `allowed_hosts` every well-formed one passes.
+    `*.example.com` (any name below it, not itself). `allowed_origins`: the same with a scheme in front; without a port
+    it means the scheme's own, and `*` is every origin. On a loopback `bind` the loopback names are always allowed, with
+    any port. `trusted_proxy`: a proxy in front checks Host, so without `allowed_hosts` every well-formed name passes.
 
     Raises UsageError for a rule that cannot be read, and for a `bind` the network can reach with neither
     `allowed_hosts` nor `trusted_proxy`.
@@ -81,14 +81,14 @@ class Gate:
     def check(self, host: str | None, origin: str | None, fetch_site: str | None) -> GateRefusal | None:
         """Why a request with these header values may not come in, or None. A missing header is None.
 
-        A header that came twice is to be handed in joined, and so is refused.
+        Join the values of a header that came twice: it is refused then.
         """
         values = (host, origin, fetch_site)
         if values in self._passed:
             return None
         refusal = self._judge_host(host) or self._judge_origin(host or "", origin)
         if refusal is None and origin is None and fetch_site is not None and "cross-site" in fetch_site.lower():
-            # With an Origin, the list of origins has decided already.
+            # Where there is an Origin, the list of origins has decided.
             refusal = GateRefusal(403, "a page of another site may not call this server (Sec-Fetch-Site: cross-site)")
         if refusal is None:
             self._remember(values)
@@ -123,7 +123,7 @@ class Gate:
         return GateRefusal(403, text)
 
     def _is_same(self, scheme: str, name: str, port: str, host: str) -> bool:
-        """Whether the page came from here. That counts only for a Host we know: a rebound name has both alike."""
+        """Whether the page came from this server. Only for a Host we know: with a rebound name both are alike."""
         default = DEFAULT_PORTS.get(scheme)
         if self._every_host or default is None or (authority := _read(_AUTHORITY, host)) is None:
             return False
@@ -164,7 +164,7 @@ def _host_rule(text: str, own_port: int | None) -> HostRule:
     defaults = set(DEFAULT_PORTS.values())
     if not port:
         return _rule(name, {"", *defaults} | ({str(own_port)} if own_port else set()))
-    # Clients leave out the port that is their scheme's own, and Host does not say which scheme that was.
+    # Clients leave out the default port of their scheme, and Host does not tell the scheme.
     return _rule(name, {port, ""} if port in defaults else {port})
 
 

@@ -1,4 +1,4 @@
-"""The headers of one HTTP request, and what they must say about its body (2026-07-28: Streamable HTTP). No I/O."""
+"""The headers of one request, and how they must agree with its body (2026-07-28: Streamable HTTP). No I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMED_BY = {
 
 SENTINEL, SENTINEL_END = "=?base64?", "?="
 
-# What a double holds exactly, so that every intermediary reads the same number.
+# What a double holds exactly: every proxy on the way reads the same number.
 SAFE_INTEGER = 2**53 - 1
 
 _INTEGER = re.compile(r"(-?[0-9]{1,16})(?:\.0+)?")
@@ -36,9 +36,9 @@ _ZERO_WEIGHT = re.compile(r"0(?:\.0*)?")
 
 
 class Headers:
-    """The headers of an ASGI scope, by name in any case, blanks around the values taken off.
+    """The headers of an ASGI scope, by name in any case, without the blanks around the values.
 
-    httptools leaves trailing blanks and h11 does not; RFC 9110 §5.5 wants them gone.
+    httptools leaves trailing blanks and h11 does not. RFC 9110 §5.5 wants them gone.
     """
 
     __slots__ = ("_values", "_repeated")
@@ -46,7 +46,7 @@ class Headers:
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         pairs = list(raw)
         values = dict(pairs)
-        # ASGI servers write names in lower case; that they did is one look, to do it again would be one for each.
+        # ASGI servers write names in lower case. To check all at once is faster than to lower each.
         if not b"".join(values).islower():
             values = {name.lower(): value for name, value in pairs}
         self._values = values
@@ -63,7 +63,7 @@ class Headers:
         return value.strip(BLANKS).decode("latin-1")
 
     def all(self, name: str) -> list[str]:
-        """Every value that came under this name, in order."""
+        """Every value with this name, in order."""
         key = _key(name)
         if self._repeated is not None and key in self._repeated:
             return list(self._repeated[key])
@@ -85,7 +85,7 @@ def _repeated(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
 
 @lru_cache(maxsize=256)
 def prefers_events(accept: str | None) -> bool:
-    """Whether a client that takes both names a stream of events before JSON."""
+    """Whether a client that accepts both names a stream of events before JSON."""
     names = [entry.partition(";")[0].strip() for entry in (accept or "").lower().split(",")]
     both = "text/event-stream" in names and "application/json" in names
     return both and names.index("text/event-stream") < names.index("application/json")
@@ -93,7 +93,7 @@ def prefers_events(accept: str | None) -> bool:
 
 @lru_cache(maxsize=256)
 def accepts(accept: str | None, media: str) -> bool:
-    """Whether an Accept header takes `media` (lower case). The most specific range decides; no header takes all."""
+    """Whether an Accept header takes `media` (lower case). The most specific range decides. No header takes all."""
     if accept is None:
         return True
     ranges = ("*/*", f"{media.partition('/')[0]}/*", media)
@@ -119,9 +119,9 @@ def _weighs(parameters: list[str]) -> bool:
 def is_json(content_type: str | None) -> bool:
     """Whether a Content-Type is exactly application/json, in UTF-8 if it names a charset.
 
-    A page of another site may send other types without asking first, so there is no leniency here.
+    It is strict because a page of another site may send other types without asking first.
     """
-    # A comma is a second Content-Type, whose parameters would hide behind those of the first.
+    # A comma means a second Content-Type, whose parameters would hide behind those of the first.
     if content_type is None or "," in content_type:
         return False
     media, *parameters = (part.strip(" \t") for part in content_type.lower().split(";"))
@@ -136,7 +136,7 @@ def _is_harmless(parameter: str) -> bool:
 
 
 def decode_value(value: str) -> str:
-    """The text a header value stands for: itself, unless it is wrapped as `=?base64?…?=`.
+    """The text that a header value stands for: itself, unless it is wrapped as `=?base64?…?=`.
 
     Raises ValueError if what is wrapped is not canonical Base64 of UTF-8.
     """
@@ -145,14 +145,14 @@ def decode_value(value: str) -> str:
         return value
     payload = value[len(SENTINEL) : -len(SENTINEL_END)].encode("ascii")
     decoded = a2b_base64(payload)
-    # The decoder is lenient, and several spellings of one value would let a reader on the way see another than ours.
+    # The decoder is lenient. With several spellings of one value, a proxy could read another value than we do.
     if b2a_base64(decoded, newline=False) != payload:
         raise ValueError("not canonical Base64")
     return decoded.decode()
 
 
 def routing(headers: Headers) -> tuple[str, str, str | None] | None:
-    """Version, method and name as the headers have them; None where they are not all there, once and readable."""
+    """Version, method and name, if the headers have each of them once and readable."""
     version, method, name = (headers.all(each) for each in (VERSION, METHOD, NAME))
     if len(version) != 1 or len(method) != 1 or len(name) > 1:
         return None
@@ -163,7 +163,7 @@ def routing(headers: Headers) -> tuple[str, str, str | None] | None:
 
 
 def routing_mismatch(headers: Headers, method: str, params: Mapping[str, Any], version: str) -> str | None:
-    """Where the headers disagree with the body on version, method or name: the text of the refusal (-32020), or None.
+    """Why the headers do not match the body in version, method or name: the text of the refusal (-32020), or None.
 
     `version` is the body's.
     """
@@ -178,7 +178,7 @@ def routing_mismatch(headers: Headers, method: str, params: Mapping[str, Any], v
 def param_mismatch(
     headers: Headers, params: Mapping[str, Any], param_headers: Mapping[tuple[str, ...], str]
 ) -> str | None:
-    """The same for arguments annotated with `x-mcp-header`: `param_headers` maps their paths to names of headers."""
+    """The same for arguments annotated with `x-mcp-header`. `param_headers` maps their paths to names of headers."""
     for path, name in param_headers.items():
         value: Any = params.get("arguments")
         for key in path:
@@ -190,7 +190,7 @@ def param_mismatch(
 
 def _compared(found: list[str], name: str, value: Any, what: str) -> str | None:
     if value is None or not isinstance(value, str | int | float):
-        # A value of the wrong kind is for the parameters' own check to explain, unless a header vouches for it.
+        # A value of the wrong kind is explained by the check of the parameters, unless a header claims to repeat it.
         return f"{name} header has no counterpart, since {what} has no such value" if found else None
     if isinstance(value, int | float) and abs(value) > SAFE_INTEGER:
         return f"{name} header cannot carry {what}: it is beyond ±(2^53-1)"

@@ -1,6 +1,6 @@
-"""Tools for callers that know HTTP and JSON and nothing else: `POST /tools/{name}`, described by `GET /openapi.json`.
+"""Tools for callers that know only HTTP and JSON: `POST /tools/{name}`, described by `GET /openapi.json`.
 
-A call goes the way that every other goes: the same gate, caller, stages and limits. Only its words are different.
+Such a call passes the same gate, authentication, stages and limits as every other. Only its form differs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None]]]
 
 TOOLS, DOCUMENT = "/tools", "/openapi.json"
 
-# What kind of failure it was → the status that says so to HTTP; whatever else a tool says of itself is 422.
+# The kind of failure → its HTTP status. Any other kind is a 422.
 STATUS: Final[Mapping[str, int]] = {
     "invalid_arguments": 400,
     "invalid_params": 400,
@@ -90,14 +90,14 @@ class RestFailure(Exception):
 
 
 class RestMount:
-    """The mount: which paths are its own, and how they are answered."""
+    """The paths of the mount, and how they are answered."""
 
     def __init__(self, provider: SessionProvider, rules: RestRules, base: str) -> None:
         self.provider, self.rules, self.base = provider, rules, base
         self.challenge: Challenge | None = None
 
     def route(self, path: str, root: str) -> Methods | None:
-        """Who answers at a path below the app's root; None where it is not the mount's."""
+        """The methods at a path below the app's root. None: the path is not the mount's."""
         if path == self.base + DOCUMENT:
             return {"GET": lambda exchange, scope: self.describe(exchange, root + self.base)}
         if not (path + "/").startswith(f"{self.base}{TOOLS}/"):
@@ -123,7 +123,7 @@ class RestMount:
             await self._answer(exchange, *self.rules.call(name, arguments))
 
     async def _arguments(self, exchange: Exchange) -> Params | None:
-        """The body, an object; None when it was answered already or its client left. Raises Failed."""
+        """The body, an object. None: it was refused, or its client left. Raises RestFailure."""
         limits = self.provider.limits
         try:
             body = await exchange.body(limits.message, limits.body)
@@ -150,7 +150,7 @@ class RestMount:
         return found
 
     async def _answer(self, exchange: Exchange, request: Request, reply: RestReply) -> None:
-        """Run a request that stands alone, and send what `reply` makes of its outcome."""
+        """Run a single request, and send what `reply` makes of its outcome."""
         conversation = self.provider.open_shaped(route_message, principal=exchange.principal, shape=reply)
         route = SingleResponse(self.provider, conversation, exchange, request.id)
         try:

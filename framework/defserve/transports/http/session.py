@@ -1,4 +1,4 @@
-"""A session over HTTP: its streams, which of them a client reads just now, and what waits for it to come back."""
+"""A session over HTTP: its streams, which of them a client is reading, and what waits for the client to come back."""
 
 from __future__ import annotations
 
@@ -31,24 +31,20 @@ class HttpSession:
         self.events: EventStore = MemoryEvents()
         self.streams: dict[str, ResponseStream] = {}
         self.standalone = StandaloneStream(self)
-        self._made = 0
+        self.named = 0
         self._unread: dict[str, None] = {}
 
     def outlet(self, message: Any) -> None:
-        """Send a message where it belongs: to the stream of its request, else to the session's own."""
+        """Send a message to the stream of its request, or to the session's own."""
         stream = message.destination
         (stream if isinstance(stream, ResponseStream) else self.standalone).push(message)
 
-    def name_stream(self) -> str:
-        self._made += 1
-        return f"call-{self._made}"
-
     def resume(self, event_id: str, exchange: Exchange) -> tuple[ResponseStream, bytes] | None:
-        """The stream a client wants to go on with, and what it has missed; None for an id that is not ours."""
+        """The stream that a client goes on with, and what it has missed. None for an id that is not ours."""
         try:
             found = self.events.after(event_id)
         except EventGap as gap:
-            # What somebody waits for is never dropped: what is left is still worth having.
+            # Answers and questions are never dropped, so what is left is still useful.
             found = (gap.stream, gap.left) if gap.stream is not None else None
         if found is None:
             return None
@@ -62,7 +58,7 @@ class HttpSession:
         return stream, b"".join(sse_format.event(data, id=id) for id, data in missed)
 
     def answered_unread(self, name: str) -> None:
-        """A call was answered while its client was away. Only so many answers wait; then the oldest may go."""
+        """A call was answered while its client was away. Only so many answers wait; then the oldest goes."""
         self.streams.pop(name, None)
         self._unread[name] = None
         if len(self._unread) > UNREAD:
@@ -70,34 +66,29 @@ class HttpSession:
             del self._unread[oldest]
             self.events.finish(oldest)
 
-    def answered_read(self, name: str) -> None:
-        self.streams.pop(name, None)
-        self.events.finish(name)
-
     def is_idle(self, seconds: float) -> bool:
-        """Whether nobody has been heard of, and nothing been under way, for so long."""
+        """Whether nothing is under way, and the client has not been heard of for so long."""
         return not (self.readers or self.streams) and time.monotonic() - self.used > seconds
 
     def close(self) -> None:
         for stream in (self.standalone, *self.streams.values()):
-            if stream.exchange is not None:
-                stream.exchange.drop()
+            stream.drop()
         self.conversation.close()
         self.events.forget()
 
 
 class ResponseStream:
-    """The messages that belong to one request. Outlives the HTTP response that carries them."""
+    """The messages of one request. It outlives the HTTP response that carries them."""
 
     __slots__ = ("session", "name", "exchange", "answered", "_first")
 
-    # Errors of this era are told in the body alone.
+    # With a session, errors are told in the body alone.
     statuses: Mapping[int, int] = {}
     exchange: Exchange | None
 
     def __init__(self, session: HttpSession, exchange: Exchange | None) -> None:
         self.session, self.exchange = session, exchange
-        # A stream without a name was never told to the client, which so cannot come back for it.
+        # The client does not know a stream without a name, and cannot come back for it.
         self.name, self.answered = "", False
         self._first = b""
 
@@ -112,7 +103,7 @@ class ResponseStream:
 
     @property
     def is_read(self) -> bool:
-        """Whether a response is under way that can still carry more."""
+        """Whether a response is under way that can carry more."""
         return self.exchange is not None and not (self.exchange.gone or self.exchange.finished)
 
     def _left_unread(self, message: OutboundMessage, id: str | None) -> None:
@@ -136,7 +127,7 @@ class ResponseStream:
         return id
 
     def start(self) -> bytes:
-        """The response becomes a stream that can be resumed; its first event, which may have no data."""
+        """The response becomes a stream that can be resumed. Returns its first event, which may have no data."""
         if not self.name:
             self._take_name()
         first, self._first = self._first, b""
@@ -144,7 +135,8 @@ class ResponseStream:
 
     def _take_name(self) -> None:
         assert self.exchange is not None
-        self.name = self.session.name_stream()
+        self.session.named += 1
+        self.name = f"call-{self.session.named}"
         if not self.answered:
             self.session.streams[self.name] = self
         if self.session.primed:
@@ -153,54 +145,60 @@ class ResponseStream:
             item.id = self._kept(item.message)
 
     def wants_events(self, exchange: Exchange) -> bool:
-        """Whether its client is sent away to come back for the answer, or asked for events."""
+        """Whether the client was sent away to come back for the answer, or prefers events."""
         return bool(self.name or exchange.prefers_events)
 
     def attached(self) -> None:
-        """A response is under way that its client may leave."""
+        """A response has begun that its client may leave."""
         self.session.readers += 1
 
     def hang_up(self) -> None:
-        """End the response under way: the client comes back for the rest, if its version knows how."""
+        """End the response. The client comes back for the rest, if its version can."""
         if not self.session.primed or self.answered or not self.is_read:
             return
-        # Named at once, so that whatever is said before the response has ended is kept.
+        # Named at once, so that what is said before the response ends is kept.
         if not self.name:
             self._take_name()
         assert self.exchange is not None
         self.exchange.drop()
 
-    def resume(self, exchange: Exchange) -> None:
-        """A client reads this stream from here on, having been told what it missed."""
-        if self.exchange is not None and self.exchange is not exchange:
+    def drop(self) -> None:
+        """End the response under way, if there is one."""
+        if self.exchange is not None:
             self.exchange.drop()
+
+    def resume(self, exchange: Exchange) -> None:
+        """A client goes on with this stream. It was told what it missed."""
+        if self.exchange is not exchange:
+            self.drop()
         self.exchange = exchange
         if self.answered:
             exchange.drop()
 
     def left(self) -> None:
-        """The client went away. With a session that is no cancellation: the work goes on, and its result is kept."""
+        """The client went away. With a session that cancels nothing: the call goes on, and its result is kept."""
 
     def detach(self, exchange: Exchange) -> None:
         """The response has ended."""
         self.session.readers -= 1
         self.session.used = time.monotonic()
         is_last = self.exchange is exchange
-        exchange.take()  # what its client did not stay for
+        exchange.take()  # what the client did not stay for
         if is_last:
             self.exchange = None
         if is_last and self.answered and self.name:
             if exchange.gone:
                 self.session.answered_unread(self.name)
             else:
-                self.session.answered_read(self.name)
+                self.session.streams.pop(self.name, None)
+                self.session.events.finish(self.name)
 
     def over(self) -> None:
-        """A stream outlives its request: there is nothing to end."""
+        """Nothing to end: a stream outlives its request."""
 
 
 class StandaloneStream(ResponseStream):
-    """The messages that belong to no request. They wait, within bounds, until the client asks for them."""
+    """The messages that belong to no request. They wait, bounded, until the client asks for them."""
 
     __slots__ = ("_waiting",)
 
@@ -215,7 +213,7 @@ class StandaloneStream(ResponseStream):
         self._waiting.keep(message, id)
 
     def attach(self, exchange: Exchange) -> None:
-        """A client that has not read before reads from here on; what waited for it comes first."""
+        """A client begins to read. What waited for it comes first."""
         waiting, self._waiting = self._waiting, None
         self.exchange = exchange
         for item in waiting.unread if waiting is not None else ():
@@ -228,7 +226,7 @@ class StandaloneStream(ResponseStream):
         super().resume(exchange)
 
     def hang_up(self) -> None:
-        """Belongs to no call that could want it."""
+        """Nothing to do: it belongs to no call."""
 
     def detach(self, exchange: Exchange) -> None:
         if self.exchange is exchange and exchange.unread:

@@ -1,4 +1,4 @@
-"""The sessions of one endpoint: found by id and principal, ended when nobody has been heard of for long."""
+"""The sessions of one endpoint: found by id and principal, ended when their client is silent for long."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from defserve.transports.http.session import HttpSession
 
-# How often to look for sessions that idle: a share of the time they may, within bounds.
+# How often to look for idle sessions: a share of the time that they may idle, within bounds.
 LOOK_SHARE, LOOK_LEAST, LOOK_MOST = 0.25, 0.01, 60.0
 
 
 class HttpSessions:
-    """The sessions of one endpoint, by id. Those that idle end by themselves."""
+    """The sessions of one endpoint, by id. Idle ones end by themselves."""
 
     def __init__(self, idle: float) -> None:
         self.idle = idle
@@ -31,7 +31,7 @@ class HttpSessions:
         self._look_later()
 
     def find(self, id: str, principal: str) -> HttpSession | None:
-        """The session of this id, if it is this principal's and has not idled for too long."""
+        """The session with this id, if it is this principal's and not idle for too long."""
         session = self._open.get(id)
         # Somebody else's session is no session: an id is never authority.
         if session is None or session.principal != principal:
@@ -49,7 +49,7 @@ class HttpSessions:
             session.close()
 
     def end_idle(self) -> None:
-        """Let go of sessions whose client has not been heard of for long."""
+        """End the sessions whose client has not been heard of for long."""
         for session in self:
             if session.is_idle(self.idle):
                 self.end(session)

@@ -24,7 +24,7 @@ FULL = ((b"retry-after", b"1"),)
 
 
 class Feed:
-    """A session: as long as its stream is open. Bound to the principal that opened it."""
+    """A session that lasts as long as its stream. Bound to the principal that opened it."""
 
     conversation: TransportSession
 
@@ -32,7 +32,7 @@ class Feed:
         self.exchange, self.draining = exchange, False
 
     def push(self, message: OutboundMessage) -> None:
-        """A message for the peer. Unlike that of a request, this stream does not end with an answer."""
+        """A message for the peer. This stream does not end with an answer."""
         self.exchange.keep(message)
         self._finish_if_drained()
         self.exchange.rouse()
@@ -46,7 +46,7 @@ class Feed:
         self.exchange.finished = self.draining and not self.conversation.in_flight
 
     def left(self) -> None:
-        """The stream is the session: nothing is left to do that its end does not."""
+        """Nothing to do: the end of the stream ends the session."""
 
 
 class LegacySse:
@@ -81,7 +81,7 @@ class LegacySse:
             feed.conversation.close()
 
     async def find(self, exchange: Exchange, scope: Scope) -> Feed | None:
-        """The session a POST is for; None when it was refused."""
+        """The session that a POST is for. None: it was refused."""
         feed = self.feeds.get(_session_id(scope["query_string"]))
         # Somebody else's session is no session: an id is never authority.
         if feed is None or feed.exchange.principal.id != exchange.principal.id:
@@ -94,7 +94,7 @@ class LegacySse:
         return feed
 
     async def post(self, exchange: Exchange, feed: Feed, body: bytes) -> None:
-        """Take a message; what there is to answer goes out on the stream."""
+        """Take a message. The answer goes out on the stream."""
         limits = self.provider.limits
         message = decode(body, depth=limits.depth, keys=limits.keys)
         if isinstance(message, Malformed) and message.notification is None:

@@ -6,19 +6,22 @@ import re
 
 CONTENT_TYPE = b"text/event-stream"
 
-# Proxies must neither keep, compress nor gather what has to arrive at once.
+# Proxies must not cache, compress or buffer what has to arrive at once.
 HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"content-type", CONTENT_TYPE),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 )
 
+# A comment, which readers skip.
+KEEP_ALIVE = b": keep-alive\n\n"
+
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _UNSAFE = re.compile(r"[\r\n\0]")
 
 
 def event(data: bytes, *, id: str | None = None, retry: int | None = None, name: str | None = None) -> bytes:
-    """One event. `data` may be any bytes, `retry` is in milliseconds, no `name` is a `message`.
+    """One event. `data` may be any bytes, `retry` is in milliseconds, without a `name` it is a `message`.
 
     Raises ValueError for an `id` or a `name` that would end its line.
     """
@@ -29,24 +32,12 @@ def event(data: bytes, *, id: str | None = None, retry: int | None = None, name:
         head += f"retry: {retry:d}\n"
     if name is not None:
         head += f"event: {_one_line(name)}\n"
-    return head.encode() + _lines(b"data: ", data) + b"\n"
-
-
-def comment(text: str) -> bytes:
-    """Something a reader skips, though it shows that the stream lives."""
-    return _lines(b": ", text.encode()) + b"\n"
+    if b"\n" not in data and b"\r" not in data:
+        return b"%bdata: %b\n\n" % (head.encode(), data)
+    return head.encode() + b"".join(b"data: %b\n" % line for line in _LINE_END.split(data)) + b"\n"
 
 
 def _one_line(text: str) -> str:
     if _UNSAFE.search(text):
         raise ValueError(f"{text!r} does not fit on one line of an event stream")
     return text
-
-
-def _lines(field: bytes, text: bytes) -> bytes:
-    if b"\n" not in text and b"\r" not in text:
-        return field + text + b"\n"
-    return b"".join(field + line + b"\n" for line in _LINE_END.split(text))
-
-
-KEEP_ALIVE = comment("keep-alive")

@@ -19,7 +19,7 @@ from defserve.transports.http.sessions import HttpSessions
 from defserve.transports.session_provider import RequestOffer, SessionProvider, TransportSession
 from defserve.wire.codec import INVALID_REQUEST, decode, encode
 from defserve.wire.jsonvalue import is_object
-from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Request
+from defserve.wire.messages import Id, Malformed, Message, Notification, Request
 
 INVALID_PARAMS, INTERNAL_ERROR, HEADER_MISMATCH = -32602, -32603, -32020
 
@@ -29,7 +29,7 @@ SPOKEN = (Request, Notification)
 
 @dataclass(frozen=True, slots=True)
 class HttpRules:
-    """What the transport has to know of the protocol: its versions, where a request names one, and odd cases."""
+    """What the transport has to know of the protocol: its versions, where a request names its own, and exceptions."""
 
     handshake_versions: tuple[str, ...]
     stateless_versions: tuple[str, ...]
@@ -53,7 +53,7 @@ class Streamable:
     # -- POST --------------------------------------------------------------------------------------------
 
     def post(self, exchange: Exchange, body: bytes) -> Awaitable[None] | None:
-        """Take a message; what is left to await, if anything is. A call that never waits is answered on return."""
+        """Take a message. Returns what is left to await, if anything. A call that never waits is answered by then."""
         limits = self.provider.limits
         message = decode(body, depth=limits.depth, keys=limits.keys)
         if not isinstance(message, Request):
@@ -71,8 +71,10 @@ class Streamable:
         return self._call(exchange, message, offer)
 
     def _take_other(self, exchange: Exchange, message: Message | list[Message]) -> Awaitable[None]:
-        if isinstance(message, Malformed) and message.notification is not None and _notifies(message.notification):
-            message = message.notification
+        meant = message.notification if isinstance(message, Malformed) else None
+        # Some clients write notifications with a null id. A request without a usable id is refused.
+        if meant is not None and meant.method.startswith("notifications/"):
+            message = meant
         if isinstance(message, Malformed):
             self._fail_question(exchange, message)
             return refuse(exchange, 400, message.code, message.message, message.id)
@@ -81,13 +83,13 @@ class Streamable:
         return self._take(exchange, message)
 
     def _missing_scopes(self, exchange: Exchange, request: Request) -> Sequence[str]:
-        """All the scopes a call needs, if its caller lacks one of them."""
+        """All the scopes that a call needs, if its caller lacks one of them."""
         name = request.params.get("name") if request.method == "tools/call" else None
         scopes = self.rules.scopes(name) if isinstance(name, str) else ()
         return scopes if exchange.principal.missing(scopes) else ()
 
     def _is_stateless(self, version: str | None, message: Message | list[Message]) -> bool:
-        """The body decides; a header of another era, or of none we know, leaves the handshake's rules behind."""
+        """Whether a message belongs to no session, by its body or else by the version in its header."""
         if isinstance(message, SPOKEN):
             meta: Any = message.params.get("_meta")
             if meta.__class__ is dict and self.rules.version_key in meta:
@@ -97,7 +99,7 @@ class Streamable:
         return version is not None and version not in self.rules.handshake_versions
 
     def _fail_question(self, exchange: Exchange, malformed: Malformed) -> None:
-        """A broken answer fails the question it was meant for, rather than leave somebody waiting."""
+        """Let a broken answer fail the question it was meant for. Otherwise somebody would wait for it."""
         id = exchange.headers.get("mcp-session-id")
         if malformed.is_reply and id is not None:
             session = self.sessions.find(id, exchange.principal.id)
@@ -109,7 +111,7 @@ class Streamable:
         if not isinstance(message, Notification):
             await refuse(exchange, 400, INVALID_REQUEST, "Invalid request: a single request is all that is taken here")
         elif version is None or version in (*self.rules.stateless_versions, *self.rules.handshake_versions):
-            await exchange.respond(202)  # and drop it: there is nobody here to tell
+            await exchange.respond(202)  # and drop it: no call is running that it could be about
         else:
             await refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
 
@@ -175,7 +177,7 @@ class Streamable:
         try:
             while not exchange.finished:
                 await exchange.wait()
-                # The response to an opening is its answer alone: there is no session yet whose stream this could be.
+                # The response to an opening is its answer alone: the client has no session yet, and so no stream.
                 exchange.unread = deque(item for item in exchange.unread if item.message.answers)
         finally:
             accepted = exchange.only is not None and exchange.only.code is None
@@ -197,7 +199,7 @@ class Streamable:
             return self.provider.open(session.outlet, principal=principal, counted=True)
 
     def _session(self, exchange: Exchange) -> HttpSession | Awaitable[None]:
-        """The session a request belongs to, or the refusal to be awaited."""
+        """The session that a request belongs to, or a refusal to await."""
         id, version = exchange.headers.get("mcp-session-id"), exchange.version
         if id is None:
             return refuse(exchange, 400, INVALID_REQUEST, "Invalid request: the Mcp-Session-Id header is missing")
@@ -252,19 +254,13 @@ class Streamable:
         await exchange.respond(204)
 
     def drain(self) -> None:
-        """End the streams that belong to no call; the others end with theirs."""
+        """End the streams that belong to no call. The others end with their calls."""
         for session in self.sessions:
-            if session.standalone.exchange is not None:
-                session.standalone.exchange.drop()
+            session.standalone.drop()
 
     def close(self) -> None:
         """End every session."""
         self.sessions.close()
-
-
-def _notifies(notification: Notification) -> bool:
-    # Some clients write notifications with a null id; a request without a usable one is refused.
-    return notification.method.startswith("notifications/")
 
 
 def _unsupported(version: str) -> str:
@@ -274,12 +270,8 @@ def _unsupported(version: str) -> str:
 async def refuse(
     exchange: Exchange, status: int, code: int, text: str, id: Id | None = None, headers: HeaderList = ()
 ) -> None:
-    """A JSON-RPC error with an HTTP status. Where the id is not known there is none (transports: sending messages)."""
-    error: Params = {"code": code, "message": text}
+    """Send a JSON-RPC error with an HTTP status. It has no id where none is known (transports: sending messages)."""
     data = exchange.refusal(code, text) if exchange.refusal is not None else None
-    if data is not None:
-        error["data"] = data
-    body: Params = (
-        {"jsonrpc": "2.0", "id": id, "error": error} if id is not None else {"jsonrpc": "2.0", "error": error}
-    )
-    await exchange.respond(status, encode(body), headers)
+    error = {"code": code, "message": text} | ({"data": data} if data is not None else {})
+    known = {"id": id} if id is not None else {}
+    await exchange.respond(status, encode({"jsonrpc": "2.0", **known, "error": error}), headers)

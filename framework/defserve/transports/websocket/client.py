@@ -1,10 +1,11 @@
-"""A WebSocket that we open ourselves: text frames both ways, the few verbs of every transport, and why it ended."""
+"""A WebSocket that we open ourselves, as a transport: text frames both ways."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -19,7 +20,7 @@ LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 
 CONNECT_SECONDS = 10.0
 PING_SECONDS = 20.0
-FAREWELL_SECONDS = 2.0
+CLOSE_SECONDS = 2.0
 BACKLOG_BYTES = 16 * 1024 * 1024
 
 POLICY: Final = 1008
@@ -29,7 +30,7 @@ NORMAL: Final = 1000
 class WebSocketClient:
     """One open connection. `end` says how it ended: the closing code, and the reason in words.
 
-    While more than `BACKLOG_BYTES` wait to be sent nothing is read, so that who does not listen cannot ask either.
+    While more than `BACKLOG_BYTES` wait to be sent, nothing is read: a peer that does not read cannot ask either.
     """
 
     def __init__(self, socket: ClientConnection) -> None:
@@ -58,7 +59,7 @@ class WebSocketClient:
         self._tasks = [loop.create_task(self._read(received, ended)), loop.create_task(self._write())]
 
     def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
-        """Queue a message; an empty one is none."""
+        """Queue a message. An empty one is not sent."""
         if message and not self.closed:
             self._waiting.append((message, taken))
             self._backlog += len(message)
@@ -71,21 +72,19 @@ class WebSocketClient:
         """Nothing is held back."""
 
     async def written(self, seconds: float) -> None:
-        """Wait until everything has left, for at most so long."""
-        try:
+        """Wait until everything has been sent, for at most so long."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
-        except TimeoutError:
-            pass
 
     def close(self) -> None:
-        """Leave; what still waits is not sent."""
+        """Hang up. What still waits is not sent."""
         if not self.closed:
             self.closed = True
             self._more.set()
 
     async def aclose(self) -> None:
-        """Leave, and wait until both sides know."""
+        """Hang up, and wait until both sides know."""
         self.close()
         await self._socket.close()
         for task in self._tasks:
@@ -100,7 +99,8 @@ class WebSocketClient:
                 if self._backlog > BACKLOG_BYTES:
                     await self._idle.wait()
         except closed as error:
-            self.end = _farewell(error)
+            frame = error.rcvd or error.sent
+            self.end = (frame.code, frame.reason) if frame is not None else (1006, "without a word")
         finally:
             self.close()
             ended()
@@ -134,9 +134,9 @@ async def dial(
     longest: int,
     **options: Any,
 ) -> tuple[ClientConnection, str]:
-    """An open connection, and its address without what may be secret in it: user, password and query.
+    """An open connection, and its address without user, password and query, which may be secret.
 
-    `options` are those of `websockets.connect`. Raises PeerError where it is refused, PeerGone where nobody is there,
+    `options` are those of `websockets.connect`. Raises PeerError if it is refused, PeerGone if nobody is there,
     UsageError without `websockets`.
     """
     library = websockets_library()
@@ -147,7 +147,7 @@ async def dial(
         "open_timeout": CONNECT_SECONDS,
         "ping_interval": PING_SECONDS,
         "ping_timeout": PING_SECONDS,
-        "close_timeout": FAREWELL_SECONDS,
+        "close_timeout": CLOSE_SECONDS,
         "proxy": None if parts.hostname in LOOPBACK else True,
     }
     try:
@@ -175,13 +175,8 @@ def _refusal(address: str, response: Any) -> PeerError:
     return refusal(f"{address} answered HTTP {status} {response.reason_phrase}".rstrip(), data={"status": status})
 
 
-def _farewell(closed: Any) -> tuple[int, str]:
-    frame = closed.rcvd or closed.sent
-    return (frame.code, frame.reason) if frame is not None else (1006, "without a word")
-
-
 def websockets_library() -> Any:
-    """The library, or a word about how to get it."""
+    """The library. Raises UsageError, with the way to install it, where it is missing."""
     try:
         import websockets
     except ImportError:

@@ -1,8 +1,9 @@
-"""WebSocket over ASGI: subprotocol `mcp`, one message a text frame, one conversation a socket, both eras on it."""
+"""WebSocket over ASGI: subprotocol `mcp`, one message a text frame, one session a socket, both eras on it."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import NamedTuple
 
 from defserve.auth.principals import Principal
@@ -12,11 +13,11 @@ from defserve.transports.outbox import STALL, ClientOutbox, OutboundMessage
 from defserve.transports.session_provider import SessionProvider, TransportSession
 
 SUBPROTOCOL = "mcp"
-FAREWELL = 5.0
+CLOSE_SECONDS = 5.0
 
 
 class CloseReason(NamedTuple):
-    """A close code (RFC 6455 §7.4) and a word about it."""
+    """A close code (RFC 6455 §7.4) and the reason in words."""
 
     code: int
     reason: str
@@ -27,7 +28,7 @@ TOO_BIG = CloseReason(1009, "message too big")
 RESTART = CloseReason(1012, "the server is stopping")
 FULL = 1013
 
-# A refusal before the socket is accepted; servers make a 403 of it.
+# Refuses before the socket is accepted. Servers turn it into a 403.
 POLICY = 1008
 
 
@@ -40,7 +41,7 @@ class WebSockets:
         self.draining = False
 
     async def serve(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
-        """One socket from its acceptance to its end. Who may come in is decided before."""
+        """One socket from its acceptance to its end. The caller has checked who may come in."""
         await send({"type": "websocket.accept", "subprotocol": chosen_subprotocol(scope)})
         socket = WebSocket(receive, send, self.provider.limits.message)
         try:
@@ -91,7 +92,7 @@ class WebSocket(ClientOutbox):
         self.finished = self.draining and not self.conversation.in_flight
 
     async def serve(self) -> None:
-        """Until the client leaves, breaks a rule or stops reading, or the server stops."""
+        """Serve until the client leaves, breaks a rule or stops reading, or the server stops."""
         tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -101,14 +102,14 @@ class WebSocket(ClientOutbox):
                 task.cancel()
             self.conversation.close()
         for task in done:
-            if (farewell := task.result()) is not None:
-                await self.close(farewell)
+            if (reason := task.result()) is not None:
+                await self.close(reason)
 
     async def _read(self) -> CloseReason | None:
-        """Hand every message to the conversation; why the socket has to be closed, if the client did not leave."""
+        """Hand every message to the session. Returns why the socket has to be closed, unless the client left."""
         while True:
             while self.full:
-                # Its answers are not read: more questions would only pile up more of them.
+                # The client does not read its answers. More questions would only pile up more of them.
                 self._written.clear()
                 await self._written.wait()
             event = await self._receive()
@@ -123,7 +124,7 @@ class WebSocket(ClientOutbox):
             self.conversation.receive(data)
 
     async def _write(self) -> CloseReason | None:
-        """Write what there is; returns when nothing will follow, or when the client does not read."""
+        """Write what there is, until nothing will follow or the client does not read."""
         try:
             while await self.wait():
                 while self.unread:
@@ -138,27 +139,27 @@ class WebSocket(ClientOutbox):
             pass
         return None
 
-    async def close(self, farewell: CloseReason) -> None:
-        """Say why, to a client that may not listen."""
-        try:
-            async with asyncio.timeout(FAREWELL):
-                await self._send({"type": "websocket.close", "code": farewell.code, "reason": farewell.reason[:100]})
-        except (TimeoutError, OSError):
-            pass
+    async def close(self, reason: CloseReason) -> None:
+        """Close the socket with a reason. The client may not be listening."""
+        with suppress(TimeoutError, OSError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._send({"type": "websocket.close", "code": reason.code, "reason": reason.reason[:100]})
 
 
 def chosen_subprotocol(scope: Scope) -> str | None:
-    """`mcp` if it is offered, None if nothing is."""
-    return SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
+    """`mcp` if the client offers it."""
+    # Some versions of uvicorn leave several in one text.
+    offered = ",".join(scope.get("subprotocols", ())).replace(" ", "").split(",")
+    return SUBPROTOCOL if SUBPROTOCOL in offered else None
 
 
 def offers_another(scope: Scope) -> bool:
-    """Whether the client wants to speak something, and not this."""
+    """Whether the client offers subprotocols, and `mcp` is not among them."""
     return bool(scope.get("subprotocols")) and chosen_subprotocol(scope) is None
 
 
 def refusing(scope: Scope, send: Send) -> Send:
-    """Says no by an HTTP response where the server can, by a close where it cannot."""
+    """Turns an HTTP refusal into what the server can send before it accepts: that response, or a close."""
     can_respond = "websocket.http.response" in scope.get("extensions", {})
 
     async def refuse(message: Scope) -> None:
