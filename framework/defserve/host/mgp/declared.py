@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from defserve.host.conversation import object_of
-from defserve.protocols.mgp.security.facet import SECURITY_KEY
+from defserve.protocols.mgp.agreed import SECURITY_KEY
 from defserve.wire.jsonvalue import is_array
 
 Json: TypeAlias = dict[str, Any]
