@@ -1,4 +1,7 @@
-"""MGP §2: capability negotiation. What a client offered, which sections of it are active, and how to ask for them."""
+"""What the sections of MGP share: what was agreed with a peer (§2), and what a tool declared of its security (§4).
+
+Light: every server imports it.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.extension import Offer
+from defserve.protocols.mcp.failures import VENDOR
 from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.composition import Terms
+    from defserve.protocols.mgp.security.tool_security import ToolSecurity
 
 NAME = "mgp"
 VERSION = "0.3.0"
 EXTENSION_ID = "dev.cloto/mgp"
+SECURITY_KEY = VENDOR + "security"
 
 # Every extension name, old or new, and the sections that it switches on.
 SECTIONS: Mapping[str, frozenset[str]] = {
@@ -68,6 +74,11 @@ def sections_of(terms: Terms) -> frozenset[str]:
     """The same, for what was agreed with a peer."""
     agreed = terms.states.get(NAME)
     return agreed.sections if isinstance(agreed, Agreement) else frozenset()
+
+
+def tool_security(item: Any) -> ToolSecurity | None:
+    """What a tool declared, as it was read at registration. None for a tool that declared nothing."""
+    return item.facets.get(NAME)
 
 
 def _offered(offer: Offer) -> Mapping[str, Any] | None:

@@ -15,9 +15,18 @@ from defserve.core.session import Session
 from defserve.core.stages import Stages
 from defserve.errors import MethodNotFound
 from defserve.protocols.mcp.lifecycle import dialect_of
-from defserve.protocols.mgp.agreed import EXTENSION_ID, NAME, VERSION, Agreement, agree, sections, sections_of
+from defserve.protocols.mgp.agreed import (
+    EXTENSION_ID,
+    NAME,
+    SECURITY_KEY,
+    VERSION,
+    Agreement,
+    agree,
+    sections,
+    sections_of,
+    tool_security,
+)
 from defserve.protocols.mgp.options import SecurityOptions
-from defserve.protocols.mgp.security.facet import SECURITY_KEY, tool_security
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:

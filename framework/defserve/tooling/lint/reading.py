@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from defserve.protocols.mcp.items import Item
-from defserve.protocols.mgp.security.facet import tool_security
+from defserve.protocols.mgp.agreed import tool_security
 from defserve.protocols.mgp.security.guarded_types import guards_of
 from defserve.server.server import Server
 from defserve.tooling.lint.definitions import Definition, Definitions, FeatureSetUse, of_wire, parameters_of

@@ -369,7 +369,7 @@ def test_guards_in_many_models_are_all_found():
     # Annotations made while reading one model must not be taken for those of the next.
     from pydantic import create_model
 
-    from defserve.protocols.mgp.security.facet import tool_security
+    from defserve.protocols.mgp.agreed import tool_security
 
     inner = [create_model(f"M{i}", a=(Annotated[str, Field(max_length=i + 1)], ...)) for i in range(30)]
     last = create_model("Last", code=(Annotated[str, Code(level="strict")], ...))

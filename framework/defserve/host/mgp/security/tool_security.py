@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from defserve.host.fields import Json, object_of, text_of, texts_of
-from defserve.protocols.mgp.security.facet import SECURITY_KEY
+from defserve.protocols.mgp.agreed import SECURITY_KEY
 
 RISKS: Final = ("safe", "moderate", "dangerous")
 

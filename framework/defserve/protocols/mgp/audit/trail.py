@@ -15,10 +15,9 @@ from defserve.core.call import Call
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.trace import trace_id
 from defserve.protocols.mgp import instants
-from defserve.protocols.mgp.agreed import sections
+from defserve.protocols.mgp.agreed import sections, tool_security
 from defserve.protocols.mgp.audit.outcomes import failure_reason, outcome_events
 from defserve.protocols.mgp.audit.sinks import AuditSinks, sinks_of
-from defserve.protocols.mgp.security.facet import tool_security
 from defserve.protocols.mgp.security.vocabulary import CUSTOM
 from defserve.redaction import redact
 from defserve.wire.messages import Params

@@ -15,7 +15,7 @@ from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageE
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.params import fields, meta
 from defserve.protocols.mgp import instants
-from defserve.protocols.mgp.agreed import sections
+from defserve.protocols.mgp.agreed import sections, tool_security
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.options import PermissionPolicy, SecurityOptions
 from defserve.protocols.mgp.permissions.grants import (
@@ -34,7 +34,6 @@ from defserve.protocols.mgp.permissions.grants import (
     meant_by,
     request_id,
 )
-from defserve.protocols.mgp.security.facet import tool_security
 from defserve.protocols.mgp.security.vocabulary import FAMILIES, checked_permission
 from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Params

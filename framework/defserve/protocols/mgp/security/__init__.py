@@ -3,5 +3,5 @@
 A declaration is read once, at registration, and contradictions are refused there. Every refused call is refused before
 the function runs, for every peer.
 
-May import: `binding.functions`, `guard`, `net`, `wire`, `protocols.mcp`, `protocols.mgp.agreed`.
+May import: `binding.functions`, `guard`, `net`, `wire`, `protocols.mcp`.
 """
