@@ -222,3 +222,23 @@ def test_the_command_line_can_ask_for_it():
 
     options = parse(["--on", "http://127.0.0.1:0/mcp", "--rest"], "shop", lambda: "1")
     assert options["rest"] is True
+
+
+def test_a_result_past_the_limit_is_an_error():
+    server = Server("large", "1", limits=Limits(response=1000))
+
+    @server.tool
+    def long() -> str:
+        return "x" * 2000
+
+    answer = client_of(server).post("/tools/long", json={})
+    assert (answer.status_code, answer.json()["error"]["type"]) == (429, "limit_exceeded")
+
+
+def test_the_document_follows_what_the_server_offers():
+    server = Server("growing", "1")
+    server.tool(shop.greet)
+    client = client_of(server)
+    assert "/tools/price" not in client.get("/openapi.json").json()["paths"]
+    server.add_tool(shop.price)
+    assert "/tools/price" in client.get("/openapi.json").json()["paths"]

@@ -21,7 +21,7 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
 from defserve import Context, Server
-from tests.asgi import BOTH, Peer, Web, living, request
+from tests.asgi import BOTH, Peer, Web, living, peer, request
 from tests.raw import ERAS, HANDSHAKE, STATELESS, soon, turns
 
 pytestmark = pytest.mark.anyio
@@ -388,3 +388,25 @@ async def test_a_socket_that_is_not_read_delays_no_other_of_its_session(parser: 
             received = await asyncio.wait_for(reader.read(), 10)
             writer.close()
     assert b'"text":"done"' in received
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_the_offer_of_a_request_is_read_once(version: str):
+    server, read = Server("s", "1"), list[str]()
+
+    @server.tool
+    async def greet() -> str:
+        return "hi"
+
+    composition = server.composition
+    offer_in = composition.offer_in
+
+    def counted(message: Any) -> Any:
+        read.append(message.method)
+        return offer_in(message)
+
+    composition.offer_in = counted
+    async with peer(server, version) as client:
+        read.clear()
+        assert await client.call("greet") == "hi"
+    assert read == ["tools/call"]

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from defserve import Limits
+from defserve.cli.commands.doctor import Finding, findings
 from defserve.runner.address import Address
 from defserve.runner.fastpath.deadlines import HeadDeadline, PatientWebSocket
 from defserve.runner.fastpath.install import Fit, fits, install
@@ -146,3 +147,12 @@ def test_that_the_fast_path_is_off_is_said_in_one_line_at_the_start(
 def test_whoever_chose_a_parser_is_not_told(caplog: pytest.LogCaptureFixture):
     listener("h11")
     assert caplog.messages == []
+
+
+def test_the_doctor_says_what_does_not_fit(monkeypatch: pytest.MonkeyPatch):
+    def row() -> Finding:
+        return next(each for each in findings(0) if (each.group, each.name) == ("HTTP", "fast path"))
+
+    assert row().state == "ok"
+    monkeypatch.delattr(HttpToolsProtocol, "_start_asgi_task")
+    assert (row().state, row().about) == ("missing", "uvicorn has no _start_asgi_task")

@@ -259,8 +259,8 @@ async def test_on_one_pipe_answers_overtake_waiting_chunks_of_which_there_are_fe
     async with piped(server, version) as (peer, connection, transport):
         id = await begin(peer, tool, count=count)
         printed = await settled(server)
-        assert transport.backlog > 0 and printed < count
-        assert connection._bulk.waiting_bytes + transport.backlog <= MOST
+        assert transport.queued > 0 and printed < count
+        assert sum(len(outgoing.data) for outgoing, _ in connection._bulk.waiting) + transport.queued <= MOST
         asked = await peer.begin("tools/call", {"name": "echo", "arguments": {"text": "hi"}})
         await settled(server)
         assert text_of((await peer.reply_to(asked))["result"]) == "hi"
