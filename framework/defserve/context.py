@@ -237,12 +237,9 @@ class Context:
     ) -> Sample:
         """Let the client's model write; `SampleOptions` holds every other setting."""
         from defserve.protocols.mcp.asking import client_requests
-        from defserve.protocols.mcp.asking.sampling import SampleOptions
+        from defserve.protocols.mcp.asking.sampling import read_options
 
-        options = messages
-        if not isinstance(options, SampleOptions):
-            given = [options] if isinstance(options, str) else options
-            options = SampleOptions(given, max_tokens=max_tokens, system=system, temperature=temperature)
+        options = read_options(messages, max_tokens, system, temperature)
         return await client_requests.sample(self.call, options, key=key)
 
     async def roots(self, *, key: str | None = None) -> list[Root]:
@@ -279,8 +276,7 @@ class Context:
         """
         from defserve.protocols.mcpx import extension
 
-        recipients = to if to is None or isinstance(to, str) else tuple(to)
-        extension.chat(self.call, text, recipients, format)
+        extension.chat(self.call, text, to, format)
 
     def wait(self, question: Coroutine[Any, Any, T]) -> T:
         """Wait for an awaitable of this context from a worker thread: `ctx.wait(ctx.ask(…))`."""
