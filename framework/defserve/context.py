@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from defserve.binding.packers import EmittedPart
 from defserve.core.call import Call
 from defserve.errors import UsageError
-from defserve.protocols.mcp import reporting
+from defserve.protocols.mcp import asking, reporting
 from defserve.protocols.mcp.function import Emitted
 from defserve.protocols.mcp.trace import trace_id
 
@@ -204,27 +204,19 @@ class Context:
         Raises Declined or Dismissed (the model reads both unless they are caught), ToolError for an answer that
         does not fit, and NoBackChannel. Questions that say the same and are asked at once need a `key` each.
         """
-        from defserve.protocols.mcp.asking import client_requests
-
-        return await client_requests.ask(self.call, message, kind, key=key)
+        return await asking.ask(self.call, message, kind, key=key)
 
     async def ask_url(self, message: str, url: str, *, key: str | None = None) -> None:
         """Send a person to a web page; returns when they agreed to open it."""
-        from defserve.protocols.mcp.asking import client_requests
-
-        await client_requests.ask_url(self.call, message, url, key=key)
+        await asking.ask_url(self.call, message, url, key=key)
 
     def confirm(self, message: str, *, key: str | None = None) -> PendingConfirmation:
         """Yes or no, to be awaited; a decline or a dismissal is no."""
-        from defserve.protocols.mcp.asking import client_requests
-
-        return PendingConfirmation(client_requests.confirm(self.call, message, key=key))
+        return PendingConfirmation(asking.confirm(self.call, message, key=key))
 
     async def choose(self, message: str, options: Sequence[str] | Mapping[str, str], *, key: str | None = None) -> str:
         """Let a person pick one option; a mapping gives each value a label."""
-        from defserve.protocols.mcp.asking import client_requests
-
-        return await client_requests.choose(self.call, message, options, key=key)
+        return await asking.choose(self.call, message, options, key=key)
 
     async def sample(
         self,
@@ -236,32 +228,22 @@ class Context:
         key: str | None = None,
     ) -> Sample:
         """Let the client's model write; `SampleOptions` holds every other setting."""
-        from defserve.protocols.mcp.asking import client_requests
-        from defserve.protocols.mcp.asking.sampling import SampleOptions
+        from defserve.protocols.mcp.asking.sampling import read_options
 
-        options = messages
-        if not isinstance(options, SampleOptions):
-            given = [options] if isinstance(options, str) else options
-            options = SampleOptions(given, max_tokens=max_tokens, system=system, temperature=temperature)
-        return await client_requests.sample(self.call, options, key=key)
+        options = read_options(messages, max_tokens, system, temperature)
+        return await asking.sample(self.call, options, key=key)
 
     async def roots(self, *, key: str | None = None) -> list[Root]:
         """The places the client lets the server work in."""
-        from defserve.protocols.mcp.asking import client_requests
-
-        return await client_requests.roots(self.call, key=key)
+        return await asking.roots(self.call, key=key)
 
     async def gather(self, *questions: Awaitable[Any]) -> list[Any]:
         """Several questions in one round: `name, age = await ctx.gather(ctx.ask(…), ctx.ask(…))`."""
-        from defserve.protocols.mcp.asking import client_requests
-
-        return await client_requests.gather(self.call, questions)
+        return await asking.gather(self.call, questions)
 
     async def once(self, key: str, effect: Callable[[], T | Awaitable[T]]) -> T:
         """Run an effect once, even if this function runs several times for one call. Its JSON value is remembered."""
-        from defserve.protocols.mcp.asking import client_requests
-
-        return await client_requests.once(self.call, key, effect)
+        return await asking.once(self.call, key, effect)
 
     async def model_info(self, timeout: float = 5.0) -> ModelInfo:
         """The model behind an MCPL host.
@@ -279,8 +261,7 @@ class Context:
         """
         from defserve.protocols.mcpx import extension
 
-        recipients = to if to is None or isinstance(to, str) else tuple(to)
-        extension.chat(self.call, text, recipients, format)
+        extension.chat(self.call, text, to, format)
 
     def wait(self, question: Coroutine[Any, Any, T]) -> T:
         """Wait for an awaitable of this context from a worker thread: `ctx.wait(ctx.ask(…))`."""
@@ -322,9 +303,7 @@ class Context:
             from defserve.protocols.mcpx.extension import can_chat
 
             return can_chat(call)
-        from defserve.protocols.mcp.asking import client_requests
-
-        return feature in FEATURES and client_requests.can(call, *FEATURES[feature])
+        return feature in FEATURES and asking.can(call, *FEATURES[feature])
 
     def _can_live(self, feature: str) -> bool:
         if not any(extension.name == "mcpl" for extension in self.call.session.composition.extensions):

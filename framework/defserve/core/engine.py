@@ -39,7 +39,6 @@ class Engine(Protocol):
 
     def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
         """Run the handler of a call as a task and settle the call with what comes of it."""
-        ...
 
     def begin(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None] | None:
         """Like `start`, but in the running task, which the caller has for this call. The first step runs at once.
@@ -54,7 +53,6 @@ class Engine(Protocol):
 
     def soon(self, action: Callable[[], None]) -> None:
         """Run `action` on the loop, after everything that is ready to run now."""
-        ...
 
     def pending(self) -> PendingAnswer: ...
 

@@ -34,11 +34,9 @@ class PartSink(Protocol):
 
     def give(self, part: Any) -> None:
         """Take a part. In a worker thread it returns when there is room for more."""
-        ...
 
     async def room(self) -> None:
         """Return when it is no longer full."""
-        ...
 
 
 class Emitted:

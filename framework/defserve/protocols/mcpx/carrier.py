@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json
@@ -75,7 +76,8 @@ class TopicCarrier:
         on_proposal: Callable[[Participant, Proposal], Awaitable[None]] | None = None,
         clock: Clock = time.time,
     ) -> None:
-        self.participant = Participant(clock=clock, misbehaved=_report)
+        report = partial(log.warning, "a message of %r was not acted on: %s")
+        self.participant = Participant(clock=clock, misbehaved=report)
         self._on_chat, self._on_proposal = on_chat, on_proposal
         self._sessions: dict[str, Session] = {}
         self._engine: Engine | None = None
@@ -217,10 +219,6 @@ class TopicCarrier:
             self.participant.post(kind, payload, to=to, about=about)
         except (NotCapable, NotWelcome):
             self.withheld += 1
-
-
-def _report(participant: str, reason: str) -> None:
-    log.warning("a message of %r was not acted on: %s", participant, reason)
 
 
 async def _quietly(work: Awaitable[None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from defserve.core.call import Call
@@ -63,13 +63,14 @@ def participant_of(call: Call) -> Participant | None:
     return seat.participant if seat is not None else None
 
 
-def chat(call: Call, text: str, to: str | tuple[str, ...] | None, format: str) -> Envelope:
+def chat(call: Call, text: str, to: str | Sequence[str] | None, format: str) -> Envelope:
     """Say something in the topic that a call came from, as part of that call's thread."""
     participant = participant_of(call)
     if participant is None:
         raise NoBackChannel("chat: this call did not come from a topic")
     about = call.envelope.id if isinstance(call.envelope, ReceivedRequest) else None
-    return participant.chat(text, to, format=format, about=about)
+    recipients = to if to is None or isinstance(to, str) else tuple(to)
+    return participant.chat(text, recipients, format=format, about=about)
 
 
 def can_chat(call: Call) -> bool:

@@ -6,3 +6,29 @@ again with the answers; recorded answers travel sealed, bound to their request, 
 May import: `binding`, `core.call`, `protocols.mcp.content`, `protocols.mcp.lifecycle`, `protocols.mcp.params`,
 `stores.nonces`, `stores.store`, `wire.messages`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from defserve.exports import lazy
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.asking.client_requests import (
+        ask,
+        ask_url,
+        can,
+        choose,
+        confirm,
+        gather,
+        once,
+        roots,
+        sample,
+    )
+else:
+    __getattr__ = lazy(
+        __name__,
+        {"defserve.protocols.mcp.asking.client_requests": "ask ask_url can choose confirm gather once roots sample"},
+    )
+
+__all__ = ["ask", "ask_url", "can", "choose", "confirm", "gather", "once", "roots", "sample"]

@@ -59,6 +59,19 @@ class SampleOptions:
     tool_choice: str | None = None
 
 
+def read_options(
+    messages: str | Sequence[Message | str | Mapping[str, Any]] | SampleOptions,
+    max_tokens: int,
+    system: str | None,
+    temperature: float | None,
+) -> SampleOptions:
+    """What an author gave to `ctx.sample`, as options."""
+    if isinstance(messages, SampleOptions):
+        return messages
+    given = [messages] if isinstance(messages, str) else messages
+    return SampleOptions(given, max_tokens=max_tokens, system=system, temperature=temperature)
+
+
 def sampling_params(options: SampleOptions, dialect: Dialect, offered: Mapping[str, Any]) -> Params:
     """`CreateMessageRequest` params. `offered` is the client's sampling capability."""
     # Since 2025-11-25 context is only asked of a client that names it; the client is free to ignore it anyway.

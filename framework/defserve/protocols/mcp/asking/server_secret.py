@@ -40,7 +40,13 @@ class ServerSecret:
             self._sealer = self._made()
         if self._is_ephemeral and not is_local:
             self._is_ephemeral = False
-            _warn()
+            import logging
+
+            logging.getLogger("defserve").warning(
+                "questions are sealed with a key that ends with this process; set %s (or Server(secret=…)) so that "
+                "another process can take up their answers",
+                VARIABLE,
+            )
         return self._sealer
 
     def known(self) -> bytes | None:
@@ -71,16 +77,6 @@ class ServerSecret:
         finally:
             if self._sealer is not None:
                 await store.close()
-
-
-def _warn() -> None:
-    import logging
-
-    logging.getLogger("defserve").warning(
-        "questions are sealed with a key that ends with this process; set %s (or Server(secret=…)) so that "
-        "another process can take up their answers",
-        VARIABLE,
-    )
 
 
 def _checked(secret: str | bytes, source: str) -> bytes:
