@@ -3,7 +3,7 @@
 `Client` works in both eras and over every transport. MGP and MCPL are opt-in (`mgp=`, `mcpl=`) and are not imported
 otherwise. Names are looked up when they are first used: to find a server to run (`host.targets`) needs no client.
 
-May import: `protocols.mgp.audit`, `wire`.
+May import: `protocols.mcp.versions`, `protocols.mgp.audit`, `wire`.
 """
 
 from __future__ import annotations

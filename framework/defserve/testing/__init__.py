@@ -3,7 +3,7 @@
 A test runs over every transport and in both eras without set-up. A question that no answer is prepared for fails the
 test. Names are looked up when they are first used: pytest imports this package at every start.
 
-May import: `host`, `protocols.mcpl`, `runner.loopback`.
+May import: `host`, `protocols.mcp.versions`, `protocols.mcpl`, `runner.loopback`, `tooling`.
 """
 
 from __future__ import annotations

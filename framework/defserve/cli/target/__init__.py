@@ -3,6 +3,6 @@
 Code of this environment is loaded, everything else is connected to. What goes wrong is a UsageError, PeerGone or
 PeerTimeout that names the option that helps.
 
-May import: `cli.answers`, `core.composition`, `host`, `protocols.mcp.lifecycle`, `tooling.clients`, `tooling.listing`,
+May import: `cli.answers`, `core.composition`, `host`, `protocols.mcp.versions`, `tooling.clients`, `tooling.listing`,
 `transports.refusals`, `transports.websocket.client`.
 """

@@ -73,7 +73,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     async def system(host: str, port: int) -> list[str]:
         return {"public.example.com": ["93.184.216.34"], "inside.example.com": ["93.184.216.34", "10.0.0.1"]}[host]
 
-    monkeypatch.setattr(resolve, "system", system)
+    monkeypatch.setattr(resolve, "system_resolver", system)
 
 
 def body(result: Json) -> Json:
