@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from defserve import Context, Server, UsageError
@@ -132,6 +132,7 @@ def test_an_absolute_label_is_resolved_as_a_path_is(path: str):
 
 
 @given(st.text("/.ab:", max_size=20))
+@example("/./:///")
 def test_a_resolved_label_has_nothing_left_to_resolve(label: str):
     resolved = normal(label)
     assert normal(resolved) == resolved
@@ -143,6 +144,7 @@ def test_a_resolved_label_has_nothing_left_to_resolve(label: str):
     ("label", "resolved"),
     [
         ("#general", "#general"),
+        ("/project/../secret://x", "/secret:/x"),
         ("discord:acme/../evil", "evil"),
         ("https://host//a/./b", "https://host/a/b"),
         ("file:///etc/../project", "file:///project"),

@@ -45,8 +45,8 @@ def normal(label: str) -> str:
     Links of a file system are not followed: a tool that opens files must guard its paths as well.
     """
     scheme, separator, path = label.partition("://")
-    if not separator:
-        scheme, path = "", label
+    if "/" in scheme or not separator:
+        scheme, separator, path = "", "", label
     if "/" not in path and path not in (".", ".."):
         return label
     kept: list[str] = []
