@@ -93,7 +93,7 @@ def test_every_request_is_a_line_with_its_outcome_duration_and_trace(tmp_path: P
     told = sorted(line.split("defserve.requests: ")[1] for line in lines)
     assert [line.split(" ms ")[0].rpartition(" ")[0] for line in told] == [
         "tools/call add ok",
-        "tools/call error (UnknownTool)",
+        "tools/call error (invalid_params)",
         "tools/call fail error (tool_error)",
     ]
     assert all(line.endswith(f"trace={TRACE}") for line in told)

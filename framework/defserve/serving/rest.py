@@ -81,8 +81,9 @@ class RestWriter:
             return self.result(call, error["result"])
         given: Any = error["error"].get("data")
         detail: Params = given if is_object(given) else {}
-        kind, message = detail.get("error_type", "internal_error"), error["error"].get("message")
-        return self._told(RestFailure(str(kind), str(message), detail))
+        is_unknown = "tool" in detail and detail["tool"] == call.params.get("name")
+        kind = "unknown_tool" if is_unknown else str(detail.get("error_type", "internal_error"))
+        return self._told(RestFailure(kind, str(error["error"].get("message")), detail))
 
     def _told(self, failed: RestFailure) -> Replied:
         self.headers = failed.headers()

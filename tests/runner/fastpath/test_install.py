@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from defserve import Limits
-from defserve.cli.commands.doctor import Finding, findings
+from defserve.cli.commands.doctor import DoctorFinding, findings
 from defserve.runner.address import Address
 from defserve.runner.fastpath.deadlines import HeadDeadline, PatientWebSocket
 from defserve.runner.fastpath.install import Fit, fits, install
@@ -150,7 +150,7 @@ def test_whoever_chose_a_parser_is_not_told(caplog: pytest.LogCaptureFixture):
 
 
 def test_the_doctor_says_what_does_not_fit(monkeypatch: pytest.MonkeyPatch):
-    def row() -> Finding:
+    def row() -> DoctorFinding:
         return next(each for each in findings(0) if (each.group, each.name) == ("HTTP", "fast path"))
 
     assert row().state == "ok"
