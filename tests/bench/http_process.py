@@ -22,7 +22,7 @@ class HttpServer:
         """Spawn it; `through` are interpreter arguments before the script, such as a profiler's."""
         self.contender = contender
         self.port = _free_port()
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         command = [launch.python, *through, contender.script, str(self.port), *contender.arguments]
         self._process = subprocess.Popen(
             command,

@@ -43,7 +43,7 @@ class ServerProcess:
     def __init__(self, contender: Contender, shape: str, launch: Launch, through: tuple[str, ...] = ()) -> None:
         """Spawn it; `through` are interpreter arguments before the script, such as a profiler's."""
         self.contender = contender
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self.spawned_at = perf_counter()
         self._process = subprocess.Popen(
             [launch.python, *through, contender.script, shape],

@@ -125,7 +125,7 @@ async def test_teardown_runs_once_after_the_function_and_sees_how_it_ended(versi
         if ending != "the peer leaving":
             await until(lambda: len(JOURNAL) >= len(expected))
     await turns()
-    assert JOURNAL == expected
+    assert expected == JOURNAL
 
 
 async def test_a_failing_dependency_is_the_calls_failure_and_opened_ones_are_closed():

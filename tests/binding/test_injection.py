@@ -133,7 +133,7 @@ def test_a_class_depends_on_its_constructor() -> None:
 
 
 def test_a_default_may_be_the_dependency() -> None:
-    def tool(got: str = Depends(plain)) -> None: ...  # type: ignore[assignment]  # noqa: B008
+    def tool(got: str = Depends(plain)) -> None: ...  # type: ignore[assignment]
 
     assert asyncio.run(resolved(tool)) == {"got": "plain"}
 
@@ -206,7 +206,7 @@ def test_teardown_sees_the_failure_and_cannot_hide_it() -> None:
 
     with pytest.raises(KeyError):
         asyncio.run(resolved(both, body=fail))
-    assert LOG == ["open", "open async", KeyError, "close async", KeyError, "close"]
+    assert ["open", "open async", KeyError, "close async", KeyError, "close"] == LOG
     LOG.clear()
     with pytest.raises(KeyError):
         asyncio.run(resolved(tool, body=fail))
@@ -228,11 +228,11 @@ def test_teardown_runs_on_cancellation() -> None:
             await task
 
     asyncio.run(main())
-    assert LOG == [
+    assert [
         *("open", "open async"),
         *(asyncio.CancelledError, "close async"),
         *(asyncio.CancelledError, "close"),
-    ]
+    ] == LOG
 
 
 def test_teardown_waits_for_an_opening_that_was_cancelled() -> None:
@@ -268,7 +268,7 @@ def test_what_was_opened_is_closed_when_a_later_dependency_fails() -> None:
 
     with pytest.raises(LookupError):
         asyncio.run(resolved(tool))
-    assert LOG == ["open", LookupError, "close"]
+    assert ["open", LookupError, "close"] == LOG
 
 
 def chicken(egg: Annotated[str, Depends(egg_layer)]) -> str: ...  # type: ignore[empty-body]

@@ -135,7 +135,7 @@ class Peer:
 
 @asynccontextmanager
 async def dev(folder: Path, *options: str) -> AsyncIterator[Peer]:
-    pipes = {name: asyncio.subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "defserve", "dev", "server.py", *options, cwd=folder, env=ENVIRONMENT, **pipes
     )

@@ -55,8 +55,24 @@ meta = st.just(ENVELOPE) | st.dictionaries(
 )
 params = st.dictionaries(
     st.sampled_from(
-        ["name", "arguments", "uri", "cursor", "level", "ref", "argument", "context", "requestId", "protocolVersion"]
-        + ["capabilities", "clientInfo", "requestState", "inputResponses", "progressToken", "progress"]
+        [
+            "name",
+            "arguments",
+            "uri",
+            "cursor",
+            "level",
+            "ref",
+            "argument",
+            "context",
+            "requestId",
+            "protocolVersion",
+            "capabilities",
+            "clientInfo",
+            "requestState",
+            "inputResponses",
+            "progressToken",
+            "progress",
+        ]
     ),
     known | values | st.dictionaries(st.sampled_from(["type", "name", "uri", "value", "text"]), known | values),
     max_size=6,

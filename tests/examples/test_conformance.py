@@ -82,7 +82,7 @@ ASKED: dict[str, dict[str, str]] = {
         "user_name": "elicitation/create",
         "greeting": "sampling/createMessage",
         "client_roots": "roots/list",
-    },  # fmt: skip
+    },
 }
 
 

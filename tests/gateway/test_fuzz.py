@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from typing import Any
 
@@ -59,8 +60,21 @@ def topic_of_three() -> tuple[Gateway, dict[str, TopicMember], dict[str, Ear]]:
 
 names = st.sampled_from([*CAPABILITIES, "system:gateway", "", "nobody"])
 kinds = st.sampled_from(
-    ["chat", "mcp/request:tools/call", "mcp/request:tools/call:a:b", "mcp/proposal:tools/call:x", "mcp/response:ping"]
-    + ["system/welcome", "system", "presence", "system/", "mcp/", "", "chat:", "SYSTEM/error"]
+    [
+        "chat",
+        "mcp/request:tools/call",
+        "mcp/request:tools/call:a:b",
+        "mcp/proposal:tools/call:x",
+        "mcp/response:ping",
+        "system/welcome",
+        "system",
+        "presence",
+        "system/",
+        "mcp/",
+        "",
+        "chat:",
+        "SYSTEM/error",
+    ]
 ) | st.text(max_size=12)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -133,7 +147,7 @@ def test_what_is_no_handshake_harms_nobody(data: bytes, cuts: list[int]):
         async with gateway(limits={"farewell": 0.05}) as running, running.joined("worker") as worker:
             _, writer = await asyncio.open_connection("127.0.0.1", running.port)
             places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-            for start, end in zip(places, places[1:], strict=False):
+            for start, end in itertools.pairwise(places):
                 writer.write(data[start:end])
                 await asyncio.sleep(0)
             writer.close()

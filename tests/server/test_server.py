@@ -23,6 +23,11 @@ def hello() -> str:
     return "hello"
 
 
+def replaced(server: Server) -> None:
+    server.remove_tool("first")
+    server.add_tool(hello)
+
+
 CHANGES: dict[str, tuple[Callable[[Server], None], str]] = {
     "a tool added": (lambda server: server.add_tool(hello), "tools"),
     "a tool removed": (lambda server: server.remove_tool("first"), "tools"),
@@ -32,7 +37,7 @@ CHANGES: dict[str, tuple[Callable[[Server], None], str]] = {
     "a resource added": (lambda server: server.add_resource(hello, "x://hello"), "resources"),
     "a resource removed": (lambda server: server.remove_resource("x://first"), "resources"),
     "a template removed": (lambda server: server.remove_resource("x://t/{name}"), "resources"),
-    "several at once": (lambda server: (server.remove_tool("first"), server.add_tool(hello)) and None, "tools"),
+    "several at once": (replaced, "tools"),
 }
 
 

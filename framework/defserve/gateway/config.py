@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ class GatewayConfig:
     """The content of a gateway's file. Without `admins` there is no administration."""
 
     policy: AdmissionPolicy
-    limits: GatewayLimits = GatewayLimits()
+    limits: GatewayLimits = field(default_factory=GatewayLimits)
     admins: StaticTokens | None = None
     strict: bool = False
     allowed_hosts: tuple[str, ...] = ()

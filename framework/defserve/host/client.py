@@ -186,7 +186,7 @@ class Client:
         arguments: Mapping[str, Any] | None = None,
         *,
         on_progress: Progress | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
         meta: Mapping[str, Any] | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> Json:
@@ -311,7 +311,7 @@ class Client:
         params: Mapping[str, Any] | None = None,
         *,
         on_progress: Progress | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
         follow: bool = True,
         observer: RequestObserver | None = None,
     ) -> Json:
@@ -355,7 +355,7 @@ class Client:
 
         return await health.ping(self._mgp_peer)
 
-    async def shutdown(self, reason: Reason = "operator_request", timeout: float = 30.0) -> Drain:  # noqa: ASYNC109
+    async def shutdown(self, reason: Reason = "operator_request", timeout: float = 30.0) -> Drain:
         """Have the server finish its calls within `timeout` seconds, then end (§11.4). For admins and local peers."""
         from defserve.host.mgp import health
 

@@ -32,9 +32,12 @@ def main() -> None:
     # The program must not learn where the host keeps its packages.
     sys.argv[:], sys.orig_argv[:] = [""], [""]
     header, _, source = sys.stdin.buffer.read().partition(b"\n")
-    if hashlib.sha256(source).hexdigest() != digest:
-        return send(result, {"status": "mismatch"})
-    job = json.loads(header)
+    is_judged = hashlib.sha256(source).hexdigest() == digest
+    send(result, run(json.loads(header), source, package) if is_judged else {"status": "mismatch"})
+
+
+def run(job: Mapping[str, Any], source: bytes, package: str) -> ChildReport:
+    """Confine this process, then run the program in it."""
     library = [path for path in sys.path if path != package]
     sys.path += job["path"]
     try:
@@ -48,15 +51,14 @@ def main() -> None:
         if os.getppid() != job["parent"]:
             raise ProcessLookupError("the host left before it could be told to take this process with it")
     except MemoryError:
-        return send(result, {"status": "memory"})
+        return {"status": "memory"}
     except Exception as error:
-        return send(result, {"status": "unconfined", "error": f"{type(error).__name__}: {error}"})
+        return {"status": "unconfined", "error": f"{type(error).__name__}: {error}"}
     try:
-        report = execute(source, compiler, namespace, job["limits"]["output_bytes"])
+        return execute(source, compiler, namespace, job["limits"]["output_bytes"])
     except BaseException:
         # Only a program that cannot be described ends here: a metaclass that raises, or no memory left at all.
-        report = {"status": "error", "error": "the program failed in a way that could not be described"}
-    send(result, report)
+        return {"status": "error", "error": "the program failed in a way that could not be described"}
 
 
 def prepare(job: Mapping[str, Any], source: bytes) -> tuple[Callable[[ast.Module], Any], dict[str, Any]]:

@@ -18,7 +18,8 @@ OPEN_FILES, THREADS = 64, 256
 def confine(layers: Layers, limits: Mapping[str, Any], library: list[str]) -> None:
     """Confine this process by these layers. Raises OSError if one of them fails."""
     if sys.platform != "linux":
-        return limit(limits, processes=0)
+        limit(limits, processes=0)
+        return
     from defserve.sandbox import kernel, landlock, seccomp
 
     if kernel.machine():

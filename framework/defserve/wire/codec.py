@@ -39,9 +39,14 @@ def message(raw: Any) -> Message:
     method: Any = raw.get("method")
     params: Any = raw.get("params")
     # The usual kinds of message first.
-    if method.__class__ is str and params.__class__ is dict and raw.get("jsonrpc") == "2.0" and _usable_id(id):
-        if 0 < len(method) <= METHOD_BYTES:
-            return Request(id, method, params, raw)
+    if (
+        method.__class__ is str
+        and params.__class__ is dict
+        and raw.get("jsonrpc") == "2.0"
+        and _usable_id(id)
+        and 0 < len(method) <= METHOD_BYTES
+    ):
+        return Request(id, method, params, raw)
     return _other_message(raw, id, method, params)
 
 

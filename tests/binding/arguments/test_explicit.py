@@ -42,7 +42,7 @@ ARGUMENTS = ExplicitArguments(SCHEMA)
 def test_the_schema_is_kept_word_for_word() -> None:
     before = copy.deepcopy(SCHEMA)
     made = ExplicitArguments(SCHEMA)
-    assert made.schema is SCHEMA and SCHEMA == before
+    assert made.schema is SCHEMA and before == SCHEMA
 
 
 def test_what_fits_is_given_back() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +25,7 @@ ELSEWHERE = {"protocols/mcpx/envelope.py"}
 def test_a_version_has_all_that_its_predecessors_had():
     known = [features(version.name) for version in TABLE]
     assert known[0] == frozenset()
-    assert all(older < newer for older, newer in zip(known, known[1:], strict=False))
+    assert all(older < newer for older, newer in itertools.pairwise(known))
 
 
 def test_versions_are_named_in_one_table():

@@ -75,7 +75,7 @@ class Sinks:
 @pytest.fixture
 def sinks(tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Iterator[Sinks]:
     caplog.set_level(logging.DEBUG)
-    yield Sinks(tmp_path / "audit.log", caplog, capfd)
+    return Sinks(tmp_path / "audit.log", caplog, capfd)
 
 
 @validator

@@ -248,7 +248,7 @@ async def test_a_connection_whose_refused_body_came_late_is_only_idle(parser: st
 @parsers
 async def test_a_head_that_grows_behind_an_open_stream_is_cut_off(parser: str):
     async with listening(parrot(), parser=parser) as where:
-        reader, writer = await where.connect()
+        _reader, writer = await where.connect()
         writer.write(a_call("x", "wait") + b"POST /mcp HTTP/1.1\r\nhost: localhost\r\n")
 
         async def grow() -> None:

@@ -185,7 +185,8 @@ def test_the_name_is_the_parameter_that_names_the_target(method: str, params: di
 
     assert mismatch(named("x:1"), method, params, VERSION, {}) is None
     assert (
-        mismatch(named("x:2"), method, params, VERSION, {}) == f"Mcp-Name header does not match params.{[*params][0]}"
+        mismatch(named("x:2"), method, params, VERSION, {})
+        == f"Mcp-Name header does not match params.{next(iter(params))}"
     )
 
 

@@ -142,7 +142,7 @@ def _kept(path: str | None) -> Generator[TextIO]:
         yield sys.stdout
         return
     try:
-        file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "w", encoding="utf-8")
+        file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "w", encoding="utf-8")  # noqa: SIM115  closed by the caller, below
     except OSError as error:
         raise UsageError(f"cannot create {path}: {error.strerror}", fix="name a file that does not exist yet") from None
     try:

@@ -221,9 +221,9 @@ class CodeRules:
                 yield _violation(visit, "import", f"Blocked import: '{whole}'")
 
     def _call(self, visit: Visit, node: ast.Call) -> Iterator[Violation]:
-        if self.strict and isinstance(node.func, ast.Name) and node.func.id == "print":
-            if any(k.arg in ("file", None) for k in node.keywords):
-                yield _violation(visit, "print-file", "Blocked pattern: 'print(file='")
+        is_print = isinstance(node.func, ast.Name) and node.func.id == "print"
+        if self.strict and is_print and any(k.arg in ("file", None) for k in node.keywords):
+            yield _violation(visit, "print-file", "Blocked pattern: 'print(file='")
         reference = self.references.refer(node.func, visit.scope)
         writing = imports.WRITING_KEYWORDS.get(reference.dotted) if reference else None
         if writing and any(k.arg is None or k.arg in writing for k in node.keywords):

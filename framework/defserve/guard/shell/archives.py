@@ -47,7 +47,7 @@ def tar(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
 def _archive(words: Sequence[str]) -> Iterator[str]:
     """What may be the archive's name: a flag's own value, or the word after a flag or the bundle."""
     for before, word in zip(["-", *words], words, strict=False):
-        if is_flag(word) or (before == words[0] or is_flag(before)) and before != "-C":
+        if is_flag(word) or ((before == words[0] or is_flag(before)) and before != "-C"):
             yield word
 
 

@@ -162,11 +162,11 @@ PROGRAMS: Mapping[str, Program] = {
         checks=(copied, archives.local_only),
     ),
     "kill": Program(checks=(archives.kill,)),
-    **{name: _PIP for name in ("pip", "pip3")},
+    **dict.fromkeys(("pip", "pip3"), _PIP),
     "npm": _packages(_NODE_PACKAGES, "ls list view info outdated -v", "install i ci add update"),
     "pnpm": _packages(_NODE_PACKAGES, "ls list why outdated -v", "install i add update"),
     "yarn": _packages(_NODE_PACKAGES, "list info why outdated -v", "install add upgrade"),
-    **{name: _SYSTEM_PACKAGES for name in ("apt", "apt-get", "apk", "dnf", "yum", "brew", "apt-cache")},
+    **dict.fromkeys(("apt", "apt-get", "apk", "dnf", "yum", "brew", "apt-cache"), _SYSTEM_PACKAGES),
     "cargo": _packages(_PROJECT_PACKAGES, "tree search metadata -V", "add install fetch update"),
     "uv": _packages(_PROJECT_PACKAGES, "tree -V", "add sync lock"),
     "poetry": _packages(_PROJECT_PACKAGES, "show -V", "add install lock update"),
@@ -264,7 +264,7 @@ UNKNOWN = Program(
 ON_REQUEST: Mapping[str, Program] = {
     **{name: Program(checks=(_script_first,)) for name, kind in KINDS.items() if kind == "interpreter"},
     **{name: _DELETER for name, kind in KINDS.items() if kind == "delete"},
-    **{name: _DOWNLOADER for name in ("curl", "wget")},
+    **dict.fromkeys(("curl", "wget"), _DOWNLOADER),
     **{
         name: Program(
             danger=("--eval", "-E", "-f", "--file", "--makefile", "-C", "--directory", "-I", "--include-dir"),

@@ -21,7 +21,6 @@ FindProvider = Callable[[Any], Callable[[Any], Any] | None]
 
 def nothing_injectable(annotation: Any) -> None:
     """For a function read without a server: every parameter is an argument."""
-    return None
 
 
 class PartSink(Protocol):

@@ -229,7 +229,7 @@ def _shared_folder(texts: list[str]) -> str:
 
     if len(set(texts)) < 2:
         return ""
-    shared = os.path.commonprefix(texts)
+    shared = os.path.commonprefix(texts)  # noqa: RUF071  cut at a slash in the next line
     folder = shared[: shared.rfind("/") + 1]
     return folder if folder.strip("/.") and not folder.endswith("://") else ""
 

@@ -15,28 +15,25 @@ from defserve.runner.fastpath.protocol import FastProtocol
 # Undocumented parts of uvicorn that are used: by the deadlines, and beyond those by the fast path.
 _FOR_DEADLINES = ("connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing", "shutdown")
 _SET_FOR_DEADLINES = ("transport", "scope", "cycle", "connections")
-_FOR_FAST_PATH = (
-    ("on_message_begin", "on_headers_complete", "on_message_complete", "_start_asgi_task")
-    + ("_unsupported_upgrade_warning", "on_response_complete", "timeout_keep_alive_handler")
-    + ("_unset_keepalive_if_required",)
+_FOR_FAST_PATH = tuple(
+    (
+        "on_message_begin on_headers_complete on_message_complete _start_asgi_task _unsupported_upgrade_warning "
+        "on_response_complete timeout_keep_alive_handler _unset_keepalive_if_required"
+    ).split()
 )
-_SET_FOR_FAST_PATH = (
-    "app",
-    "client",
-    "server",
-    "scheme",
-    "tasks",
-    "limit_concurrency",
-    "loop",
-    "app_state",
-    "flow",
-    "pipeline",
-) + ("server_state", "timeout_keep_alive", "timeout_keep_alive_task")
+_SET_FOR_FAST_PATH = tuple(
+    (
+        "app client server scheme tasks limit_concurrency loop app_state flow pipeline server_state "
+        "timeout_keep_alive timeout_keep_alive_task"
+    ).split()
+)
 # Everything that uvicorn's cycle sets. If it sets more, `FastCycle` may leave something out.
 _SET_IN_CYCLE = frozenset(
-    ("scope", "transport", "flow", "logger", "access_logger", "access_log", "default_headers", "message_event")
-    + ("on_response", "disconnected", "keep_alive", "waiting_for_100_continue", "body", "more_body")
-    + ("response_started", "response_complete", "chunked_encoding", "expected_content_length")
+    (
+        "scope transport flow logger access_logger access_log default_headers message_event on_response "
+        "disconnected keep_alive waiting_for_100_continue body more_body response_started response_complete "
+        "chunked_encoding expected_content_length"
+    ).split()
 )
 _FOR_WEBSOCKETS = ("connection_lost", "pause_writing", "resume_writing", "send", "shutdown")
 _SET_FOR_WEBSOCKETS = ("transport", "handshake_complete", "close_sent")

@@ -105,7 +105,7 @@ async def test_a_failure_comes_after_the_parts(road: str, version: str):
 
 @eras
 async def test_a_question_on_the_way_repeats_no_part(version: str):
-    answers = Answers(ask=lambda message, schema: {name: True for name in schema["properties"]})
+    answers = Answers(ask=lambda message, schema: dict.fromkeys(schema["properties"], True))
     async with flowing("http", version, answers=answers) as client, client.stream("asking") as stream:
         assert await parts_of(stream) == ["one ", "two "]
         await stream.result()

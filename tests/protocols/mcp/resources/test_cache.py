@@ -63,7 +63,7 @@ async def read(peer: Any, uri: str) -> str:
 async def test_what_was_read_is_kept_for_its_time_and_no_longer(version: str):
     clock = Clock()
     async with raw(served(clock), version) as peer:
-        assert [each["uri"] for each in (await peer.ask("resources/list"))["result"]["resources"]][0] == "x://kept"
+        assert next(each["uri"] for each in (await peer.ask("resources/list"))["result"]["resources"]) == "x://kept"
         assert await read(peer, "x://kept") == "kept 1"
         clock.now += TTL - 0.1
         assert await read(peer, "x://kept") == "kept 1"

@@ -26,7 +26,7 @@ GOOD: list[tuple[dict[str, Any], dict[tuple[str, ...], str]]] = [
     (schema(where=schema(region=REGION)), {("where", "region"): "Mcp-Param-Region"}),
     # Names and data that only look like annotations.
     (schema(**{"x-mcp-header": {"type": "string"}}), {}),
-    (schema(**{"properties": REGION}), {("properties",): "Mcp-Param-Region"}),
+    (schema(properties=REGION), {("properties",): "Mcp-Param-Region"}),
     (schema(a={"type": "object", "default": {"x-mcp-header": "bad name"}}), {}),
     (schema(a={"enum": [{"x-mcp-header": ""}], "examples": [{"x-mcp-header": 1}], "const": REGION}), {}),
 ]

@@ -477,7 +477,7 @@ async def test_a_rollback_waits_for_the_call_that_runs():
 # -- whose it is -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", (HANDSHAKE[0], *ERAS))
+@pytest.mark.parametrize("version", [HANDSHAKE[0], *ERAS])
 async def test_principals_have_states_of_their_own_that_sessions_share(version: str):
     notes = Notes()
     async with host_as(notes.server, BOB, version) as bob, host_as(notes.server, BOB, version) as again:

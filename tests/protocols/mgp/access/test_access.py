@@ -137,7 +137,7 @@ def test_who_has_no_entry_is_denied_unless_the_policy_says_otherwise():
         lambda: Entry("server_grant", "a\nb"),
         lambda: Entry("server_grant", "x" * 257),
         lambda: Entry("server_grant", "ann", permission="maybe"),  # pyright: ignore[reportArgumentType]
-        lambda: Entry("server_grant", "ann", expires_at=datetime(2026, 1, 1)),  # noqa: DTZ001
+        lambda: Entry("server_grant", "ann", expires_at=datetime(2026, 1, 1)),
         lambda: Entry("server_grant", "ann", expires_at="2026-01-01T00:00:00Z"),  # pyright: ignore[reportArgumentType]
         lambda: AccessPolicy("open"),  # pyright: ignore[reportArgumentType]
         lambda: AccessPolicy(admins="alice"),

@@ -235,7 +235,7 @@ async def test_a_wish_that_cannot_be_read_is_refused_and_the_server_goes_on(para
 
 @pytest.mark.req("MGP-11.4s")
 @pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("who", (LOOPBACK, STRANGER, BOB), ids=lambda who: who.id)
+@pytest.mark.parametrize("who", [LOOPBACK, STRANGER, BOB], ids=lambda who: who.id)
 async def test_who_is_neither_local_nor_an_admin_cannot_end_the_server(who: Any, version: str):
     trail = Trail()
     world = World(access=AccessPolicy("opt-out", admins=["tools:admin"]), audit=trail)

@@ -272,7 +272,7 @@ async def test_on_one_pipe_answers_overtake_waiting_chunks_of_which_there_are_fe
 
 async def test_a_call_cancelled_the_mcp_way_sends_nothing_more():
     server = press()
-    async with piped(server, HANDSHAKE[-1]) as (peer, connection, transport):
+    async with piped(server, HANDSHAKE[-1]) as (peer, connection, _transport):
         id = await begin(peer, "forever")
         printed = await settled(server)
         await peer.tell("notifications/cancelled", {"requestId": id})

@@ -16,8 +16,10 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 # Keywords that hold schemas. What is not here (`default`, `examples`, `enum`, …) is data, and may look like anything.
 _ONE = frozenset(
-    ("items", "contains", "additionalItems", "unevaluatedItems", "additionalProperties", "unevaluatedProperties")
-    + ("propertyNames", "not", "if", "then", "else", "contentSchema")
+    (
+        "items contains additionalItems unevaluatedItems additionalProperties unevaluatedProperties propertyNames "
+        "not if then else contentSchema"
+    ).split()
 )
 _SEVERAL = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "items"))
 _BY_NAME = frozenset(("patternProperties", "dependentSchemas", "$defs", "definitions"))

@@ -195,9 +195,9 @@ def _result(call: Call, tool: Tool, value: Any) -> Params:
     limit = call.session.composition.limits.response
     found: Params = {"content": content.blocks(outcome.said, dialect, limit)}
     structured = outcome.structured
-    if structured is not NOTHING and "structured" in dialect.has:
-        if isinstance(structured, dict) or "any_structured" in dialect.has:
-            found["structuredContent"] = structured
+    fits = "structured" if isinstance(structured, dict) else "any_structured"
+    if structured is not NOTHING and fits in dialect.has:
+        found["structuredContent"] = structured
     return found
 
 
