@@ -13,7 +13,7 @@ from typing import Any, Final, get_overloads
 
 from defserve.cli import COMMANDS
 from defserve.cli.parser import DESCRIBE, ParserDescription
-from defserve.runner.arguments import add_serving
+from defserve.runner.command_line import add_serving
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "reference.md"
 WIDE: Final = 100

@@ -19,7 +19,7 @@ from defserve.auth import api_keys
 from defserve.cli import main
 from defserve.observing.metrics import Metrics
 from defserve.protocols.mcp.asking import server_secret
-from defserve.runner.arguments import add_serving
+from defserve.runner.command_line import add_serving
 from defserve.server.options import ServerFields
 from defserve.serving.options import WebFields
 from defserve.stores.audit import key

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from defserve.context import Context
     from defserve.core.extension import Extension
     from defserve.errors import Declined, Dismissed, NoBackChannel, PeerError, Refused, Rejected, ToolError, UsageError
-    from defserve.guard.arguments import Code, PublicUrl, Shell, ShellCommand, Url, Within
+    from defserve.guard.argument_types import Code, PublicUrl, Shell, ShellCommand, Url, Within
     from defserve.guard.verdict import Verdict
     from defserve.limits import Limits
     from defserve.net.egress import Egress
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.errors import AmbiguousPeer, CannotUndo, CheckpointNotFound, FeatureDisabled
     from defserve.protocols.mcpl.inference.values import Inference
     from defserve.protocols.mcpl.peers import everyone
-    from defserve.protocols.mcpl.push.values import Event, Receipt
+    from defserve.protocols.mcpl.push.event import Event, Receipt
     from defserve.protocols.mcpl.scopes.values import Scope
     from defserve.protocols.mcpl.state.binding import State
     from defserve.protocols.mcpl.state.states import States
@@ -59,7 +59,7 @@ else:
             "defserve.context": "Context",
             "defserve.core.extension": "Extension",
             "defserve.errors": "Declined Dismissed NoBackChannel PeerError Refused Rejected ToolError UsageError",
-            "defserve.guard.arguments": "Code PublicUrl Shell ShellCommand Url Within",
+            "defserve.guard.argument_types": "Code PublicUrl Shell ShellCommand Url Within",
             "defserve.guard.verdict": "Verdict",
             "defserve.limits": "Limits",
             "defserve.net.egress": "Egress",
@@ -75,7 +75,7 @@ else:
             "defserve.protocols.mcpl.errors": "AmbiguousPeer CannotUndo CheckpointNotFound FeatureDisabled",
             "defserve.protocols.mcpl.inference.values": "Inference",
             "defserve.protocols.mcpl.peers": "everyone",
-            "defserve.protocols.mcpl.push.values": "Event Receipt",
+            "defserve.protocols.mcpl.push.event": "Event Receipt",
             "defserve.protocols.mcpl.scopes.values": "Scope",
             "defserve.protocols.mcpl.state.binding": "State",
             "defserve.protocols.mcpl.state.states": "States",

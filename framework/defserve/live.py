@@ -11,7 +11,7 @@ from defserve.protocols.mcpl.errors import (
 )
 from defserve.protocols.mcpl.inference.values import Inference
 from defserve.protocols.mcpl.peers import To, everyone
-from defserve.protocols.mcpl.push.values import Event, Receipt
+from defserve.protocols.mcpl.push.event import Event, Receipt
 from defserve.protocols.mcpl.scopes.values import Scope
 from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Rewrite, Turn, Usage
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from defserve import Auth, Context, Server, UsageError
+from defserve.auth.api_key_file import KeyFile
 from defserve.auth.api_keys import TOUCH, ApiKeys
-from defserve.auth.key_file import KeyFile
 from defserve.auth.permissions import KeyHolder, scope_of
 from defserve.auth.verifiers import TokenVerifier
 from defserve.protocols.mcp.numbered_errors.extension import NumberedErrors
@@ -237,10 +237,10 @@ async def test_many_may_write_at_once_and_nothing_is_lost(tmp_path: Path) -> Non
 
 
 async def test_a_file_that_is_never_let_go_of_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from defserve.auth import key_file
+    from defserve.auth import api_key_file
 
-    monkeypatch.setattr(key_file, "PATIENCE", 0.0)
-    file = key_file.open_locked(tmp_path / "keys.json.lock", "lock")
+    monkeypatch.setattr(api_key_file, "PATIENCE", 0.0)
+    file = api_key_file.open_locked(tmp_path / "keys.json.lock", "lock")
     try:
         with pytest.raises(StoreBusy):
             await ApiKeys(tmp_path / "keys.json", pepper=PEPPER).create("alice")

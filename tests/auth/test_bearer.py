@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.bearer import LONGEST_TOKEN, MALFORMED, STATUS, MalformedToken, bearer, challenge, quoted
+from defserve.auth.bearer import LONGEST_TOKEN, MALFORMED, MalformedToken, bearer
+from defserve.auth.challenges import STATUS, challenge, quoted
 
 
 @pytest.mark.parametrize(

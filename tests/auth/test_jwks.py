@@ -14,7 +14,7 @@ from jwt.algorithms import ECAlgorithm
 
 from defserve.auth import jwks
 from defserve.auth.jwks import GRACE, LARGEST, PAUSE, RETRY, KeySet, download, parse_key_set
-from defserve.auth.keys import ASYMMETRIC
+from defserve.auth.signing_keys import ASYMMETRIC
 from tests.auth.issuer import jwk, key_set, private_key
 
 ALL = frozenset(ASYMMETRIC)

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.options import Auth, Denied, as_auth
+from defserve.auth.challenges import Denied
+from defserve.auth.options import Auth, as_auth
 from defserve.auth.principals import Principal
 from defserve.auth.verifiers import JWT, StaticTokens
 from defserve.errors import UsageError

@@ -8,7 +8,7 @@ import pytest
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ToolError
 from defserve.host import Client
 from defserve.host.listening import MOST_KEPT
-from defserve.host.values import RETURNS
+from defserve.host.tool_value import RETURNS
 from tests.host.pretend import SILENCE, STATELESS, Fail, PretendServer
 
 pytestmark = pytest.mark.anyio

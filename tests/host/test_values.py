@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from defserve.errors import ToolError
-from defserve.host.values import read_text, value_of
+from defserve.host.tool_value import read_text, value_of
 
 
 def text(*texts: str, **more: Any) -> dict[str, Any]:

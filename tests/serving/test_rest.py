@@ -218,7 +218,7 @@ def test_a_tool_that_asks_is_no_tool_for_callers_who_cannot_be_asked():
 
 
 def test_the_command_line_can_ask_for_it():
-    from defserve.runner.arguments import parse
+    from defserve.runner.command_line import parse
 
     options = parse(["--on", "http://127.0.0.1:0/mcp", "--rest"], "shop", lambda: "1")
     assert options["rest"] is True

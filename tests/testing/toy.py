@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from defserve.host import Answers, Client
-from defserve.host.values import RETURNS
+from defserve.host.tool_value import RETURNS
 from tests.host.pretend import SILENCE, STATELESS, PretendServer
 
 QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from defserve.transports.refusals import Challenged
+from defserve.transports.client_errors import Challenged
 
 
 @pytest.mark.parametrize(

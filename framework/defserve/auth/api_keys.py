@@ -187,7 +187,7 @@ def _opened(store: str | os.PathLike[str] | KeyStore) -> KeyStore:
 
         return open_store(store)
     if isinstance(store, str | os.PathLike):
-        from defserve.auth.key_file import KeyFile
+        from defserve.auth.api_key_file import KeyFile
 
         return KeyFile(store)
     return store

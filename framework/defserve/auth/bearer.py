@@ -5,22 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import Enum
-from typing import Final, Literal
+from typing import Final
 
 LONGEST_TOKEN = 16 * 1024
 
 # RFC 6750 §2.1: b64token. A header can carry no other token, so no verifier need look at one.
 _B64TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-
-BearerError = Literal["invalid_request", "invalid_token", "insufficient_scope"]
-
-# RFC 6750 §3.1. A caller without a token is told how to get one, and nothing more.
-STATUS: dict[BearerError | None, int] = {
-    None: 401,
-    "invalid_request": 400,
-    "invalid_token": 401,
-    "insufficient_scope": 403,
-}
 
 
 class MalformedToken(Enum):
@@ -51,25 +41,3 @@ def bearer(authorization: Iterable[bytes]) -> str | MalformedToken | None:
         return None
     token = rest.strip(" ")
     return token if is_token(token) else MALFORMED
-
-
-def challenge(
-    error: BearerError | None = None, *, description: str = "", scopes: Iterable[str] = (), metadata_url: str = ""
-) -> str:
-    """The value of WWW-Authenticate. `STATUS[error]` is the status it goes with.
-
-    `scopes` are all that the operation needs, not only the missing ones: a client asks for exactly these.
-    """
-    fields = {
-        "error": error or "",
-        "error_description": description,
-        "scope": " ".join(scopes),
-        "resource_metadata": metadata_url,
-    }
-    said = ", ".join(f"{name}={quoted(value)}" for name, value in fields.items() if value)
-    return f"Bearer {said}" if said else "Bearer"
-
-
-def quoted(text: str) -> str:
-    """An HTTP quoted-string. What is not printable ASCII becomes `?`, so no text can end the header."""
-    return '"' + re.sub(r'(["\\])', r"\\\1", re.sub(r"[^ -~]", "?", text)) + '"'

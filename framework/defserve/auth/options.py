@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from defserve.auth.bearer import MALFORMED, STATUS, BearerError, bearer, challenge
+from defserve.auth.bearer import MALFORMED, bearer
+from defserve.auth.challenges import STATUS, BearerError, Denied, challenge
 from defserve.auth.metadata import ProtectedResource
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.auth.urls import checked_url
 from defserve.auth.verifiers import JWT, TokenVerifier
 from defserve.errors import UsageError
-
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """The caller is not let in: the status to answer with, and the value of the WWW-Authenticate header."""
-
-    status: int
-    challenge: str
 
 
 class Auth:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from defserve.auth.bearer import is_token
-from defserve.auth.keys import ASYMMETRIC, INSTALL, FixedKey, KeySource, checked_algorithms, fixed_key
 from defserve.auth.principals import Principal, checked_scopes, is_scope, is_token_id
+from defserve.auth.signing_keys import ASYMMETRIC, INSTALL, FixedKey, KeySource, checked_algorithms, fixed_key
 from defserve.errors import UsageError
 from defserve.wire.jsonvalue import is_array, is_mapping
 

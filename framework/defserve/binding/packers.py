@@ -9,7 +9,7 @@ import pydantic_core
 from pydantic_core import ValidationError
 
 from defserve.binding.annotations import members, peel, spelled
-from defserve.binding.arguments.arguments import Fragment
+from defserve.binding.arguments.schema import Fragment
 from defserve.binding.content import Audio, Part, Text
 from defserve.wire.jsonvalue import is_array
 

@@ -21,8 +21,8 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Never, NoReturn, get_args, get_origin
 
 from defserve.binding.annotations import members, peel
-from defserve.binding.arguments.arguments import Fragment, lookup, unusable
 from defserve.binding.arguments.scalars import CONCRETE
+from defserve.binding.arguments.schema import Fragment, lookup, unusable
 from defserve.binding.content import Audio, Embedded, File, Image, Link, Part, Text
 from defserve.binding.packers import (
     NOTHING,

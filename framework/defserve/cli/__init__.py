@@ -3,7 +3,7 @@
 `main` never raises for what a user or a server does wrong: it prints `error: …` with a `fix:` line and returns a code.
 Starting a command imports nothing that other commands need.
 
-May import: `runner.arguments`.
+May import: `runner.command_line`.
 """
 
 from __future__ import annotations

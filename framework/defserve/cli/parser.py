@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from defserve.cli.exits import WRONG
-from defserve.runner.arguments import CommandLine
+from defserve.runner.command_line import CommandLine
 
 DESCRIBE: Final = "\0describe"
 """No command line can contain it. Given as the only argument, it asks for the parser itself."""

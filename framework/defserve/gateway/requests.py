@@ -10,7 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic_core import from_json
 
-from defserve.auth.bearer import MalformedToken, bearer, challenge
+from defserve.auth.bearer import MalformedToken, bearer
+from defserve.auth.challenges import challenge
 from defserve.auth.verifiers import TokenVerifier
 from defserve.gateway.gateway import Gateway
 from defserve.gateway.metrics import MEDIA_TYPE

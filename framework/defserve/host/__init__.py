@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from defserve.host.mcpl.mcpl import Mcpl
     from defserve.host.mcpl.once import Once
     from defserve.host.mcpl.peer import McplPeer
-    from defserve.host.mcpl.push.events import EventAnswer, PushedEvent
+    from defserve.host.mcpl.push.receiver import EventAnswer, PushedEvent
     from defserve.host.mcpl.scopes import Elevation
     from defserve.host.mcpl.state import HostState, RolledBack
     from defserve.host.mcpx.participant import TopicClient, join_topic
@@ -62,7 +62,7 @@ else:
             "defserve.host.mcpl.mcpl": "Mcpl",
             "defserve.host.mcpl.once": "Once",
             "defserve.host.mcpl.peer": "McplPeer",
-            "defserve.host.mcpl.push.events": "EventAnswer PushedEvent",
+            "defserve.host.mcpl.push.receiver": "EventAnswer PushedEvent",
             "defserve.host.mcpl.scopes": "Elevation",
             "defserve.host.mcpl.state": "HostState RolledBack",
             "defserve.host.mcpx.participant": "TopicClient join_topic",

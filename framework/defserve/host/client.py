@@ -16,7 +16,7 @@ from defserve.host.fields import Json, object_of
 from defserve.host.link import Link
 from defserve.host.listening import News, NewsFilter, NewsStream, SessionNews, SubscribedNews
 from defserve.host.mgp import access
-from defserve.host.values import RETURNS, lone_text, value_of
+from defserve.host.tool_value import RETURNS, lone_text, value_of
 from defserve.version import VERSION
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_object

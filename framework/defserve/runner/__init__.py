@@ -1,7 +1,7 @@
 """Puts a composition on an event loop and a transport: signals, draining, worker threads, the exit code.
 
-Knows no protocol. What is under way when a server ends is answered, or told that it ends; lifespans are entered once on
-each loop and left behind the last call. Every call of a blocking function runs in a pool of daemon threads.
+Knows no protocol. When a server ends, each running call is answered or told so. A lifespan is entered once on each
+loop and left after the last call. Blocking functions run in a pool of daemon threads.
 
 May import: `core`, `transports`, `wire`.
 """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.core.composition import Composition
 from defserve.runner.connection import Connection
-from defserve.runner.stopper import INTERRUPTED, STUCK_LOOP_SECONDS, Stopper, end_unless
+from defserve.runner.signals import INTERRUPTED, STUCK_LOOP_SECONDS, Stopper, end_unless
 from defserve.transports.stdio import StdioTransport
 
 if TYPE_CHECKING:

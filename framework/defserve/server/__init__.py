@@ -1,8 +1,8 @@
-"""`Server`: what an author declares, folded, and handed to whatever serves it.
+"""`Server` collects what an author declares, combines it once, and passes it to whatever serves it.
 
 Decorators return the author's function unchanged. A mistake is a UsageError with file and line when it is declared.
-Verbs of a protocol are spelled here and handed to its section; protocols that a server does not use are not imported.
+A protocol's methods on `Server` only hand over to that protocol. Protocols that a server does not use are not imported.
 
 May import: `auth`, `binding.annotations`, `binding.functions`, `context`, `core`, `host`, `protocols`,
-`runner.arguments`, `runner.memory`, `serving`, `stores.open`, `stores.store`, `transports.http.app`.
+`runner.command_line`, `runner.memory`, `serving`, `stores.open`, `stores.store`, `transports.http.app`.
 """

@@ -308,7 +308,7 @@ class Server(Declarations):
         if not arguments:
             self.run()
             return
-        from defserve.runner.arguments import parse
+        from defserve.runner.command_line import parse
 
         try:
             self.run(**parse(arguments, self.name, lambda: self.version))

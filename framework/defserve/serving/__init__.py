@@ -1,8 +1,8 @@
 """Where a server serves, by its address: here the protocol's rules, the runner and a transport are put together.
 
-Nothing is imported for an address that is not used. Over the network, scopes that nobody could prove are refused at
-start.
+Nothing is imported for an address that is not used. A server on the network
+does not start if a tool needs scopes and no `auth` could grant them.
 
-May import: `auth`, `core`, `host.values`, `observing`, `protocols.mcp`, `protocols.mcpx`, `protocols.mgp.extension`,
-`runner`, `transports.asgi`, `transports.http`, `wire`.
+May import: `auth`, `core`, `host.tool_value`, `observing`, `protocols.mcp`, `protocols.mcpx`,
+`protocols.mgp.extension`, `runner`, `transports.asgi`, `transports.http`, `wire`.
 """

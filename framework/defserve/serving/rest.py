@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from defserve.core.call import Call, Replied
 from defserve.core.extension import Offer
-from defserve.host.values import read_text, tool_error
+from defserve.host.tool_value import read_text, tool_error
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.failures import ERROR_KEY
 from defserve.protocols.mcp.lifecycle import dialect_of

@@ -1,5 +1,7 @@
 """A store in Redis, for servers that run as many processes. Each space is one hash, each change one script.
 
+What the values look like is decided elsewhere; of a checkpoint, in `checkpoints/tree.py`.
+
 The settings of Redis decide how safe an acknowledged change is. Only `appendonly yes` with `appendfsync always` keeps
 the promise of a Store. With `everysec`, a Redis that is killed may lose what it acknowledged in the last two seconds;
 without an append-only file, everything since it last saved. `open` warns of both. A script uses one key only, so a

@@ -13,7 +13,7 @@ from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.host.mcpl.hooks import Injected, Reviewed
 from defserve.host.mcpl.inbox import Inbox
 from defserve.host.mcpl.peer import McplPeer
-from defserve.host.mcpl.push.events import PushedEvent
+from defserve.host.mcpl.push.receiver import PushedEvent
 from defserve.host.mcpl.state import HostState, RolledBack
 from defserve.protocols.mcpl.channels.values import Channel
 from defserve.protocols.mcpl.content import Sendable

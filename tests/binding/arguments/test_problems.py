@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr, create_model, field_validator
 
-from defserve.binding.arguments.arguments import Arguments
+from defserve.binding.arguments.schema import Arguments
 from defserve.binding.signature import read
 from defserve.errors import BadArguments
 

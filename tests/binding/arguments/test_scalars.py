@@ -144,7 +144,7 @@ import sys, enum
 from typing import Annotated, Any, Literal, Optional
 from defserve.binding.injection import InjectionPlan
 from defserve.binding.results import Returns
-from defserve.binding.arguments.arguments import Arguments
+from defserve.binding.arguments.schema import Arguments
 from defserve.binding.signature import read
 from defserve.errors import BadArguments
 

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from defserve.guard.shell.judgement import judge
-from defserve.guard.shell.program import ShellMode
-from defserve.guard.shell.rules import KINDS, ON_REQUEST, PROGRAMS
+from defserve.guard.shell.known_programs import KINDS, ON_REQUEST, PROGRAMS
+from defserve.guard.shell.program_rules import ShellMode
 from tests.effort import cpu_within
 
 CORPORA = Path(__file__).parents[1] / "corpora"

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
 from defserve.cli.exits import complain
+from defserve.cli.option_types import positive
 from defserve.cli.parser import CommandParser, run_action
 from defserve.cli.tables import table
-from defserve.cli.values import positive
 from defserve.errors import UsageError
 from defserve.stores.audit.chain import AuditReport, numbered_lines, parse_line, reason_of, verify
 from defserve.stores.audit.key import VARIABLE, audit_key

@@ -9,7 +9,7 @@ from defserve.cli.parser import CommandParser
 from defserve.cli.target.target import refuse_configured
 from defserve.errors import UsageError
 from defserve.host.addresses import is_address
-from defserve.runner.arguments import add_serving, serving
+from defserve.runner.command_line import add_serving, serving
 
 GRACE: Final = 30.0
 ABOUT: Final = """Run a server, and start it again whenever one of its files changes.

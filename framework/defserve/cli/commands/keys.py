@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any, Final, TextIO, TypeVar
 
 from defserve.auth.api_keys import ApiKey, ApiKeys
+from defserve.cli.option_types import positive, seconds
 from defserve.cli.parser import CommandParser, run_action
 from defserve.cli.tables import table
-from defserve.cli.values import positive, seconds
 from defserve.errors import UsageError
 
 T = TypeVar("T")

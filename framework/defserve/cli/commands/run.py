@@ -7,7 +7,7 @@ from typing import Final
 from defserve.cli.parser import CommandParser
 from defserve.cli.target.target import load, load_package
 from defserve.errors import UsageError
-from defserve.runner.arguments import add_serving, serving
+from defserve.runner.command_line import add_serving, serving
 
 EXAMPLES: Final = """  defserve run server.py                 the object `server`, `mcp` or `app` in the file, on stdio
   defserve run shop.tools:catalogue      an object in a module

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from defserve.cli.exits import complain
+from defserve.cli.option_types import positive, seconds
 from defserve.cli.parser import CommandParser, run_action
 from defserve.cli.state.actions import BROKEN, OpenedStore, diff, export, list_trees, opened_store, prune, show, verify
-from defserve.cli.values import positive, seconds
 from defserve.errors import Refused, UsageError
 from defserve.protocols.mcp.asking.server_secret import VARIABLE
 

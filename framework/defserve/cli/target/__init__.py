@@ -4,5 +4,5 @@ Code of this environment is loaded, everything else is connected to. What goes w
 PeerTimeout that names the option that helps.
 
 May import: `cli.answers`, `core.composition`, `host`, `protocols.mcp.versions`, `tooling.clients`, `tooling.listing`,
-`transports.refusals`, `transports.websocket.client`.
+`transports.client_errors`, `transports.websocket.client`.
 """

@@ -17,7 +17,7 @@ from defserve.host.client import Client
 from defserve.host.eras import ERAS
 from defserve.host.link import Link
 from defserve.host.links.stdio import ProcessLink
-from defserve.transports.refusals import Challenged, HttpRefusal, Unreachable
+from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachable
 from defserve.transports.websocket.client import LOOPBACK
 
 # The error of a challenge → what helps.

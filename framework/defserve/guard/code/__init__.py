@@ -1,8 +1,8 @@
 """Judges Python source before it is run (MGP §7): `judge(source, …)` gives a Verdict.
 
-Four layers, cheapest first: the bytes (`gate`), the syntax tree (`rules`), what RestrictedPython will compile
-(`restricted`), and, elsewhere, the sandbox. The sandbox is the boundary. These layers refuse cheaply, with messages a
-model can act on. Nothing is run, and importing this door imports no parser: the jailed child comes through it.
+Three layers, cheapest first: the bytes (`gate`), the syntax tree (`rules`), what RestrictedPython will compile
+(`restricted`). They refuse cheaply, with messages a model can act on, and run nothing. The fourth layer is `sandbox/`;
+only that one is a security boundary. This package loads no parser, because the jailed process imports it too.
 
 May import: `guard.verdict`.
 """

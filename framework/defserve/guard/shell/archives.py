@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from defserve.guard.shell.places import written
-from defserve.guard.shell.program import ShellMode, is_flag, operands
+from defserve.guard.shell.program_rules import ShellMode, is_flag, operands
 from defserve.guard.verdict import Violation
 
 _TAR_LETTERS = frozenset("xtcrudzjJZavfpCkOhm")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from defserve.guard.shell.places import written
-from defserve.guard.shell.program import (
+from defserve.guard.shell.program_rules import (
     Program,
     ProgramCheck,
     ShellMode,

@@ -26,9 +26,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from defserve.guard.shell.allowed import Allowed, AllowList, allow_list
-from defserve.guard.shell.program import Program, ShellMode, flag_violations, operands, word_violations
-from defserve.guard.shell.rules import KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, UNKNOWN
+from defserve.guard.shell.allow_list import Allowed, AllowList, allow_list
+from defserve.guard.shell.known_programs import KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, UNKNOWN
+from defserve.guard.shell.program_rules import Program, ShellMode, flag_violations, operands, word_violations
 from defserve.guard.shell.words import words
 from defserve.guard.verdict import Verdict, Violation, refused
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Sequence
 
-from defserve.guard.shell.program import ShellMode, is_flag, spelt
+from defserve.guard.shell.program_rules import ShellMode, is_flag, spelt
 from defserve.guard.verdict import Violation
 
 _SYSTEM = frozenset(

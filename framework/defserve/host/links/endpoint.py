@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.host.conversation import peer_error
 from defserve.host.fields import object_of
-from defserve.transports.refusals import Challenged, HttpRefusal, Unreachable
+from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachable
 from defserve.version import VERSION
 
 if TYPE_CHECKING:

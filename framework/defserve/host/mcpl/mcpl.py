@@ -12,7 +12,7 @@ from defserve.host.mcpl.feature_sets import FeatureSets, Wish
 from defserve.host.mcpl.hooks import AFTER_SECONDS, BEFORE_SECONDS, HookOptions
 from defserve.host.mcpl.inference.routing import Model, Router
 from defserve.host.mcpl.once import WINDOW, Once
-from defserve.host.mcpl.push.events import OnEvent
+from defserve.host.mcpl.push.receiver import OnEvent
 from defserve.host.mcpl.scopes import Approve
 from defserve.host.mcpl.state import SENDING, Sending
 from defserve.protocols.mcpl.extension import VERSION

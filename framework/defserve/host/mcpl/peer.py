@@ -24,8 +24,8 @@ from defserve.host.mcpl.inbox import Inbox
 from defserve.host.mcpl.inference import inference
 from defserve.host.mcpl.inference.inference import InferenceService
 from defserve.host.mcpl.mcpl import Mcpl
-from defserve.host.mcpl.push.events import PUSH, PushedEvent, PushReceiver
 from defserve.host.mcpl.push.polling import InboxPoller
+from defserve.host.mcpl.push.receiver import PUSH, PushedEvent, PushReceiver
 from defserve.host.mcpl.scopes import ELEVATE, ScopeApproval
 from defserve.host.mcpl.state import HostState, RolledBack, StateTracker
 from defserve.protocols.mcpl.channels.values import Channel

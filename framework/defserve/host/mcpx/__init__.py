@@ -2,5 +2,5 @@
 
 It needs a gateway, no server of its own. What it hears is bounded: a slow listener misses the oldest.
 
-May import: `host.fields`, `host.values`, `protocols.mcpx`, `transports.websocket.client`.
+May import: `host.fields`, `host.tool_value`, `protocols.mcpx`, `transports.websocket.client`.
 """

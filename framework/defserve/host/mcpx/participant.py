@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.host.fields import object_of
-from defserve.host.values import RETURNS, lone_text, value_of
+from defserve.host.tool_value import RETURNS, lone_text, value_of
 from defserve.protocols.mcpx.envelope import MCP_VERSION
 from defserve.protocols.mcpx.errors import NotCapable, NotWelcome
 from defserve.protocols.mcpx.kinds import RESPONSE

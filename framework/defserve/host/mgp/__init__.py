@@ -4,5 +4,5 @@ Every tool call is validated, permitted and confirmed before it is sent, also to
 says can make the host more careful, never less.
 
 May import: `host.answers`, `host.caller`, `host.conversation`, `host.eras`, `host.fields`, `host.listening`,
-`host.person`, `host.values`, `protocols.mcp`, `protocols.mgp`, `wire`.
+`host.person`, `host.tool_value`, `protocols.mcp`, `protocols.mgp`, `wire`.
 """

@@ -20,7 +20,7 @@ from defserve.errors import (
     ToolError,
 )
 from defserve.host.fields import object_of, text_of
-from defserve.host.values import tool_error
+from defserve.host.tool_value import tool_error
 from defserve.protocols.mcp.failures import ERROR_KEY
 from defserve.protocols.mgp import errors
 from defserve.protocols.mgp.errors import KINDS, Recovery

@@ -18,7 +18,7 @@ from defserve.protocols.mcp.prompts import Prompts
 from defserve.protocols.mcp.resources.resources import Resources
 from defserve.protocols.mcp.resources.subscriptions import Subscriptions
 from defserve.protocols.mcp.tools.tools import Tools
-from defserve.protocols.mcp.tools.validation import Validation
+from defserve.protocols.mcp.tools.validate_method import Validation
 from defserve.wire.messages import Notification, Request
 
 

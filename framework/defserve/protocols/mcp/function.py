@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from defserve.binding.arguments.arguments import Arguments
+from defserve.binding.arguments.schema import Arguments
 from defserve.binding.injection import InjectionPlan
 from defserve.binding.packers import least_size
 from defserve.binding.signature import Signature, read

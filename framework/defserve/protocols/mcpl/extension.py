@@ -26,7 +26,7 @@ from defserve.protocols.mcpl.feature_sets import FeatureSet
 from defserve.protocols.mcpl.policies import LiveTerms, agreed, is_pushed_to, is_stateless, offered, policy
 from defserve.protocols.mcpl.push import claude_channel
 from defserve.protocols.mcpl.section import LiveServer
-from defserve.protocols.mcpl.sections import Sections
+from defserve.protocols.mcpl.section_registry import Sections
 from defserve.protocols.mcpl.state.binding import without_state
 from defserve.wire.messages import Params
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.inference.streams import InferenceStream
     from defserve.protocols.mcpl.inference.values import Inference, Messages
     from defserve.protocols.mcpl.peers import Everyone, To
-    from defserve.protocols.mcpl.push.values import Receipt
+    from defserve.protocols.mcpl.push.event import Receipt
     from defserve.protocols.mcpl.scopes.tool_scope import ToolScope
-    from defserve.protocols.mcpl.sections import Sections
+    from defserve.protocols.mcpl.section_registry import Sections
     from defserve.protocols.mcpl.state.owner import Per
     from defserve.protocols.mcpl.state.states import Concurrency, Mode, States
     from defserve.stores.store import Store
@@ -120,7 +120,7 @@ class FeatureSet(Feature):
         Raises FeatureDisabled, AmbiguousPeer, PeerError, and NoBackChannel if the host cannot be called and the set
         has no `inbox`.
         """
-        from defserve.protocols.mcpl.push.values import Event
+        from defserve.protocols.mcpl.push.event import Event
 
         return await self._sections.need_push().push(self, Event(content, **about), to)
 

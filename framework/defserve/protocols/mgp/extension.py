@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.streaming.streaming import StreamSection
 
 # To declare security, an author imports one of these. Until then, tools need not be read.
-_DECLARING = {"defserve.protocols.mgp.security.security", "defserve.guard.arguments"}
+_DECLARING = {"defserve.protocols.mgp.security.security", "defserve.guard.argument_types"}
 _ALWAYS_SERVED = frozenset(
     {"permissions", "tool_security", "audit", "code_safety", "callbacks", "events", "streaming", "lifecycle"}
 )

@@ -1,7 +1,7 @@
 """Projects: created from the template, and added to.
 
-Reads and writes files of the author's project and changes nothing else in them. It parses code but never imports or
-runs it.
+Edits files of the author's project. In each file it changes only the part that it adds. It parses code but never
+imports or runs it.
 
-It imports no other room. May import:
+May import: nothing else of the package.
 """

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 from defserve.auth.buckets import FAILED_AUTH, Buckets
-from defserve.auth.options import Auth, Denied
+from defserve.auth.challenges import Denied
+from defserve.auth.options import Auth
 from defserve.auth.principals import LOCAL, Principal, anonymous
 from defserve.transports.asgi import Receive, Scope, Send
 from defserve.transports.http.exchange import Exchange

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from defserve.stores.events import EventGap, EventStore, MemoryEvents, StoredEventKind
+from defserve.stores.stream_events import EventGap, EventStore, MemoryEvents, StoredEventKind
 from defserve.transports.http import sse_format
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.outbox import UNREAD, ClientOutbox, OutboundMessage

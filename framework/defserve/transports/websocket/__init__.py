@@ -2,6 +2,6 @@
 
 One socket is one session, one text frame is one message. A side that does not read is asked nothing more.
 
-May import: `auth.principals`, `transports.asgi`, `transports.outbox`, `transports.refusals`,
+May import: `auth.principals`, `transports.asgi`, `transports.outbox`, `transports.client_errors`,
 `transports.session_provider`.
 """

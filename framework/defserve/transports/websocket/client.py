@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.transports.refusals import Challenged, HttpRefusal, Unreachable
+from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachable
 from defserve.version import VERSION
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from defserve import Context, Image, Limits, Link, Server, UsageError
 from defserve.errors import NoBackChannel, PeerError, PeerGone, PeerTimeout
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.peers import everyone
+from defserve.protocols.mcpl.push.event import Event
 from defserve.protocols.mcpl.push.section import REMEMBERED, UNDER_WAY
-from defserve.protocols.mcpl.push.values import Event
 from tests.protocols.mcpl.hosts import MCPL, SILENCE, Host, HostError, Json, hosting, session_of
 from tests.raw import STATELESS, text_of, turns, until
 

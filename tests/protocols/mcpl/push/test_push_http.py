@@ -14,7 +14,7 @@ import pytest
 from defserve import Limits, Server
 from defserve.auth import Principal, StaticTokens
 from defserve.protocols.mcpl.peers import everyone
-from defserve.stores.events import MemoryEvents
+from defserve.stores.stream_events import MemoryEvents
 from tests.asgi import Event as SentEvent
 from tests.asgi import Exchange, Peer, living
 from tests.protocols.mcpl.hosts import MCPL, Json

@@ -2,5 +2,5 @@
 
 The result always has every part, also those that a reader missed.
 
-May import: `host.caller`, `host.conversation`, `host.fields`, `host.mgp.peer`, `host.values`.
+May import: `host.caller`, `host.conversation`, `host.fields`, `host.mgp.peer`, `host.tool_value`.
 """

@@ -13,7 +13,7 @@ from defserve.host.caller import Caller
 from defserve.host.conversation import Progress
 from defserve.host.fields import object_of
 from defserve.host.mgp.streaming.ordering import ChunkOrder
-from defserve.host.values import value_of
+from defserve.host.tool_value import value_of
 
 if TYPE_CHECKING:
     from defserve.host.mgp.peer import MgpPeer

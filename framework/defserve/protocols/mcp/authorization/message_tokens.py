@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from defserve.auth.bearer import is_token
-from defserve.auth.options import Auth, Denied
+from defserve.auth.challenges import Denied
+from defserve.auth.options import Auth
 from defserve.auth.principals import Principal
 from defserve.core.call import Call
 from defserve.core.extension import Next

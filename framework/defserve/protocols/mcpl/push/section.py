@@ -14,8 +14,8 @@ from defserve.errors import NoBackChannel, PeerError, PeerTimeout, Refused, Usag
 from defserve.protocols.mcpl import peers
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.push import claude_channel
+from defserve.protocols.mcpl.push.event import METHOD, Event, Receipt, event_wire
 from defserve.protocols.mcpl.push.sources import EventSource, EventSources
-from defserve.protocols.mcpl.push.values import METHOD, Event, Receipt, event_wire
 from defserve.protocols.mcpl.section import LiveServer, Section
 from defserve.wire.messages import Params
 

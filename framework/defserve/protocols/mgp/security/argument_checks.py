@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from defserve.errors import UsageError
-from defserve.guard.arguments import PublicUrl, ShellCommand, Url
+from defserve.guard.argument_types import PublicUrl, ShellCommand, Url
 from defserve.guard.verdict import checked
 from defserve.protocols.mgp.security.guarded_types import Guard
 from defserve.protocols.mgp.security.security import Security

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, get_args, get_origin
 
 from defserve.errors import UsageError
-from defserve.guard.arguments import GUARDED_TYPES, GUARDS, Code, Shell, Url, Within
+from defserve.guard.argument_types import GUARDED_TYPES, GUARDS, Code, Shell, Url, Within
 from defserve.wire.jsonvalue import is_mapping
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from defserve.errors import UsageError
-from defserve.guard.arguments import Code
+from defserve.guard.argument_types import Code
 from defserve.protocols.mgp.security.argument_checks import ArgumentCheck, argument_checks
 from defserve.protocols.mgp.security.guarded_types import Guard, guards_of, takes_text
 from defserve.protocols.mgp.security.security import MARK, REGISTERED, Security

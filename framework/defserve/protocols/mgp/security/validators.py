@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, overload
 
 from defserve.errors import Rejected, UsageError
-from defserve.guard.arguments import Code, Shell, Url
+from defserve.guard.argument_types import Code, Shell, Url
 from defserve.guard.verdict import Verdict, checked
 
 TextJudge: TypeAlias = Callable[[str], object]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.runner.arguments import parse
+from defserve.runner.command_line import parse
 
 FRAMEWORK = str(Path(__file__).parents[2] / "framework")
 SERVER = """

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from defserve.errors import Rejected
-from defserve.guard.arguments import Code, PublicUrl, Shell, ShellCommand, Url, Within
+from defserve.guard.argument_types import Code, PublicUrl, Shell, ShellCommand, Url, Within
 from defserve.guard.verdict import Verdict, Violation, checked, refused
 
 

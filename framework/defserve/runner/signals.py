@@ -1,4 +1,7 @@
-"""What ends a process that serves: signals, and a clock for code that does not listen to them."""
+"""What ends a process that serves: signals, and a clock for code that does not listen to them.
+
+For pipes and outgoing connections. Over HTTP, uvicorn catches the signals: see `network.py`.
+"""
 
 from __future__ import annotations
 

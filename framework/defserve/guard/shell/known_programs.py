@@ -1,4 +1,4 @@
-"""The programs a command may be, each with what is dangerous about it. What is not in `PROGRAMS` is not run.
+"""The known programs, each with what is dangerous about it. Without an author's list, only `PROGRAMS` run.
 
 A list of bad programs can never be complete, so this is a list of known ones. `ON_REQUEST` holds rules for
 programs that run only when the author allows them by name.
@@ -12,7 +12,7 @@ from dataclasses import replace
 from defserve.guard.shell import archives, scripts
 from defserve.guard.shell.git import GLOBAL, git
 from defserve.guard.shell.places import copied, output, secret, written
-from defserve.guard.shell.program import Program, ProgramCheck, ShellMode, is_flag, names, operands, spelt
+from defserve.guard.shell.program_rules import Program, ProgramCheck, ShellMode, is_flag, names, operands, spelt
 from defserve.guard.verdict import Violation
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.stores.events import EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
+from defserve.stores.stream_events import EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
 from tests.effort import examples
 
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, SecretStr
 
-from defserve.binding.arguments.arguments import Arguments, fragment
+from defserve.binding.arguments.schema import Arguments, fragment
 from defserve.binding.signature import read
 from defserve.errors import BadArguments, UsageError
 from tests.effort import examples
@@ -292,7 +292,7 @@ class TestRegistration:
         with pytest.raises(UsageError) as caught:
             one(annotation)
         assert "tool: parameter 'x'" in caught.value.problem and "no JSON form" in caught.value.problem
-        assert "test_arguments.py" in caught.value.where and caught.value.fix
+        assert "test_schema.py" in caught.value.where and caught.value.fix
 
     def test_a_model_with_an_unknown_name_is_refused(self) -> None:
         class Broken(BaseModel):
