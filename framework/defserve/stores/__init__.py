@@ -8,5 +8,5 @@ log. A secret is the text of its file. What is in memory ends with the process a
 form of a stored value raises the number, adds the step that upgrades, and adds files of the last version to
 `tests/stores/formats`.
 
-May import: nothing but its own rooms.
+May import: nothing else of the package.
 """
