@@ -243,11 +243,13 @@ async def piped(server: Press, version: str) -> AsyncGenerator[tuple[Raw, Connec
 
 
 async def settled(server: Press) -> int:
-    """How much was made when no more is."""
-    printed = -1
-    while printed != server.printed:
-        printed = server.printed
+    """How much was made when no more is: something was, and nothing more in twenty looks, each a turn of every thread."""
+    await until(lambda: server.printed > 0)
+    printed, looks = server.printed, 0
+    while looks < 20:
         await asyncio.sleep(0.01)
+        looks = looks + 1 if printed == server.printed else 0
+        printed = server.printed
     return printed
 
 
@@ -258,6 +260,7 @@ async def test_on_one_pipe_answers_overtake_waiting_chunks_of_which_there_are_fe
     server, count = press(), 5_000
     async with piped(server, version) as (peer, connection, transport):
         id = await begin(peer, tool, count=count)
+        await until(lambda: transport.queued > 0 and bool(connection._bulk.waiting))
         printed = await settled(server)
         assert transport.queued > 0 and printed < count
         assert sum(len(outgoing.data) for outgoing, _ in connection._bulk.waiting) + transport.queued <= MOST
