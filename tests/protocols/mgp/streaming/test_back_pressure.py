@@ -243,10 +243,10 @@ async def piped(server: Press, version: str) -> AsyncGenerator[tuple[Raw, Connec
 
 
 async def settled(server: Press) -> int:
-    """How much was made when no more is: something was, and nothing more in twenty looks, each a turn of every thread."""
+    """How much was made when no more is: something was made, and nothing more in ten looks."""
     await until(lambda: server.printed > 0)
     printed, looks = server.printed, 0
-    while looks < 20:
+    while looks < 10:
         await asyncio.sleep(0.01)
         looks = looks + 1 if printed == server.printed else 0
         printed = server.printed
