@@ -1,7 +1,7 @@
-"""Which objects a program certainly made itself: new values, names that hold nothing else, and what is kept in those.
+"""Which objects a program certainly made itself: new values, names that hold only new values, and what is in those.
 
 One level deep: in `grid = [[0] * 9 for _ in range(9)]` the rows are the program's own as long as nothing else is put
-into `grid`. The order of statements does not count, so one doubtful assignment anywhere spoils a name.
+into `grid`. The order of statements does not count: after one doubtful assignment anywhere, a name is not trusted.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Ownership:
         return self._keeping[key]
 
     def _mixes(self, visit: Visit) -> Iterator[NameKey]:
-        """The names into whose containers a node may put what was not made here."""
+        """The names of containers that may hold objects not made here, because of this node."""
         node, scope = visit.node, visit.scope
         parent = visit.parent.node if visit.parent else None
         holders: list[ast.expr] = []
@@ -264,8 +264,9 @@ class Ownership:
             case ast.IfExp(body=body, orelse=other):
                 return self._fresh(body, scope) and self._fresh(other, scope)
             case ast.Call(func=ast.Name(id=name) as function, args=args) if name in _FRESH_BUILTINS:
-                alone = name != "sum" or (len(args) == 1 and not node.keywords)
-                return alone and self._builtin(function, scope)
+                # `sum(rows, start)` may return `start` itself.
+                without_start = name != "sum" or (len(args) == 1 and not node.keywords)
+                return without_start and self._builtin(function, scope)
             case ast.Call(func=ast.Name() | ast.Attribute() as function):
                 reference = self.references.refer(function, scope)
                 if reference is not None:

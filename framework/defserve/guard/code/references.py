@@ -59,6 +59,4 @@ class References:
         home = scope.find(name)
         if home is None:
             return True
-        if home.shields:
-            return False
-        return home is not self.walk.module or not self.walk.settled(name)
+        return not home.shields and (home is not self.walk.module or not self.walk.settled(name))

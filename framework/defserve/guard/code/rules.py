@@ -67,13 +67,10 @@ class CodeRules:
 
     def __iter__(self) -> Iterator[Violation]:
         for visit in self.walk.visits:
-            check = self._checks.get(type(visit.node))
-            if check is not None:
+            if (check := self._checks.get(type(visit.node))) is not None:
                 yield from check(visit, visit.node)
-            if self.strict:
-                syntax = _REFUSED_BY_STRICT.get(type(visit.node).__name__)
-                if syntax:
-                    yield _violation(visit, "syntax", f"Blocked syntax: '{syntax}'")
+            if self.strict and (syntax := _REFUSED_BY_STRICT.get(type(visit.node).__name__)):
+                yield _violation(visit, "syntax", f"Blocked syntax: '{syntax}'")
 
     # Checks
 

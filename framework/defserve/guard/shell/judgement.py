@@ -1,11 +1,11 @@
-"""May this command line run? By structure: one simple command, a known program, no flag that runs or writes more.
+"""May this command line run? It must be one simple command of a known program, with no flag that runs or writes more.
 
 An allowed command comes back as `argv`, to be run with `shell=False`. Nothing is looked up on this machine.
 
 Without `allowed`, only programs from a table of known ones run. A list of bad programs would never be complete, and a
 refusal that names the setting costs less than an attack that nobody foresaw. `sandbox` stops what destroys, escapes or
-runs other programs; `readonly` stops every write as well. Package managers are allowed in `sandbox` and run what they
-install: a boundary that has to hold must be drawn by the operating system.
+runs other programs; `readonly` stops every write as well. Package managers are allowed in `sandbox`, and they run what
+they install. Only the operating system can draw a boundary that holds.
 
 With `allowed`, only what the author listed is run, and the known dangers of listed programs stay refused:
 

@@ -1,4 +1,4 @@
-"""The programs a command may be, each with what is dangerous about it. What is not in `PROGRAMS` is not run.
+"""The programs that may run, each with what is dangerous about it. A program that is not in `PROGRAMS` does not run.
 
 A list of bad programs can never be complete, so this is a list of known ones. `ON_REQUEST` holds rules for
 programs that run only when the author allows them by name.
@@ -23,13 +23,9 @@ def _secrets(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
 def _secrets_after_pattern(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """The first operand of a search is the pattern, not a file, unless a flag gives the pattern."""
     flags = [word for word in words if is_flag(word)]
-    told = any(flag in ("-e", "-f") or names(flag, "--regexp") or names(flag, "--file") for flag in _spelt(flags))
-    yield from secret(flags + operands(words)[0 if told else 1 :])
-
-
-def _spelt(flags: Sequence[str]) -> Iterator[str]:
-    for word in flags:
-        yield from spelt(word)
+    read = (flag for word in flags for flag in spelt(word))
+    given = any(flag in ("-e", "-f") or names(flag, "--regexp") or names(flag, "--file") for flag in read)
+    yield from secret(flags + operands(words)[0 if given else 1 :])
 
 
 def _reader(

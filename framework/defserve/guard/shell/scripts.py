@@ -59,7 +59,7 @@ def _substitution(script: str, at: int, command: str) -> int | None:
         return None
     part = rf"((?:[^\\{re.escape(mark)}]|\\.)*){re.escape(mark)}"
     found = re.compile(re.escape(mark) + part + part).match(script, at)
-    # Some seds let `[/]` hide the mark, others do not: where they differ, nothing passes.
+    # Some seds let `[/]` hide the mark, others do not. Where they differ, the script is refused.
     if not found or re.search(r"\[[^\]]*$", found[1]):
         return None
     flags = re.compile((r"[gpiImM0-9]*" if command == "s" else "") + _END.pattern).match(script, found.end())

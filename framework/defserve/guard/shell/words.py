@@ -34,10 +34,7 @@ _META: tuple[tuple[str, re.Pattern[str], str], ...] = (
 
 def words(command: str) -> tuple[list[str], list[Violation]]:
     """The words of one simple command, or why it is not one. Either list is empty."""
-    found = list(_unreadable(command))
-    if found:
-        return [], found
-    if found := list(_expanding(command)):
+    if found := list(_unreadable(command)) or list(_expanding(command)):
         return [], found
     try:
         argv = shlex.split(command)

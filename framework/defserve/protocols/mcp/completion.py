@@ -34,8 +34,7 @@ class Completion:
     @classmethod
     def of(cls, function: Callable[..., Any], *, find_provider: FindProvider, owner: Any = None) -> Completion:
         bound = Function(function, find_provider)
-        names = [p.name for p in bound.signature.parameters]
-        if "value" not in names:
+        if all(p.name != "value" for p in bound.signature.parameters):
             raise UsageError(
                 f"completion function {bound.signature.name!r} does not take `value`",
                 where=bound.signature.where,
@@ -55,7 +54,7 @@ class Completions:
         self.registry.add(f"{target} {argument}", completion, where=completion.function.signature.where)
 
     def check(self) -> None:
-        """Raises UsageError for a completion of something that nobody has declared."""
+        """Raises UsageError for a completion whose prompt, template or argument does not exist."""
         for key, completion in self.registry.items():
             target, _, argument = key.rpartition(" ")
             item = self._prompts.registry.get(target) or self._resources.templates.get(target)
@@ -87,8 +86,7 @@ class Completions:
             return _completion([c for c in _choices(annotations[name]) if c.startswith(value)])
         known = optional_fields(context, "arguments") or {}
         kwargs = {takes: known.get(takes) for takes in completion.takes} | {"value": value}
-        found = await completion.function.run(call, kwargs, call.session.composition.limits.tool)
-        return _completion(found)
+        return _completion(await completion.function.run(call, kwargs, call.session.composition.limits.tool))
 
     def _target(self, call: Call, ref: Params) -> tuple[str, Function]:
         kind = ref.get("type")

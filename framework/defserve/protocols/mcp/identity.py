@@ -21,7 +21,7 @@ class Icon:
     theme: str | None = None
 
     def wire(self) -> dict[str, Any]:
-        """As clients are told, without what was left out."""
+        """The icon for the wire, without empty fields."""
         fields = {"src": self.src, "mimeType": self.mime_type, "sizes": list(self.sizes), "theme": self.theme}
         return {key: value for key, value in fields.items() if value}
 

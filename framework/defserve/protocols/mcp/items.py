@@ -113,7 +113,7 @@ async def take_up_answers(call: Call) -> None:
 
 
 def find(call: Call, registry: Registry[T], name: str, unknown: type[InvalidParams] = InvalidParams) -> T:
-    """What a caller means by a name. Raises `unknown` for an item that is not there, or that the caller may not see."""
+    """The item with this name. Raises `unknown` if there is none, or if the caller may not see it."""
     item = registry.get(name)
     if item is None or not call.session.composition.visible(call, item):
         raise unknown(f"Unknown {registry.kind}: {name}", data={registry.kind: name})
@@ -121,7 +121,7 @@ def find(call: Call, registry: Registry[T], name: str, unknown: type[InvalidPara
 
 
 def checked_name(kind: str, given: str | None, signature: Signature) -> str:
-    """The name an item goes by. Raises UsageError for one that clients may not take."""
+    """The name of an item. Raises UsageError for a name that clients may refuse."""
     name = given if given is not None else signature.name
     if not NAME.fullmatch(name):
         raise UsageError(

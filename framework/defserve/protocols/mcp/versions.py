@@ -53,5 +53,5 @@ PRIMED_VERSIONS = frozenset(version.name for version in TABLE if version.primes)
 
 
 def features(version: str) -> frozenset[str]:
-    """What a version has: what it brought, and all that its predecessors did."""
+    """What a version has: its own features and those of all older versions."""
     return frozenset(feature for row in TABLE if row.name <= version for feature in row.brings)

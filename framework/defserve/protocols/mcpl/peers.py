@@ -1,4 +1,4 @@
-"""Whom a verb of a feature set speaks to: inside a call or hook its session, elsewhere whoever `to=` names."""
+"""Which session a verb of a feature set speaks to: in a call or hook, its own; elsewhere, the one that `to=` names."""
 
 from __future__ import annotations
 

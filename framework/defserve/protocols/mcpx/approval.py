@@ -83,7 +83,7 @@ class ArgumentBounds:
 
 
 class ApprovalRule:
-    """Approvals of one operation, generalised; `literal` where a decline has shown that this went too far."""
+    """Approvals of one operation, generalised. `literal`: a decline within the bounds showed that they are too wide."""
 
     __slots__ = ("key", "approvals", "bounds", "literal")
 
@@ -113,8 +113,8 @@ class ApprovalRule:
 class ApprovalRules:
     """Decisions of people, and what follows from them.
 
-    `enough` approvals of an operation make a rule; of decisions on the same arguments the last one counts. Tools
-    that are dangerous, or may be, are never approved unless `dangerous` is True.
+    `enough` approvals of an operation make a rule. If the same arguments were decided twice, the last decision counts.
+    Tools that are dangerous, or may be, are never approved unless `dangerous` is True.
     """
 
     def __init__(
@@ -126,17 +126,16 @@ class ApprovalRules:
         clock: Callable[[], float] = time.time,
     ) -> None:
         if enough < 1:
-            raise UsageError(f"ApprovalRules(enough={enough})", fix="at least one decision has to be a person's")
+            raise UsageError(f"ApprovalRules(enough={enough})", fix="at least one decision must come from a person")
         self.enough, self.dangerous, self._clock = enough, dangerous, clock
         self.decisions = list(decisions)
 
     def record(self, proposal: Proposal, approved: bool, *, by: str = "", target: str | None = None) -> None:
         """A person has decided. `target` is who was asked to do it, where the proposal leaves that open."""
-        whom = target or proposal.target or ""
         decision = ApprovalDecision(
             approved,
             proposal.proposer,
-            whom,
+            target or proposal.target or "",
             proposal.method,
             proposal.context,
             proposal.params,
@@ -165,7 +164,7 @@ class ApprovalRules:
         declines = [d.arguments for d in mine if not last_word[_text(d.arguments)]]
         return ApprovalRule(key, approvals, declines) if len(approvals) >= self.enough else None
 
-    # -- kept elsewhere ----------------------------------------------------------------------------------
+    # -- saving and loading ------------------------------------------------------------------------------
 
     def export(self) -> str:
         """The decisions as JSON, with the rules that follow from them for people to read."""
@@ -214,7 +213,7 @@ def _decision(found: Any) -> ApprovalDecision:
 
 
 def _arguments(params: Arguments) -> Arguments:
-    """What bounds are about: the arguments of a tool call or prompt, else all of the params."""
+    """The values that bounds apply to: the arguments of a tool call or prompt, otherwise all of the params."""
     found = params.get("arguments")
     return found if is_object(found) else {name: value for name, value in params.items() if name != "_meta"}
 

@@ -1,4 +1,4 @@
-"""One participant of a topic: its verbs, what it waits for, and nothing sent that the welcome did not allow."""
+"""One participant of a topic: what it can do, and what it waits for. It sends only what the welcome allows."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ ASKED_AT_MOST: Final = 10_000
 PAGES_AT_MOST: Final = 1_000
 
 Payload: TypeAlias = Mapping[str, Any]
-Told: TypeAlias = Callable[[Payload | PeerError], None]
+OnReply: TypeAlias = Callable[[Payload | PeerError], None]
 
 
 class PendingTopicRequest:
-    """A request of ours: whom it went to, what it is about, and what is called with the reply or the failure."""
+    """A request of ours: its target, what it is about, and `reply`, which is called with the answer or the failure."""
 
     __slots__ = ("to", "kind", "id", "reply")
 
-    def __init__(self, to: str, kind: MessageKind, id: Id, reply: Told) -> None:
+    def __init__(self, to: str, kind: MessageKind, id: Id, reply: OnReply) -> None:
         self.to, self.kind, self.id, self.reply = to, kind, id, reply
 
     def fits(self, answer: TopicResponse) -> bool:
@@ -44,8 +44,8 @@ class PendingTopicRequest:
 class Participant:
     """Speaks in a topic: chat, requests, proposals and their fulfilment.
 
-    `hear` takes frames of the gateway, `attach` says how ours get there. Everything we say is checked against the
-    capabilities of the welcome first, and raises NotCapable.
+    `hear` takes frames of the gateway; `attach` sets how ours are sent. Every message is first checked against the
+    capabilities of the welcome. If they do not allow it, NotCapable is raised.
     """
 
     def __init__(self, *, clock: Clock = time.time, misbehaved: Callable[[str, str], None] | None = None) -> None:
@@ -159,8 +159,7 @@ class Participant:
 
     async def call(self, to: str, tool: str, /, arguments: Payload | None = None, **more: Any) -> Any:
         """Call a tool of another participant; its whole result."""
-        params = {"name": tool, "arguments": {**(arguments or {}), **more}}
-        return await self.request(to, "tools/call", params)
+        return await self.request(to, "tools/call", {"name": tool, "arguments": {**(arguments or {}), **more}})
 
     async def tools(self, of: str) -> list[dict[str, Any]]:
         """The tools of a participant, as it lists them now."""
@@ -177,7 +176,7 @@ class Participant:
         return found
 
     async def tool(self, of: str, name: str) -> dict[str, Any] | None:
-        """One tool as its participant lists it now; None where there is none of that name, or we may not ask."""
+        """One tool as its participant lists it now; None if no tool has that name, or we may not ask."""
         if not self.may(f"{REQUEST}:tools/list"):
             return None
         return next((tool for tool in await self.tools(of) if tool.get("name") == name), None)
@@ -262,7 +261,7 @@ class Participant:
                 self._fail(id, PeerGone(f"{heard.participant} has left"))
         return heard
 
-    def expect(self, envelope: str, to: str, kind: str, id: Id, reply: Told) -> None:
+    def expect(self, envelope: str, to: str, kind: str, id: Id, reply: OnReply) -> None:
         """A request went out in this envelope. `reply` is called with its response, or with the failure."""
         parts = parse_kind(kind)
         assert parts is not None
@@ -276,14 +275,13 @@ class Participant:
             del self._asks[answer.envelope.correlation_id or ""]
             ask.reply(answer.envelope.body)
         elif ask is not None:
-            self.topic.count(answer.envelope.sender, "a response to a request that was not theirs to answer")
+            self.topic.count(answer.envelope.sender, "a response to a request that went to somebody else")
         waiting = self._outcomes.get(answer.outcome.id) if answer.outcome is not None else None
         if waiting is not None and not waiting.done() and answer.outcome is not None:
             waiting.set_result(answer.outcome)
 
     def _fail(self, envelope: str, error: PeerError) -> None:
-        ask = self._asks.pop(envelope, None)
-        if ask is not None:
+        if (ask := self._asks.pop(envelope, None)) is not None:
             ask.reply(error)
 
 

@@ -147,11 +147,8 @@ class Proposals:
             if asked and response.sender not in asked:
                 return None
             del self._fulfilments[response.correlation_id or ""]
-        else:
-            unseen = self._outcome_of_mine(response, me)
-            if unseen is None:
-                return None
-            proposal = unseen
+        elif (proposal := self._outcome_of_mine(response, me)) is None:
+            return None
         body = response.body
         proposal.result, proposal.error = body.get("result"), body.get("error")
         proposal.status = "failed" if proposal.error is not None else "completed"
@@ -168,7 +165,7 @@ class Proposals:
         return None
 
     def _sweep(self) -> None:
-        # They are in order and have the same lifetime, so the first that is still valid ends the walk.
+        # They are in order and have the same lifetime, so we can stop at the first that is still valid.
         now = self._clock()
         for proposal in list(self._known.values()):
             if proposal.expires > now:

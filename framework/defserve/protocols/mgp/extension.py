@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Mapping
-from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +75,7 @@ AT_ONCE: Mapping[str, tuple[str, str, str]] = {
 
 
 class MGP(Extension):
-    """Security that is declared, enforced for every peer, and shown to those who speak MGP."""
+    """Security that tools declare, enforced for every peer and shown to those that speak MGP."""
 
     name = NAME
     opens_with = frozenset(method for method in METHODS if method.startswith("mgp/permission/"))
@@ -97,7 +96,7 @@ class MGP(Extension):
 
             self.access = AccessSection(options.access, self.server_id, tools, lambda: self.audit)
         if options.permissions is not None or options.granted:
-            _ = self.permissions  # which complains about a policy or permission that does not exist
+            _ = self.permissions  # raises UsageError for a policy or permission that does not exist
 
     # -- negotiation (§2) --------------------------------------------------------------------------------
 
@@ -213,7 +212,7 @@ class MGP(Extension):
         return run
 
     def notifications(self) -> Mapping[str, Listener]:
-        # Both look for a stream, and there is none where streaming was not negotiated.
+        # Without streaming both find no stream and do nothing.
         return {
             "notifications/mgp.stream.pace": lambda session, params: self.streaming.pace(session, params),
             "notifications/mgp.stream.gap": lambda session, params: self.streaming.gap(session, params),
@@ -243,14 +242,16 @@ class MGP(Extension):
             item.is_dangerous = found.security.risk_level == "dangerous"
 
     def stages(self) -> Stages:
-        return Stages(audit=self._audit, admit=self._admit, judge=self._judge, concerns=self._concerns)
+        return Stages(
+            audit=lambda call, tool: self.audit.around(call, tool),
+            admit=self._admit,
+            judge=self._judge,
+            concerns=self._concerns,
+        )
 
     def _concerns(self, item: Any, active: frozenset[str]) -> bool:
         options = self.options
         return self.name in item.facets or options.access is not None or bool(options.audit) or self.name in active
-
-    def _audit(self, call: Call, tool: Any) -> AbstractAsyncContextManager[Any] | None:
-        return self.audit.around(call, tool)
 
     def _admit(self, call: Call, tool: Any) -> None:
         if self.access is not None:
@@ -293,7 +294,7 @@ class MGP(Extension):
         return failures.failure(call, error)
 
     def phase_changed(self, composition: Composition, previous: Phase) -> None:
-        # Where nobody listens, nothing need be imported.
+        # If nobody listens, the section is not imported.
         listeners = [s for s in composition.sessions if s.terms and "lifecycle" in sections_of(s.terms)]
         if listeners:
             self.lifecycle.phase_changed(composition.service, previous, listeners)

@@ -45,7 +45,7 @@ class SessionChannels:
 
     def note(self, held: HeldChannel) -> Params:
         """The descriptor of a channel that this host asked for. It counts as told."""
-        wire = self.told[held.channel.id] = held.wire()
+        self.told[held.channel.id] = wire = held.wire()
         return wire
 
 
@@ -123,8 +123,8 @@ class ChannelDirectory:
     def listed(self, view: SessionChannels | None, found: FeaturePolicy) -> dict[str, Params]:
         """The descriptors of the channels that a host has and has enabled, by id."""
         closed, opened = (view.closed, view.opened) if view is not None else (set[str](), dict[str, HeldChannel]())
-        shared = {id: held for id, held in self.shared.items() if id not in closed}
-        return {id: held.wire() for id, held in (shared | opened).items() if found.enabled(held.kind.feature_set.name)}
+        mine = {id: held for id, held in self.shared.items() if id not in closed} | opened
+        return {id: held.wire() for id, held in mine.items() if found.enabled(held.kind.feature_set.name)}
 
     # -- telling -----------------------------------------------------------------------------------------
 

@@ -73,8 +73,7 @@ class ChannelSection(Section):
         self.directory.follow(session)
 
     def removed(self, feature_set: Feature) -> None:
-        gone = self.directory.forget(feature_set)
-        self.server.for_each_session(lambda session: self._close_gone(session, gone))
+        self.server.for_each_session(partial(self._close_gone, gone=self.directory.forget(feature_set)))
 
     def _close_gone(self, session: Session, gone: list[ChannelKind]) -> None:
         view = session.peek(SessionChannels)
@@ -197,9 +196,7 @@ class ChannelSection(Section):
         if held is None:
             raise UnknownChannel(id)
         held.kind.feature_set.require(call)
-        if view is None:
-            return {"closed": False}
-        if id in view.opened and await self._run_close(call, held) is False:
+        if view is None or (id in view.opened and await self._run_close(call, held) is False):
             return {"closed": False}
         view.opened.pop(id, None)
         view.told.pop(id, None)
@@ -230,9 +227,7 @@ class ChannelSection(Section):
             raise ChannelNotPermitted(id)
         values = _content(held.channel, params) | {"stream": params.get("stream") is True}
         outcome = await function.run(call, held.kind, values)
-        if outcome is False:
-            return {"delivered": False}
-        return {"delivered": True} | ({"messageId": outcome} if isinstance(outcome, str) else {})
+        return {"delivered": outcome is not False} | ({"messageId": outcome} if isinstance(outcome, str) else {})
 
     # -- observing ---------------------------------------------------------------------------------------
 
@@ -255,9 +250,8 @@ class ChannelSection(Section):
         held = self.directory.held(channels_of(call), id)
         channel = held.channel if held is not None else Channel(id, direction="outbound")
         for kind in self.directory.types:
-            concerned = kind.covers(id) or (held is not None and held.kind is kind)
-            enabled = concerned and verb in kind.functions and kind.feature_set.is_enabled(call)
-            if enabled and kind.permits(policy(call), id):
+            concerned = verb in kind.functions and (kind.covers(id) or (held is not None and held.kind is kind))
+            if concerned and kind.feature_set.is_enabled(call) and kind.permits(policy(call), id):
                 yield kind, channel
 
 
@@ -300,7 +294,7 @@ async def _run_unanswered(
 
 
 def _log_failure(call: Call, error: Exception) -> None:
-    if not isinstance(error, InvalidParams | LiveRefusal | ToolError):
-        mask(call, error)
-    else:
+    if isinstance(error, InvalidParams | LiveRefusal | ToolError):
         logging.getLogger("defserve").warning("%s: %s", call.title, error)
+    else:
+        mask(call, error)

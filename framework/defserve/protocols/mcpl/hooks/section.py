@@ -158,9 +158,9 @@ async def _rewritten(
         try:
             rewrite = _as_rewrite(await hook.run(own, limits.blocking_hook))
         except Exception as error:
-            told = log_failure(own, error)
+            reason = log_failure(own, error)
             if not hook.fail_open and hook.may_run(call):
-                failed.append(HookFailed(told, hook.feature_set.name))
+                failed.append(HookFailed(reason, hook.feature_set.name))
             continue
         if rewrite is not None and hook.may_run(call):
             rewrites.append((hook, rewrite))
@@ -174,7 +174,7 @@ async def _watch(call: Call, turn: FinishedTurn, hooks: Sequence[Hook]) -> None:
     try:
         left, _ = await _rewritten(call, turn, hooks)
     except HookFailed:
-        return  # the failure is in the log; what no hook has checked is shown to nobody
+        return  # the failure is in the log; an unchecked answer is not shown to other hooks
     await _observe(call, left, hooks)
 
 

@@ -72,7 +72,7 @@ class EventSources:
         self._push, self._may_run = push, may_run
 
     def follow(self, session: Session) -> None:
-        """Start and stop sources so that exactly those run that the session's host wants now. From any thread."""
+        """Start and stop sources, so that exactly those that the session's host wants now run. From any thread."""
         engine = session.engine
         if not engine.ready:
             return

@@ -53,8 +53,7 @@ class ToolScope:
 
     async def check(self, call: Call, arguments: Mapping[str, Any]) -> None:
         """Let a call pass, and set its `ctx.scope`. Raises ScopeDenied."""
-        scope = self._resolved(arguments)
-        tag = call.params.get("scope")
+        scope, tag = self._resolved(arguments), call.params.get("scope")
         if agreed(call.terms) is not None:
             if is_object(tag) and normal(str(tag.get("label"))) != scope.label:
                 raise self._denied(scope.label, "the call was made for another scope")
@@ -92,9 +91,8 @@ class ToolScope:
         if found.revision != revision:
             self._covered(policy(call), scope.label)
         elif len(found.approved) < MOST_APPROVALS:
-            sent = scope.payload or {}
-            more = {member: value for member, value in (approved.payload or {}).items() if member not in sent}
-            found.approved[key] = more
+            sent, given = scope.payload or {}, approved.payload or {}
+            found.approved[key] = {member: value for member, value in given.items() if member not in sent}
         return approved
 
     def _resolved(self, arguments: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Scope:

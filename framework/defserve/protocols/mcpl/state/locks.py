@@ -25,7 +25,7 @@ class StateBusy(LimitExceeded):
 
 
 class TreeLock:
-    """HeldCheckpoint by a call while it works on a tree. The call must release it."""
+    """Held by a call while it works on a tree. The call must release it."""
 
     __slots__ = ("_lock", "_lease")
 

@@ -125,7 +125,8 @@ class AccessSection:
             raise InvalidParams(f"Invalid params: {error.problem}") from None
 
     def _change(self, call: Call, event: str, entry: Entry, change: Callable[[], Entry | None]) -> Entry | None:
-        """Record a change, then make it: one that cannot be recorded is not made. In a thread, because of the disk."""
+        """Record a change, then make it. A change that cannot be recorded is not made. Runs in a thread: it may write
+        to disk."""
         self._audit().report(call, event, tool=entry.tool_name, details=self._wire(entry), durable=True)
         return change()
 

@@ -85,7 +85,8 @@ _Entries: TypeAlias = Mapping[str, Mapping[str | None, Entry]]
 
 
 class AccessPolicy:
-    """Which agents may use which tools: a tool's own entry, else the server's, else `default`.
+    """Which agents may use which tools. An agent's entry for the tool decides, then its entry for the server, then
+    `default`.
 
     `opt-in` denies an agent without an entry, `opt-out` allows it. `admins` are ids or scopes of principals who may
     change entries over the wire; without any, nobody can. `grant` and `revoke` may be called from any thread. An entry
@@ -111,7 +112,7 @@ class AccessPolicy:
         for entry in entries:
             if self.entry(entry.agent_id, entry.tool_name) is not None:
                 subject = "the server" if entry.tool_name is None else f"tool {entry.tool_name!r}"
-                raise UsageError(f"two entries for {entry.agent_id!r} and {subject}", fix="keep the one that is meant")
+                raise UsageError(f"two entries for {entry.agent_id!r} and {subject}", fix="remove one of them")
             self._entries = _with(self._entries, entry)
         for entry in store.load() if store is not None else ():
             self._entries = _with(self._entries, entry)
@@ -129,8 +130,8 @@ class AccessPolicy:
 
     def rules(self, agent_id: str, now: datetime) -> frozenset[tuple[str | None, Permission]]:
         """What holds for an agent besides the default. Agents with the same rules may do the same."""
-        mine = self._entries.get(agent_id, {})
-        return frozenset((subject, entry.permission) for subject, entry in mine.items() if entry.holds(now))
+        mine = self._entries.get(agent_id, {}).items()
+        return frozenset((subject, entry.permission) for subject, entry in mine if entry.holds(now))
 
     def entry(self, agent_id: str, tool_name: str | None = None) -> Entry | None:
         """The entry of an agent for a tool or, if none is named, for the server. None if there is none."""

@@ -13,7 +13,7 @@ from defserve.wire.jsonvalue import is_array
 
 
 class AuditSink(Protocol):
-    """Where events go. `append` raises when an event cannot be kept; a `durable` one is on disk when it returns."""
+    """Where events go. `append` raises when an event cannot be kept. A `durable` event is on disk when it returns."""
 
     def append(self, event: Mapping[str, Any], *, durable: bool = False) -> None: ...
 

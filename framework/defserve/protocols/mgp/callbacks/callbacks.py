@@ -28,9 +28,9 @@ REMEMBERED_ANSWERS = 4_096
 
 
 class OpenCallbacks:
-    """What one session was asked and has not answered, by caller and callback; and which answers it has given.
+    """The open questions of one session, by caller and callback, and the answers it has given.
 
-    Each session has its own, so none can use up the memory of another's answers.
+    Each session has its own, so no session can crowd out the remembered answers of another.
     """
 
     __slots__ = ("waiting", "answered")
@@ -59,11 +59,11 @@ class CallbackSection:
 
     async def _answer(self, call: Call, question: CallbackQuestion) -> Any:
         if call.settled or call.session.closed:
-            raise PeerGone(f"nobody is there to answer any more: {question.message}")
+            raise PeerGone(f"the peer has left, so nobody can answer: {question.message}")
         seconds = call.session.composition.limits.callback
         id, waiting = token_urlsafe(24), call.session.local(OpenCallbacks).waiting
-        place, answer = (call.principal, id), call.engine.pending()
-        waiting[place] = answer
+        place = call.principal, id
+        waiting[place] = answer = call.engine.pending()
         params = _request(call, id, question.type, question.message, question.options)
         params["timeout_ms"] = int(seconds * 1000)
         try:
@@ -71,8 +71,9 @@ class CallbackSection:
             call.session.outlet(OutgoingMessage(notification(REQUEST, params), call, asks=True))
             return await call.engine.wait(answer, seconds)
         except TimeoutError:
-            late = f"nobody answered within {seconds:g} s: {question.message}"
-            raise TimedOut(late, data={"timeout_ms": params["timeout_ms"]}) from None
+            raise TimedOut(
+                f"nobody answered within {seconds:g} s: {question.message}", data={"timeout_ms": params["timeout_ms"]}
+            ) from None
         finally:
             del waiting[place]
 

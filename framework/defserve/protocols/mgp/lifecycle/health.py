@@ -45,7 +45,7 @@ class HealthSection:
     # -- methods -----------------------------------------------------------------------------------------
 
     def ping(self, call: Call, params: Params) -> Params:
-        """Answered at once, so that it is answered whatever else runs."""
+        """Answered at once, whatever else runs."""
         composition = call.session.composition
         if self._checks() and call.engine.ready and not self._is_known(STALE):
             call.engine.spawn(self.look())
@@ -57,7 +57,7 @@ class HealthSection:
         }
 
     async def status(self, call: Call, params: Params) -> Params:
-        """How it is in detail. An anonymous caller learns the status and how many tools it sees."""
+        """The health in detail. An anonymous caller is told the status, and how many tools it sees."""
         composition = call.session.composition
         await self.look()
         seen = sum(composition.visible(call, tool) for tool in self._tools)
@@ -81,8 +81,7 @@ class HealthSection:
 
             resources["sandbox_layers"] = list(probe().names)
         problems = {name: found.problem for name, found in self.results.items() if found.problem is not None}
-        checks = {name: name not in problems for name in self.results}
-        details: Params = {"resources": resources, "checks": checks}
+        details: Params = {"resources": resources, "checks": {name: name not in problems for name in self.results}}
         return details | ({"problems": problems} if problems else {})
 
     # -- checks ------------------------------------------------------------------------------------------
@@ -111,8 +110,7 @@ class HealthSection:
 
         checks = self._checks()
         found = await asyncio.gather(*(check.run() for check in checks.values()))
-        self.results = dict(zip(checks, found, strict=True))
-        self._found_at = monotonic()
+        self.results, self._found_at = dict(zip(checks, found, strict=True)), monotonic()
 
     def _is_known(self, seconds: float) -> bool:
         return self._found_at is not None and monotonic() - self._found_at < seconds

@@ -27,7 +27,8 @@ def argument_checks(
 ) -> tuple[ArgumentCheck, ...]:
     """The checks of the validated arguments, in order. The guards in the types come before them.
 
-    A standard validator that the author named also looks at its parameters where others have a guarded type.
+    A guarded type replaces the standard validator of its kind. If the author names that validator, it also looks at
+    unguarded parameters whose names it knows.
     """
     made: list[ArgumentCheck] = []
     named = declared.validators if declared is not None else ()
@@ -62,7 +63,10 @@ def _own_check(tool: Tool, validator: Validator) -> ArgumentCheck:
 
 
 def _meant(tool: Tool, name: str, found: Mapping[str, list[Guard]], *, others: bool) -> list[str]:
-    """The parameters a standard validator looks at: by their names or, where none has such a name, all `others`."""
+    """The unguarded parameters that a standard validator looks at: those whose names it knows.
+
+    If there are none: with `others` all, otherwise none.
+    """
     texts = [p.name for p in tool.function.signature.parameters if p.name not in found]
     meant = [text for text in texts if text in STANDARD[name][1]] or (texts if others else [])
     if others and not meant:
@@ -98,7 +102,7 @@ def _address_check(urls: Mapping[str, Url]) -> ArgumentCheck:
 
 
 async def _check_addresses(egress: Egress | None, url: PublicUrl, guard: Url) -> None:
-    """Raises Rejected where one of the host's addresses is not public."""
+    """Raises Rejected if one of the host's addresses is not public."""
     from defserve.net.egress import Egress
     from defserve.net.resolve import check
 
@@ -124,8 +128,7 @@ def _texts(value: Any) -> Iterator[str]:
             waiting.append(one.get_secret_value())
         elif one is not None and not isinstance(one, int | float | complex | ShellCommand):
             # A pydantic URL or a path is judged as text; numbers and times hold none.
-            members = _members(one)
-            if members is not None:
+            if (members := _members(one)) is not None:
                 waiting += members
             elif type(one).__module__ not in ("datetime", "decimal", "fractions", "uuid"):
                 yield str(one)

@@ -23,7 +23,7 @@ TELLING = {"command": "ShellCommand", "cmd": "ShellCommand", "url": "PublicUrl",
 
 
 class UnguardedParameter(UserWarning):
-    """A parameter that is usually dangerous, and that no guard looks at."""
+    """A parameter that is usually dangerous, and that no guard checks."""
 
 
 class ToolSecurity:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.engine import PendingAnswer, Task
 
-# At most 64 KiB of a call wait in all: twice the window, since the transport may be writing as much as it holds, and
-# what a worker thread may be ahead. A larger chunk waits alone.
+# At most 64 KiB of a call wait in all: twice the window, because the transport may be writing as much as it holds,
+# plus what a worker thread may be ahead. A larger chunk waits alone.
 WINDOW_BYTES = 24 * 1024
 AHEAD_BYTES = 16 * 1024
 
@@ -28,7 +28,7 @@ KEPT_BYTES = 64 * 1024
 
 
 class StreamChunks:
-    """A `mcp.function.Sink`. Call all but `give` and `full` on the loop."""
+    """A `mcp.function.PartSink`. Call all but `give` and `full` on the loop."""
 
     __slots__ = (
         "call",
@@ -55,9 +55,8 @@ class StreamChunks:
         self._unsent = self._ahead = 0
         self._waiters: list[PendingAnswer] = []
         self._kept: dict[int, bytes] = {}
-        self._kept_bytes = 0
+        self._kept_bytes, self._due_at = 0, 0.0
         self._interval: float | None = 0.0
-        self._due_at = 0.0
         self._alarm: Task | None = None
         self._advancing = self._closed = False
 
@@ -69,7 +68,7 @@ class StreamChunks:
         return bool(self._waiting)
 
     def give(self, part: Any) -> None:
-        """See `mcp.function.Sink`. On the loop it cannot wait: use `room` there."""
+        """See `mcp.function.PartSink`. On the loop it cannot wait: use `room` there."""
         engine, contents = self.call.engine, [encode(block) for block in pieces(self.call, part)]
         if engine.on_loop():
             self._put(contents)
@@ -81,7 +80,7 @@ class StreamChunks:
             engine.wait_from_thread(self.call, self.room())
 
     async def room(self) -> None:
-        """See `mcp.function.Sink`. The call's own timeout is paused meanwhile, as for a question to the peer.
+        """See `mcp.function.PartSink`. The call's own timeout is paused meanwhile, as for a question to the peer.
 
         Raises TimedOut when the reader has not caught up after as long as a question may take.
         """
@@ -92,8 +91,9 @@ class StreamChunks:
             try:
                 await call.asked(call.engine.wait(waiter, seconds))
             except TimeoutError:
-                late = f"nobody read the stream for {seconds:g} s"
-                raise TimedOut(late, data={"timeout_ms": int(seconds * 1000)}) from None
+                raise TimedOut(
+                    f"nobody read the stream for {seconds:g} s", data={"timeout_ms": int(seconds * 1000)}
+                ) from None
 
     # -- to the peer -------------------------------------------------------------------------------------
 
@@ -164,10 +164,8 @@ class StreamChunks:
         self._advance()
 
     def _is_due(self) -> bool:
-        if self._interval is None:
-            return False
         if not self._interval:
-            return True
+            return self._interval is not None
         now = monotonic()
         if now < self._due_at:
             if self._alarm is None:
