@@ -132,8 +132,7 @@ class Ownership:
         return home
 
     def _own_name(self, node: ast.Name, scope: NameScope) -> bool:
-        home = self._home(node.id, scope)
-        if home is None:
+        if (home := self._home(node.id, scope)) is None:
             return False
         key = (id(home), node.id)
         if key not in self._own_names:
@@ -158,8 +157,7 @@ class Ownership:
         """Whether an expression gives a new object, or a name that has only ever held new objects."""
         if not isinstance(node, ast.Name):
             return self._fresh(node, scope)
-        home = self._home(node.id, scope)
-        if home is None:
+        if (home := self._home(node.id, scope)) is None:
             return False
         key = (id(home), node.id)
         if key not in self._made_names:

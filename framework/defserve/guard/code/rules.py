@@ -151,8 +151,7 @@ class CodeRules:
         dotted = f"{module}.{attribute}"
         if self.policy.trusts(module) or attribute == "__version__" or self.references.is_submodule(dotted):
             return
-        table = imports.exports(module, self.strict)
-        if table is not None:
+        if (table := imports.exports(module, self.strict)) is not None:
             refused = attribute not in table
         else:
             # A package of the standard library (`urllib`) may hold more submodules than the program imported.

@@ -45,8 +45,7 @@ class NameScope:
 
     def home(self, name: str) -> NameScope:
         """The scope that an assignment to the name in this one changes."""
-        where = self.elsewhere.get(name)
-        if where is None:
+        if (where := self.elsewhere.get(name)) is None:
             return self
         scope = self
         while scope.parent is not None:

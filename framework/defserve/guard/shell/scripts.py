@@ -121,8 +121,7 @@ def _awk_code(program: str) -> str | None:
     """The program without what is in strings and regular expressions, or None if it cannot be told for sure."""
     code, at, before = "", 0, ""
     while at < len(program):
-        found = _AWK_TOKEN.match(program, at)
-        if found is None:
+        if (found := _AWK_TOKEN.match(program, at)) is None:
             return None
         token = found[0]
         if found["slash"]:
@@ -130,8 +129,7 @@ def _awk_code(program: str) -> str | None:
                 return None
             divides = bool(before) and (before[-1] in '"]' or re.fullmatch(r"[\w.]+", before, re.ASCII) is not None)
             if not divides or before in _AWK_BEFORE_EXPRESSION:
-                found = _AWK_EXPRESSION.match(program, at)
-                if found is None:
+                if (found := _AWK_EXPRESSION.match(program, at)) is None:
                     return None
                 token = '""'
         elif found["text"]:

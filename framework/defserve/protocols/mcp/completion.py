@@ -81,8 +81,7 @@ class Completions:
         annotations = {p.wire_name: p.annotation for p in function.signature.parameters}
         if name not in annotations:
             raise InvalidParams(f"Unknown argument: {name}")
-        completion = self.registry.get(f"{target} {name}")
-        if completion is None:
+        if (completion := self.registry.get(f"{target} {name}")) is None:
             return _completion([c for c in _choices(annotations[name]) if c.startswith(value)])
         known = optional_fields(context, "arguments") or {}
         kwargs = {takes: known.get(takes) for takes in completion.takes} | {"value": value}

@@ -62,8 +62,7 @@ class Identity:
 
     def info(self, dialect: Dialect) -> dict[str, Any]:
         """`Implementation` as the dialect knows it."""
-        known = self._wire.get(dialect.version)
-        if known is None:
+        if (known := self._wire.get(dialect.version)) is None:
             known = self._wire[dialect.version] = self._info(dialect)
         return known
 

@@ -19,8 +19,7 @@ def text(params: Params, name: str) -> str:
 
 def fields(params: Params, name: str) -> Params:
     """A member that must be an object."""
-    found = optional_fields(params, name)
-    if found is None:
+    if (found := optional_fields(params, name)) is None:
         raise InvalidParams(f"Invalid params: {name} must be an object")
     return found
 

@@ -115,8 +115,7 @@ def _part(block: Any) -> Content:
     kind = block.get("type") if is_object(block) else None
     if not isinstance(kind, str):
         raise InvalidParams("Invalid params: a content block must be an object with a type")
-    choices = _MEMBERS.get(kind)
-    if choices is None:
+    if (choices := _MEMBERS.get(kind)) is None:
         return Text(f"[content of type {kind:.40}]")
     for members in choices:
         if all(isinstance(block.get(member), str) for member in members):

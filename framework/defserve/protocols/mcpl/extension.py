@@ -167,8 +167,7 @@ class MCPL(Extension):
 
     def _heard(self, section: str, method: str) -> Listener:
         async def run(session: Session, params: Params) -> None:
-            found = getattr(self.sections, section)
-            if found is not None:
+            if (found := getattr(self.sections, section)) is not None:
                 await getattr(found, method)(session, params)
 
         return run
@@ -205,8 +204,7 @@ class MCPL(Extension):
         return {"enabled": [one.name for one in self.sets if live.policy.enabled(one.name)]}
 
     def _updated(self, session: Session, params: Params) -> None:
-        live = agreed(session.terms)
-        if live is None:
+        if (live := agreed(session.terms)) is None:
             return
         try:
             live.policy.update(params)

@@ -73,8 +73,7 @@ Obstacle: TypeAlias = Callable[[Peer], Exception | None]
 
 def current() -> Peer | None:
     """The peer that the running call, hook or source speaks to without `to=`."""
-    call = CURRENT.get()
-    if call is not None:
+    if (call := CURRENT.get()) is not None:
         return Peer(call.session, call)
     session = SOURCE_SESSION.get()
     return Peer(session) if session is not None else None
@@ -109,8 +108,7 @@ def addressed(server: LiveServer, verb: str, to: To, obstacle: Obstacle) -> list
     """
     meant = Peer(to) if isinstance(to, Session) else current() if to is None else None
     if meant is not None:
-        problem = obstacle(meant)
-        if problem is not None:
+        if (problem := obstacle(meant)) is not None:
             raise problem
         return [meant]
     asked = [Peer(session) for session in _sessions(server, to)]

@@ -75,8 +75,7 @@ class Capabilities:
 
     def allow(self, kind: str) -> bool:
         """Whether one of them covers the kind."""
-        known = self._known.get(kind)
-        if known is None:
+        if (known := self._known.get(kind)) is None:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
             known = not is_reserved(kind) and any(self._matches(kind, pattern) for pattern in self.patterns)

@@ -192,8 +192,7 @@ class TopicCarrier:
         """The conversation with `peer` waits for an answer to this. It fails at once if we may not send it."""
 
         def reply(found: Payload | PeerError) -> None:
-            session = self._sessions.get(peer)
-            if session is None:
+            if (session := self._sessions.get(peer)) is None:
                 return
             if isinstance(found, PeerError):
                 session.take(Reply(id, None, {"code": found.code, "message": found.message, "data": found.data}))

@@ -65,8 +65,7 @@ def participant_of(call: Call) -> Participant | None:
 
 def chat(call: Call, text: str, to: str | Sequence[str] | None, format: str) -> Envelope:
     """Say something in the topic that a call came from, as part of that call's thread."""
-    participant = participant_of(call)
-    if participant is None:
+    if (participant := participant_of(call)) is None:
         raise NoBackChannel("chat: this call did not come from a topic")
     about = call.envelope.id if isinstance(call.envelope, ReceivedRequest) else None
     recipients = to if to is None or isinstance(to, str) else tuple(to)

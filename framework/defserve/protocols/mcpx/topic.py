@@ -173,8 +173,7 @@ class TopicView:
         return GatewayProblem(payload, envelope.correlation_id) if kind == ERROR else None
 
     def _welcome(self, payload: Mapping[str, Any]) -> Welcome | None:
-        you = _participant(payload.get("you"))
-        if you is None:
+        if (you := _participant(payload.get("you"))) is None:
             self.count(NOBODY, "a welcome that does not say who we are")
             return None
         again = self.me == you[0]

@@ -110,8 +110,7 @@ class MGP(Extension):
         return agree(offer, self.served)
 
     def capabilities(self, offer: Offer) -> Mapping[str, Any]:
-        agreed = self.negotiate(offer)
-        if agreed is None:
+        if (agreed := self.negotiate(offer)) is None:
             return {}
         mgp = {
             "version": VERSION,
@@ -236,8 +235,7 @@ class MGP(Extension):
             return
         from defserve.protocols.mgp.security.tool_security import ToolSecurity
 
-        found = ToolSecurity.of(item)
-        if found is not None:
+        if (found := ToolSecurity.of(item)) is not None:
             item.facets[self.name] = found
             item.is_dangerous = found.security.risk_level == "dangerous"
 
@@ -260,8 +258,7 @@ class MGP(Extension):
             self.permissions.admit(call, tool)
 
     async def _judge(self, call: Call, tool: Any, arguments: dict[str, Any]) -> None:
-        found = tool_security(tool)
-        if found is None:
+        if (found := tool_security(tool)) is None:
             return
         await found.judge(self.options.egress, arguments)
         if found.security.confirmation_required:
@@ -277,8 +274,7 @@ class MGP(Extension):
         return sections(call) & {"tool_security", "code_safety"}, "meta" in dialect_of(call).has, seen
 
     def describe(self, item: Any, view: Any) -> Mapping[str, Any]:
-        found = tool_security(item)
-        if found is None:
+        if (found := tool_security(item)) is None:
             return {}
         shown, has_meta, _ = view
         described: Params = {}

@@ -179,8 +179,7 @@ async def _question(
         return answer
     rounds = call.local(RoundTrips)
     name, digest = rounds.key_of(key, method, params)
-    answer = rounds.answer(name, digest, acceptable, strict)
-    if answer is None:
+    if (answer := rounds.answer(name, digest, acceptable, strict)) is None:
         answer = await rounds.suspend(call, name, digest, {"method": method, "params": params})
     return answer
 
@@ -248,7 +247,6 @@ def _is_roots(answer: Any) -> bool:
 
 
 def _brief(error: ValueError) -> str:
-    problems = getattr(error, "errors", None)
-    if problems is None:
+    if (problems := getattr(error, "errors", None)) is None:
         return str(error)
     return "; ".join(f"{'.'.join(map(str, p['loc'])) or VALUE}: {p['msg']}" for p in problems())

@@ -119,8 +119,7 @@ class NumberedErrors(Extension):
     def failure(self, call: Call, error: BaseException) -> Params | None:
         """The error object with the code of its kind; None if the table has no code for the error."""
         error = ungrouped(error)
-        kind = kind_of(call, error)
-        if kind is None:
+        if (kind := kind_of(call, error)) is None:
             return None
         reason = _reason(call, error)
         data = {

@@ -62,8 +62,7 @@ def _for_problem(problem: Problem) -> Iterable[str]:
 
 
 def _for_pattern(pattern: str) -> Iterator[str]:
-    found = re.fullmatch(SIMPLE, pattern)
-    if found is None:
+    if (found := re.fullmatch(SIMPLE, pattern)) is None:
         yield f"Match the pattern {pattern}"
         return
     yield f"Use {_spelt(found['several'] or found['one'])} only"

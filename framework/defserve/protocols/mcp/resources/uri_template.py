@@ -138,8 +138,7 @@ class UriTemplate:
         if query is None or fragment is None:
             return None
         for layout in self._layouts:
-            head = _scan(layout, uri)
-            if head is not None:
+            if (head := _scan(layout, uri)) is not None:
                 return {**head, **query, **fragment}
         return None
 

@@ -166,8 +166,7 @@ class Tools:
                 error = _placed(error, tool)
             if is_missing_capability(error, dialect_of(call)):
                 raise error from None
-            worded = call.terms.table.failure(call, error)
-            if worded is None:
+            if (worded := call.terms.table.failure(call, error)) is None:
                 return tool_failure(call, error)
             if "result" not in worded:
                 raise error from None  # only the session can answer with an error; it makes the reply again

@@ -100,8 +100,7 @@ class ChannelDirectory:
         return gone
 
     def _refuse_foreign(self, kind: ChannelKind, id: str) -> None:
-        held = self.shared.get(id)
-        if held is None:
+        if (held := self.shared.get(id)) is None:
             raise UsageError(f"there is no channel {id!r} among {kind.name}", fix="add it first")
         if held.kind is not kind:
             raise UsageError(f"channel {id!r} is one of {held.kind.name}, not of {kind.name}")

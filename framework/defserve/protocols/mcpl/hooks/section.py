@@ -118,8 +118,7 @@ class HookSection(Section):
 
     async def ended(self, session: Session, params: Params) -> None:
         """The same as a notification: nothing is answered, and blocking hooks only watch."""
-        call = call_of_notification(session, AFTER, params)
-        if call is None:
+        if (call := call_of_notification(session, AFTER, params)) is None:
             return
         try:
             turn, hooks = FinishedTurn.read(params), _enabled(call, self._after)

@@ -127,8 +127,7 @@ async def _ask(
     timeout: float | None,
     numbered: Callable[[Id], None] | None = None,
 ) -> Inference:
-    problem = _obstacle(peer, feature_set)
-    if problem is not None:
+    if (problem := _obstacle(peer, feature_set)) is not None:
         raise problem
     return Inference.read(await peer.request(METHOD, params, timeout=timeout, numbered=numbered))
 

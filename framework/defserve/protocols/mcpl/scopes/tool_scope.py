@@ -75,8 +75,7 @@ class ToolScope:
         """The scope as the host approves it, perhaps with more in its payload."""
         name, found = self.feature_set.name, policy(call)
         key, revision = (name, scope.label, _digest(scope)), found.revision
-        payload = found.approved.get(key)
-        if payload is not None:
+        if (payload := found.approved.get(key)) is not None:
             return Scope(scope.label, payload | dict(scope.payload or {}))
         answer = await (_confirmed(call, name, scope) if is_stateless(call) else _asked(call, name, scope))
         if answer.get("approved") is not True:

@@ -151,8 +151,7 @@ class States(Generic[M]):
             return session_owner(owner)
         if owner is not None:
             return owner
-        call = CURRENT.get()
-        if call is None:
+        if (call := CURRENT.get()) is None:
             raise UsageError(f"{self!r}: outside a call nobody knows whose state is meant", fix="say owner=…")
         caller = owner_of(call, self.per)
         if not (caller.has_head or names):

@@ -95,8 +95,7 @@ class AccessSection:
             raise InvalidParams(f"Invalid params: entry_type must be one of {', '.join(get_args(EntryType))}")
         if (entry_type == "tool_grant") != (tool_name is not None):
             raise InvalidParams("Invalid params: a tool_grant has a tool_name, a server_grant has none")
-        entry = self.policy.entry(agent_id, tool_name)
-        if entry is None:
+        if (entry := self.policy.entry(agent_id, tool_name)) is None:
             return {"revoked": False, "reason": NO_ENTRY}
         change = partial(self.policy.revoke, agent_id, tool_name)
         revoked = await call.in_thread(self._change, call, "ACCESS_REVOKED", entry, change)

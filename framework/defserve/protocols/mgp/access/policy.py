@@ -152,8 +152,7 @@ class AccessPolicy:
     def revoke(self, agent_id: str, tool_name: str | None = None) -> Entry | None:
         """Remove an agent's entry for a tool, or for the server. Returns it, or None if there was none."""
         with self._lock:
-            entry = self.entry(agent_id, tool_name)
-            if entry is None:
+            if (entry := self.entry(agent_id, tool_name)) is None:
                 return None
             if self._store is not None:
                 self._store.remove(entry)

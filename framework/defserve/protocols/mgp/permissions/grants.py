@@ -89,8 +89,7 @@ def answer(statuses: Mapping[str, PermissionStatus], asked: Iterable[str]) -> Pa
 
 def request_id(params: Params) -> Params:
     """The `request_id` of a request, to be repeated in its answer. Raises InvalidParams."""
-    found = params.get("request_id")
-    if found is None:
+    if (found := params.get("request_id")) is None:
         return {}
     if isinstance(found, bool) or not isinstance(found, str | int):
         raise InvalidParams("Invalid params: request_id must be a string or an integer")

@@ -83,8 +83,7 @@ class PermissionSection:
         decided, caller, now = self._decided(call), identity(call.session), self.clock()
         found: dict[str, PermissionStatus] = {}
         for name in names:
-            status = decided.get(name)
-            if status is None:
+            if (status := decided.get(name)) is None:
                 status = GRANTED if self._policy_grants(caller, name) else UNDECIDED
             elif status.expires_at is not None and status.expires_at <= now:
                 expired = instants.wire(status.expires_at)
