@@ -115,8 +115,8 @@ def open_within(path: str, root: str | Path, flags: int = os.O_RDONLY, mode: int
     """Open a file or directory below `root`. Returns its descriptor; the caller must close it.
 
     No name on the way may be a link, and the end may not be a pipe, socket or device. The root may be a link.
-    Raises Rejected for these and for refused text, OSError as `os.open` does, UsageError where the system
-    cannot open relative to a directory.
+    Raises Rejected for these and for refused text, OSError as `os.open` does, and UsageError if the system cannot open
+    a file relative to a directory.
     """
     if os.open not in os.supports_dir_fd:
         raise UsageError("this system cannot open files without following links", fix="use resolve() instead")

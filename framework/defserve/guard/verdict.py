@@ -21,7 +21,7 @@ class Violation:
     message: str
     """What was found, in the wording of MGP §7.4: `Blocked import: 'subprocess'`."""
     line: int | None = None
-    """The line of the source, from 1, where there are lines."""
+    """The line of the source, from 1; None if there are no lines."""
 
     def __str__(self) -> str:
         return self.message if self.line is None else f"{self.message} (line {self.line}, {self.rule})"

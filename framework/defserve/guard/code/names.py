@@ -19,7 +19,7 @@ STRICT_BUILTINS = BLOCKED_BUILTINS | words(
     "open input type super setattr delattr dir memoryview exit quit copyright credits license aiter anext"
     " BaseException SystemExit KeyboardInterrupt GeneratorExit BaseExceptionGroup ExceptionGroup"
 )
-# May only be called, plainly, with a literal where the name or mode goes.
+# May only be called directly, with a literal as the name or mode.
 BY_NAME = words("getattr hasattr setattr delattr")
 
 FRAMES = words(

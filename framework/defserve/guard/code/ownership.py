@@ -257,7 +257,7 @@ class Ownership:
         return self.references.is_builtin(function.id, scope) and function.id not in self._redefined
 
     def _fresh(self, node: ast.expr, scope: NameScope) -> bool:
-        """Whether an expression surely gives a new object, whatever is in it."""
+        """Whether an expression surely gives a new object. What is in it does not matter."""
         match node:
             case ast.IfExp(body=body, orelse=other):
                 return self._fresh(body, scope) and self._fresh(other, scope)

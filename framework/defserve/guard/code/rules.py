@@ -260,7 +260,7 @@ class CodeRules:
 
 
 def _identifiers(node: ast.AST) -> tuple[str, ...]:
-    """The names a node holds as plain strings, where no Name node carries them."""
+    """The names that a node holds as plain strings, not as Name nodes."""
     match node:
         case ast.arg(arg=name):
             return (name,)

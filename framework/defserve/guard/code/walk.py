@@ -228,7 +228,7 @@ class Walk:
         scope.bind(name, Binding(value=value, each_of=each_of))
 
     def assigned(self, target: Visit) -> ast.expr | None:
-        """What a plain assignment gives this target: in `a, b = [], {}`, each its own. None if it cannot be told."""
+        """What a plain assignment gives this target: in `a, b = [], {}`, each its own. None if that is unknown."""
         places: list[tuple[int, int]] = []
         visit = target
         while visit.parent is not None and isinstance(visit.parent.node, (ast.Tuple, ast.List)):

@@ -71,7 +71,7 @@ class Authority(NamedTuple):
 
 
 class _Bad(Exception):
-    """A URL whose text is refused, whatever the options."""
+    """A URL whose text is refused with any options."""
 
     def __init__(self, rule: str, message: str) -> None:
         self.violation = Violation(rule, message)

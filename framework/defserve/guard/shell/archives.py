@@ -125,7 +125,7 @@ def node_packages(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
 
 
 def packages(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
-    """Packages come by name from where the machine is set up to get them, or from the working directory."""
+    """Packages come by name, from the machine's configured source, or from the working directory."""
     for word in words:
         if re.search(r"://|^(?:git\+|git@|file:|link:|github:|gitlab:|bitbucket:)|@(?:file|git|https?):", word):
             yield Violation("package", f"Blocked package source: '{word}'")

@@ -109,7 +109,7 @@ def _by_list(argv: Sequence[str], mode: ShellMode, listed: AllowList) -> Iterato
 
 
 def _first(rest: Sequence[str], program: Program | None) -> str:
-    """The word that says what the program is to do."""
+    """The word that says what the program should do."""
     prelude = program.prelude if program else frozenset[str]()
     return next((word for word in rest if word not in prelude), "")
 

@@ -28,7 +28,7 @@ _TRUSTED = frozenset(
 
 _SECRET = frozenset("/etc/shadow /etc/gshadow /etc/sudoers /etc/shadow- /proc/kcore".split())
 
-# Where accounts keep their keys and tokens, whoever's home it is.
+# Where accounts keep their keys and tokens, in any home directory.
 _CREDENTIALS = frozenset(".ssh .gnupg .aws .azure .kube .netrc .pgpass .git-credentials".split())
 
 

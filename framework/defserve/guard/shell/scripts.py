@@ -54,7 +54,7 @@ def _plain(script: str, at: int, command: str) -> int | None:
 
 
 def _substitution(script: str, at: int, command: str) -> int | None:
-    """The index after `s/…/…/flags`, or None where a flag writes (`w`), runs (`e`) or is unknown."""
+    """The index after `s/…/…/flags`, or None if a flag writes (`w`), runs (`e`) or is unknown."""
     if at >= len(script) or (mark := script[at]).isalnum() or mark in "\\ \n;":
         return None
     part = rf"((?:[^\\{re.escape(mark)}]|\\.)*){re.escape(mark)}"
@@ -118,7 +118,7 @@ _AWK_BEFORE_EITHER = frozenset(") length ++ --".split())
 
 
 def _awk_code(program: str) -> str | None:
-    """The program without what is in strings and regular expressions, or None if it cannot be told for sure."""
+    """The program without its strings and regular expressions, or None if they cannot be found for sure."""
     code, at, before = "", 0, ""
     while at < len(program):
         if (found := _AWK_TOKEN.match(program, at)) is None:

@@ -47,8 +47,8 @@ T = TypeVar("T")
 class Item(Generic[O]):
     """A function offered to peers under a name. `owner` is the server it was declared on.
 
-    `facets` holds what extensions have read of it, by the extension's name. `is_dangerous` is set by the one that reads
-    its security, so that others treat it with care.
+    `facets` holds what each extension has read about it, by the extension's name. The extension that reads its security
+    sets `is_dangerous`, so that others treat it with care.
     """
 
     __slots__ = ("name", "options", "function", "owner", "facets", "is_dangerous")
@@ -80,7 +80,7 @@ class Item(Generic[O]):
                 fix="shorten it, or serve with Limits(tool_max=…)",
             )
         written = options.description or self.function.signature.function.__doc__ or ""
-        # Parsing the docstring costs an import, so it is done only where it could be too long.
+        # Parsing the docstring costs an import, so it is parsed only if it could be too long.
         if len(written) > limits.description and len(self.description) > limits.description:
             raise UsageError(
                 f"{subject}: its description is longer than {limits.description} characters",

@@ -163,7 +163,7 @@ def can_reach(peer: Peer, feature_set: Feature, problem: Exception | None) -> bo
 
 
 def inbox_reader(to: To) -> str | None:
-    """The principal whose inbox a verb means; None if nobody can tell."""
+    """The principal whose inbox a verb means; None if that is unknown."""
     if isinstance(to, str):
         return to
     meant = Peer(to) if isinstance(to, Session) else current() if to is None else None

@@ -111,7 +111,7 @@ class Turn:
 
     @classmethod
     def read(cls, params: Params) -> Turn:
-        """Raises InvalidParams for what is not `context/beforeInference`."""
+        """The params of `context/beforeInference`. Raises InvalidParams if they are broken."""
         return cls(**_turn(params))
 
 
@@ -124,7 +124,7 @@ class FinishedTurn(Turn):
 
     @classmethod
     def read(cls, params: Params) -> FinishedTurn:
-        """Raises InvalidParams for what is not `context/afterInference`."""
+        """The params of `context/afterInference`. Raises InvalidParams if they are broken."""
         usage = optional_fields(params, "usage")
         return cls(
             **_turn(params),

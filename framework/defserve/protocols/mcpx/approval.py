@@ -131,7 +131,7 @@ class ApprovalRules:
         self.decisions = list(decisions)
 
     def record(self, proposal: Proposal, approved: bool, *, by: str = "", target: str | None = None) -> None:
-        """A person has decided. `target` is who was asked to do it, where the proposal leaves that open."""
+        """Record a person's decision. `target` is the participant that was asked, if the proposal does not name it."""
         decision = ApprovalDecision(
             approved,
             proposal.proposer,

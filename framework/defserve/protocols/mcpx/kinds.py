@@ -31,7 +31,7 @@ LONGEST_CONTEXT: Final = 2_048
 
 
 class MessageKind(NamedTuple):
-    """A kind in its parts; `method` and `context` are empty where it has none."""
+    """A kind in its parts; `method` and `context` may be empty."""
 
     base: str
     method: str = ""
@@ -42,7 +42,7 @@ class MessageKind(NamedTuple):
 
 
 def parse_kind(text: str) -> MessageKind | None:
-    """The parts of a kind; None where one of them is empty."""
+    """The parts of a kind; None if one of them is empty."""
     parts = text.split(":", 2)
     return MessageKind(*parts) if all(parts) else None
 

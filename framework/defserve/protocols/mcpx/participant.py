@@ -74,7 +74,7 @@ class Participant:
 
     @property
     def proposals(self) -> list[Proposal]:
-        """The proposals in this topic that nobody has taken up."""
+        """The pending proposals in this topic."""
         return self.topic.proposals.pending()
 
     # -- saying ------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Participant:
         return proposal
 
     async def outcome(self, proposal: Proposal, *, within: float | None = None) -> Any:
-        """The result of a proposal, whoever fulfils it. Raises PeerTimeout when it expires, PeerError when it fails."""
+        """Wait for the result of a proposal. Raises PeerTimeout when it expires, PeerError when it fails."""
         if proposal.status in ("pending", "fulfilled"):
             future = self._outcomes.setdefault(proposal.id, asyncio.get_running_loop().create_future())
             left = self.topic.proposals.left(proposal)

@@ -1,4 +1,4 @@
-"""§3.2, §10.2: operations that a participant may not request and proposes instead, followed for five minutes."""
+"""§3.2, §10.2: proposals: operations that a participant may not request itself. They expire after five minutes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Proposal:
 
     @property
     def target(self) -> str | None:
-        """Who is to do it, if the proposal names one participant."""
+        """The participant that should do it; None unless the proposal names exactly one."""
         return self.to[0] if len(self.to) == 1 else None
 
     @property

@@ -61,12 +61,12 @@ class BringsAsker(Protocol):
     """An extension with its own way to ask. It is preferred to elicitation."""
 
     def asker(self, call: Call) -> Asker | None:
-        """The way to the person behind this call; None where it was not negotiated or nobody can be reached."""
+        """A way to ask the person behind this call; None if it was not negotiated, or nobody can be reached."""
         ...
 
 
 async def ask(call: Call, message: str, kind: Any, *, key: str | None = None, strict: bool = False) -> Any:
-    """Show a person a form; raises Declined, Dismissed, or NoBackChannel where nobody can be asked."""
+    """Show a person a form. Raises Declined, Dismissed, or NoBackChannel if nobody can be asked."""
     _require(call, "elicitation")
     form = kind if isinstance(kind, Form) else Form.of(kind)
     if (asker := _asker(call)) is not None:

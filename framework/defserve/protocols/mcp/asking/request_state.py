@@ -27,7 +27,7 @@ SKEW = 60.0
 """How far ahead another worker's clock may be, in seconds."""
 
 ROUNDS = 100_000
-"""How many spent states this process remembers within the ttl, where no store does."""
+"""How many used states this process remembers within the ttl, if there is no store."""
 
 _NONCE, _TAG, _TIME = 16, 32, 8
 

@@ -80,7 +80,7 @@ class Tool(Item[ToolOptions]):
 
     @property
     def param_headers(self) -> Mapping[tuple[str, ...], str]:
-        """The arguments that clients repeat as HTTP headers. Raises UsageError where the schema breaks their rules."""
+        """The arguments that clients repeat as HTTP headers. Raises UsageError if the schema breaks their rules."""
         if self._param_headers is None:
             from defserve.protocols.mcp.tools.param_headers import param_headers
 

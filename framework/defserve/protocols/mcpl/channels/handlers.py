@@ -1,4 +1,4 @@
-"""MCPL §14.3: the authors' functions for channels: which values each may take by name, and how it runs."""
+"""MCPL §14.3: the author's functions for channels: which values each may take by name, and how it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GIVES: Mapping[str, tuple[str, ...]] = {
 
 
 class ChannelFunction:
-    """One function of a channel type. `scope` returns the label of what is to be opened, from its address."""
+    """One function of a channel type. `scope` returns the label for an address, before the channel is opened."""
 
     __slots__ = ("function", "takes", "timeout", "scope")
 

@@ -50,7 +50,7 @@ class MessageDelivery:
                 self.to_send.setdefault(peer.session, PeerMessages(peer, {})).messages[place] = message
 
     def _readers(self, message: Message) -> tuple[list[peers.Peer], tuple[str | None, ...]]:
-        """The peers that are sent a message, and for whom the inbox keeps it: a principal, None for all, or nobody."""
+        """The peers that are sent a message, and the readers whose inbox keeps it: a principal, or None for all."""
         inbox, shared = self.kind.feature_set.inbox, message.channel_id in self.directory.shared
         try:
             found = peers.addressed(

@@ -25,7 +25,7 @@ AFTER = "context/afterInference"
 
 
 class Observers:
-    """How many observations of finished turns run for a session. Nobody waits for them."""
+    """How many observations of finished turns run for a session, in the background."""
 
     count = 0
 
@@ -192,7 +192,7 @@ async def _observe(call: Call, turn: FinishedTurn, hooks: Sequence[Hook]) -> Non
 
 
 async def _counted(session: Session, work: Coroutine[Any, Any, None]) -> None:
-    """Run what nobody waits for, unless too much of it runs already."""
+    """Run work in the background, unless too much of it runs already."""
     observers = session.local(Observers)
     if observers.count >= session.composition.limits.in_flight:
         import logging

@@ -119,7 +119,7 @@ class EventSources:
             crashes += 1
 
     async def _sent(self, source: EventSource, event: Any, session: Session | None) -> bool:
-        """Send what was yielded. False if nobody is left to send to."""
+        """Send an event. False if the host has left or has disabled the set."""
         try:
             await self._push(source.feature_set, event, session)
         except (FeatureDisabled, PeerGone):

@@ -1,4 +1,4 @@
-"""MCPL §7: scopes. A scoped tool runs where the host's lists allow it, and asks the host where they say nothing.
+"""MCPL §7: scopes. A scoped tool runs if the host's lists allow its label, and asks the host if they do not say.
 
 The lists are matched against the *resolved* label, the blacklist first. For a label on neither list the host is asked
 with `scope/elevate`; if it cannot be called back, the user is asked. A host without MCPL has no lists: its scoped tools

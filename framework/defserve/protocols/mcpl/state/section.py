@@ -113,7 +113,7 @@ class StateSection(Section):
             session.engine.spawn(self._forget(owner.id))
 
     async def _forget(self, owner: str) -> None:
-        """Drop what belonged to a session that is over: nobody can come back to it."""
+        """Drop the state of a session that is over. Nobody can return to it."""
         for states in self:
             if states.per == "server":
                 continue

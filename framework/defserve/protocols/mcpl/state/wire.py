@@ -83,7 +83,7 @@ def state_params(call: Call) -> StateParams:
 
 
 def checkpoint_in(params: Params) -> str:
-    """Raises InvalidParams for what is not a text, or too long to repeat in an error."""
+    """The checkpoint in params. Raises InvalidParams if it is not a text, or too long to repeat in an error."""
     found = text(params, "checkpoint")
     if len(found) > LONGEST_ID:
         raise InvalidParams(f"Invalid params: checkpoint has more than {LONGEST_ID} characters")

@@ -1,6 +1,6 @@
 """MGP §5: access control. Which tools an agent sees and calls, and the methods by which an admin changes that.
 
-An agent is whoever the transport authenticated: an `agent_id` in params only says whom an admin means.
+The caller is the agent that the transport authenticated. An `agent_id` in params only says which agent an admin means.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class AccessSection:
         }
 
     async def grant(self, call: Call, params: Params) -> Params:
-        """Put an entry in place, and answer with it. `granted_by` is always the caller, whatever it says."""
+        """Set an entry, and answer with it. `granted_by` is always the caller; params cannot set it."""
         self._check(call, params)
         entry = self._entry(call, params)
         event = "ACCESS_GRANTED" if entry.permission == "allow" else "ACCESS_REVOKED"

@@ -89,9 +89,9 @@ class AccessPolicy:
     `default`.
 
     `opt-in` denies an agent without an entry, `opt-out` allows it. `admins` are ids or scopes of principals who may
-    change entries over the wire; without any, nobody can. `grant` and `revoke` may be called from any thread. An entry
-    in `store` replaces one of `entries` for the same agent and tool. An entry of `entries` that is revoked comes back
-    at the next start.
+    change entries over the wire; without admins, nobody can. `grant` and `revoke` may be called from any thread. An
+    entry in `store` replaces one of `entries` for the same agent and tool. An entry of `entries` that is revoked comes
+    back at the next start.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class AccessPolicy:
         return self._fallback
 
     def rules(self, agent_id: str, now: datetime) -> frozenset[tuple[str | None, Permission]]:
-        """What holds for an agent besides the default. Agents with the same rules may do the same."""
+        """The entries that apply to an agent now. Agents with the same rules may do the same."""
         mine = self._entries.get(agent_id, {}).items()
         return frozenset((subject, entry.permission) for subject, entry in mine if entry.holds(now))
 
@@ -138,7 +138,7 @@ class AccessPolicy:
         return self._entries.get(agent_id, {}).get(tool_name)
 
     def is_admin(self, principal: Principal) -> bool:
-        """Whether a caller may change entries. An anonymous one never may, whatever its id."""
+        """Whether a caller may change entries. An anonymous caller never may."""
         return principal.kind != "anonymous" and not self.admins.isdisjoint({principal.id, *principal.scopes})
 
     def grant(self, entry: Entry) -> None:

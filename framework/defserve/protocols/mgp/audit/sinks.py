@@ -1,4 +1,4 @@
-"""MGP §6: where audit events go: files, loggers, objects of the author's."""
+"""MGP §6: where audit events go: files, loggers, or the author's own objects."""
 
 from __future__ import annotations
 

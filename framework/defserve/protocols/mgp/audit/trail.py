@@ -47,20 +47,20 @@ _FINGERPRINT_KEY = secrets.token_bytes(32)
 
 
 class CallListeners(Protocol):
-    """Whoever hears of calls besides the sinks: the event channels of §13.5."""
+    """What is told of calls besides the sinks: the event channels of §13.5."""
 
     def tool(self, call: Call, name: str, tool: str, **details: Any) -> None: ...
     def audited(self, call: Call, event_type: str, tool: str | None, details: Mapping[str, Any]) -> None: ...
 
 
 class AuditTrail:
-    """Makes events and hands them out. `listeners()` is whoever else listens to calls at the moment, or None."""
+    """Makes events and sends them. `listeners()` gives the event channels if anybody listens to calls now, or None."""
 
     def __init__(self, sinks: AuditSinks, server_id: str, listeners: Callable[[], CallListeners | None]) -> None:
         self.sinks, self._server_id, self.listeners = sinks_of(sinks), server_id, listeners
 
     def around(self, call: Call, tool: Tool) -> AbstractAsyncContextManager[Any] | None:
-        """Watch one call of a tool. None if nobody would hear of it."""
+        """Watch one call of a tool. None if nobody would get its events."""
         return AuditedCall(self, call, tool) if self.sinks or "audit" in sections(call) or self.listeners() else None
 
     def report(

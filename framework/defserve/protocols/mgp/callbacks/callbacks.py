@@ -80,7 +80,7 @@ class CallbackSection:
     # -- answers -----------------------------------------------------------------------------------------
 
     def respond(self, call: Call, params: Params) -> Params:
-        """`mgp/callback/respond`. Raises InvalidParams for an answer nobody waits for, which changes nothing.
+        """`mgp/callback/respond`. Raises InvalidParams for an answer that no call waits for; it changes nothing.
 
         Runs at once, without a turn of the event loop: it must be served while the server drains, and while calls that
         wait for this very answer take up every slot.
@@ -92,7 +92,7 @@ class CallbackSection:
         answer = asked.waiting.get((call.principal, id)) if asked is not None else None
         seconds = call.session.composition.limits.callback
         if asked is None or answer is None or not asked.answered.spend_now(id, ttl=seconds) or answer.done():
-            # Does not tell whether there ever was such a callback, here or in another session.
+            # The message does not say whether such a callback ever existed, here or in another session.
             raise InvalidParams(
                 "Invalid params: no callback waits for this answer; it is unknown, answered, or over",
                 data={"error_type": "callback_not_pending"},

@@ -1,4 +1,4 @@
-"""MGP §13.4: each field of a form as one callback, and the answer read back. Pure.
+"""MGP §13.4: each field of a form as one callback, and reading the answer. No I/O.
 
 | field | callback | answers |
 |---|---|---|

@@ -113,7 +113,7 @@ class EventSection:
         id, mine = text(params, "subscription_id"), call.session.peek(SessionSubscriptions)
         subscription = mine.pop(id, None) if mine is not None else None
         if subscription is None:
-            # Does not tell whether there ever was such a subscription, here or in another session.
+            # The message does not say whether such a subscription ever existed, here or in another session.
             raise InvalidParams(
                 "Invalid params: this session has no such subscription", data={"error_type": "unknown_subscription"}
             )

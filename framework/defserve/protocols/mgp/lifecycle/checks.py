@@ -1,4 +1,4 @@
-"""MGP §11.3: one health check of the author's. It can neither block nor crash the caller."""
+"""MGP §11.3: one health check. It can neither block nor crash its caller."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class PermissionSection:
         return repeated | answer(self.statuses(call, meant), names)
 
     def grant(self, call: Call, params: Params) -> Params:
-        """The client's decision, kept until the session ends. `approved_by` is always the caller, whatever it says."""
+        """The client's decision, kept until the session ends. `approved_by` is always the caller, never from params."""
         if _is_stateless(call):
             raise MethodNotFound(
                 f"{call.method}: nothing is remembered between requests; send grants along as _meta[{GRANT_KEYS[0]!r}]"
@@ -139,7 +139,7 @@ class PermissionSection:
         return self._read(call, grants, None)
 
     def _read(self, call: Call, grants: Params, expires_at: datetime | None) -> dict[str, PermissionStatus]:
-        """A client's grants by the full names of permissions. One named in full is not overruled by its family."""
+        """A client's grants by full permission name. A permission named in full takes precedence over its family."""
         caller, found = identity(call.session), dict[str, PermissionStatus]()
         is_stranger = caller.kind == "anonymous" and not caller.is_shared_identity
         check_size(grants)

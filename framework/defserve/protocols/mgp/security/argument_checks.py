@@ -1,4 +1,4 @@
-"""MGP §4.5: what looks at the validated arguments of a call before the function runs. Prepared at registration."""
+"""MGP §4.5: checks of the validated arguments of a call, before the function runs. Prepared at registration."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def argument_checks(
 
 
 def _own_check(tool: Tool, validator: Validator) -> ArgumentCheck:
-    """A validator of the author's. It sees the default of an argument that the caller left out."""
+    """The author's own validator. It sees the default of an argument that the caller left out."""
     parameters = {parameter.name: parameter.default for parameter in tool.function.signature.parameters}
     defaults = {name: default for name, default in parameters.items() if default is not inspect.Parameter.empty}
     for wanted in inspect.signature(validator.function).parameters.values():
@@ -112,7 +112,7 @@ async def _check_addresses(egress: Egress | None, url: PublicUrl, guard: Url) ->
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in an argument, wherever it is nested and whatever type holds it."""
+    """Every text in an argument, at any depth and in any type."""
     waiting: list[Any] = [value]
     while waiting:
         one: Any = waiting.pop()
@@ -135,7 +135,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _members(one: Any) -> list[Any] | None:
-    """What an object holds. None if it cannot be told."""
+    """What an object holds. None if that is unknown."""
     fields: Any = getattr(one, "__dataclass_fields__", None)
     if fields is not None:
         return [getattr(one, name, None) for name in fields]

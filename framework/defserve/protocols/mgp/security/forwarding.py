@@ -1,4 +1,4 @@
-"""MGP §4.5 on the client's side: a standard validator over the arguments of a call, before it is forwarded. Pure."""
+"""MGP §4.5 on the client's side: a standard validator over the arguments of a call, before it is forwarded. No I/O."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _fields(annotation: Any) -> list[Any]:
 
 
 def _refuse_bypass(branches: tuple[Any, ...], subject: str, place: str) -> None:
-    """Refuse a union of a guarded type with its plain form: a refused value would pass by the other branch."""
+    """Refuse a union of a guarded type with its plain form: a refused value would pass through the plain one."""
     guarded = [_unguarded(branch) for branch in branches if any(_guards(branch, subject, place, {}))]
     for branch in branches:
         plain = _unguarded(branch)

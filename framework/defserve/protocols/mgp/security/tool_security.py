@@ -79,7 +79,7 @@ def _annotations(tool: Tool, security: Security) -> Params:
 
 
 def _in_effect(tool: Tool, declared: Security | None, found: Mapping[str, list[Guard]]) -> Security:
-    """The declaration completed by what the types of the arguments say. Raises UsageError where the two disagree."""
+    """The declaration, completed by what the types of the arguments say. Raises UsageError if the two disagree."""
     guards = [guard for several in found.values() for guard in several]
     named = next((guard.validator for guard in guards if guard.validator), None)
     security = declared or Security("moderate", where=tool.where)

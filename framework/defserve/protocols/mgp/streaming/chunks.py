@@ -195,9 +195,9 @@ class StreamChunks:
             self._kept_bytes -= len(self._kept.pop(next(iter(self._kept))))
 
     def resend(self, missing: set[int]) -> None:
-        """Send chunks again, as many as the window takes. The first that is lost for good is reported as such.
+        """Send chunks again, as many as the window takes. The first that is no longer kept is reported as lost.
 
-        The client may ask for the rest again. The final response holds everything in any case.
+        The client may ask for the rest again. The final response always holds everything.
         """
         if self._closed or self.call.stopped:
             return
