@@ -1,8 +1,8 @@
 """Whether a URL from a stranger may be fetched, by its text alone: a public http(s) address, written plainly.
 
 The grammar here is stricter than any client's, so that no client can read an allowed URL in another way. `urlsplit`
-must agree as well. An allowed name may still resolve to a private address: whoever resolves it must judge every address
-with `judge_address`, and connect to the very address that was judged.
+must agree as well. An allowed name may still resolve to a private address. Code that resolves it must judge every
+address with `judge_address`, and connect to the address that it judged.
 """
 
 from __future__ import annotations

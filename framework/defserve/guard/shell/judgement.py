@@ -99,7 +99,7 @@ def _by_list(argv: Sequence[str], mode: ShellMode, listed: AllowList) -> Iterato
         if mode == "readonly":
             yield from (found for found in _arguments(argv, program or Program(), mode) if found.rule == "write")
     elif (kind := KINDS.get(_plain(name))) in NEVER_OPEN:
-        yield Violation(kind, f"Blocked program: '{name}' runs what it is told; only whole lines of it can be allowed")
+        yield Violation(kind, f"Blocked program: '{name}' can run any program; only whole lines of it can be allowed")
     elif name in listed.open:
         yield from _arguments(argv, program or UNKNOWN, mode)
     elif (first := _first(rest, program)) not in listed.firsts.get(name, ()):

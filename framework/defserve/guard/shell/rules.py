@@ -242,7 +242,7 @@ KINDS: Mapping[str, str] = {
 """Why a well-known program is not run: the rule that a refusal names."""
 
 NEVER_OPEN = frozenset({"wrapper", "shell", "interactive"})
-"""Kinds that run whatever they are told, so an author can only allow whole command lines of them."""
+"""Kinds that can run any program, so an author can only allow whole command lines of them."""
 
 UNKNOWN = Program(
     danger=tuple(

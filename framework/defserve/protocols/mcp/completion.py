@@ -15,7 +15,7 @@ from defserve.protocols.mcp.prompts import Prompts
 from defserve.protocols.mcp.resources.resources import Resources
 from defserve.wire.messages import Params
 
-AT_MOST = 100
+MOST_VALUES = 100
 
 
 class Completion:
@@ -103,7 +103,7 @@ class Completions:
 
 def _completion(found: str | Iterable[Any] | None) -> Params:
     values = [found] if isinstance(found, str) else [str(value) for value in found or ()]
-    return {"completion": {"values": values[:AT_MOST], "total": len(values), "hasMore": len(values) > AT_MOST}}
+    return {"completion": {"values": values[:MOST_VALUES], "total": len(values), "hasMore": len(values) > MOST_VALUES}}
 
 
 def _choices(annotation: Any) -> list[str]:

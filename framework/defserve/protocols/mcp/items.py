@@ -19,7 +19,7 @@ from defserve.wire.messages import Params
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
-ANSWERS = frozenset({"requestState", "inputResponses"})
+ANSWER_PARAMS = frozenset({"requestState", "inputResponses"})
 """The params of a request that brings answers. They are read before anything runs."""
 
 
@@ -105,11 +105,11 @@ class Item(Generic[O]):
         return found
 
 
-async def take_up_answers(call: Call) -> None:
+async def read_answers(call: Call) -> None:
     """Read the answers that a request brings. Raises InvalidParams."""
-    from defserve.protocols.mcp.asking.round_trips import take_up
+    from defserve.protocols.mcp.asking import round_trips
 
-    await take_up(call)
+    await round_trips.read_answers(call)
 
 
 def find(call: Call, registry: Registry[T], name: str, unknown: type[InvalidParams] = InvalidParams) -> T:

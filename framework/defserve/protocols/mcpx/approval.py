@@ -1,8 +1,8 @@
 """§9.4: a person who has decided often enough is not asked again. Rules never go beyond what was approved.
 
-A rule is about one operation of one target proposed by one participant. It covers arguments that lie within those of
-the approvals: a text below a folder that all of them share, a number between the smallest and the largest, or a
-value that was itself approved. After one decline within those bounds, only exact repeats are approved.
+A rule is about one operation of one target, proposed by one participant. It covers three kinds of arguments: a text
+below a folder that all approved texts share, a number between the smallest and the largest approved one, and a value
+that was itself approved. After one decline within those bounds, only exact repeats are approved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from defserve.wire.jsonvalue import is_object
 
 VERSION: Final = 1
 ENOUGH: Final = 3
-KEPT: Final = 10_000
+MOST_DECISIONS: Final = 10_000
 
 Key: TypeAlias = tuple[str, str, str, str]
 Arguments: TypeAlias = Mapping[str, Any]
@@ -142,7 +142,7 @@ class ApprovalRules:
             by=by,
             at=self._clock(),
         )
-        self.decisions = [*self.decisions[-KEPT + 1 :], decision]
+        self.decisions = [*self.decisions[-MOST_DECISIONS + 1 :], decision]
 
     def approves(self, proposal: Proposal, tool: Mapping[str, Any] | None = None) -> bool:
         """Whether a person need not be asked. `tool` is the entry of the target's `tools/list`, for a tool call."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ANSWERED_BY_ALL: Final = frozenset({"ping", "tools/list", "resources/list", "resources/templates/list", "prompts/list"})
 """The requests that we answer even if they are sent to everyone. A request with an effect must name its target."""
 
-REPORTS: Final = 16
+MOST_REPORTS: Final = 16
 INVALID_REQUEST: Final = -32600
 
 log = logging.getLogger("defserve.protocols.mcpx")
@@ -162,7 +162,7 @@ class TopicCarrier:
         id = envelope.body.get("id")
         if spoofed.kind.base != REQUEST or self.topic.me not in envelope.to or not isinstance(id, int | str):
             return
-        if self.topic.misbehaviour.get(peer, REPORTS + 1) <= REPORTS:
+        if self.topic.misbehaviour.get(peer, MOST_REPORTS + 1) <= MOST_REPORTS:
             error = {"code": INVALID_REQUEST, "message": f"Invalid request: {spoofed.reason}"}
             payload = {"jsonrpc": "2.0", "id": id, "error": error}
             self._post(str(spoofed.kind._replace(base=RESPONSE)), payload, (peer,), envelope.id)

@@ -19,8 +19,8 @@ from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Encoded, Id
 
 ANSWER_SECONDS: Final = 60.0
-ASKED_AT_MOST: Final = 10_000
-PAGES_AT_MOST: Final = 1_000
+MOST_PENDING: Final = 10_000
+MOST_PAGES: Final = 1_000
 
 Payload: TypeAlias = Mapping[str, Any]
 OnReply: TypeAlias = Callable[[Payload | PeerError], None]
@@ -137,8 +137,8 @@ class Participant:
     ) -> Any:
         """Ask a participant and wait for its result.
 
-        Raises NotCapable before anything is sent, PeerError if it answers with an error or the gateway refuses,
-        PeerTimeout if it does not answer in time, PeerGone if it leaves first.
+        Raises NotCapable before anything is sent. Raises PeerError if the participant answers with an error or the
+        gateway refuses, PeerTimeout if no answer comes in time, and PeerGone if the participant leaves first.
         """
         future: asyncio.Future[Payload | PeerError] = asyncio.get_running_loop().create_future()
         self._last_id += 1
@@ -165,7 +165,7 @@ class Participant:
         """The tools of a participant, as it lists them now."""
         found: list[dict[str, Any]] = []
         params: dict[str, Any] = {}
-        for _ in range(PAGES_AT_MOST):
+        for _ in range(MOST_PAGES):
             page = await self.request(of, "tools/list", params)
             listed: Any = page.get("tools") if is_object(page) else None
             found += [tool for tool in listed if is_object(tool)] if is_array(listed) else []
@@ -220,7 +220,7 @@ class Participant:
         """
         target = to or proposal.target
         if target is None:
-            raise UsageError("the proposal does not say who is to do it", fix="fulfil(proposal, to=…)")
+            raise UsageError("the proposal does not name a single target", fix="fulfil(proposal, to=…)")
         if self.topic.proposals.get(proposal.id) is None or proposal.status != "pending":
             raise ProposalNotPending(f"the proposal is {proposal.status}", data={"status": proposal.status})
         return await self.request(target, proposal.method, proposal.params, fulfils=proposal, within=within)
@@ -265,7 +265,7 @@ class Participant:
         """A request went out in this envelope. `reply` is called with its response, or with the failure."""
         parts = parse_kind(kind)
         assert parts is not None
-        if len(self._asks) >= ASKED_AT_MOST:
+        if len(self._asks) >= MOST_PENDING:
             self._fail(next(iter(self._asks)), PeerError("too many requests wait for an answer"))
         self._asks[envelope] = PendingTopicRequest(to, parts, id, reply)
 

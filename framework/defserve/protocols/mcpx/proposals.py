@@ -11,8 +11,8 @@ from defserve.protocols.mcpx.kinds import MessageKind, context_of, parse_kind
 from defserve.wire.jsonvalue import is_object
 
 LIFETIME: Final = 300.0
-KEPT: Final = 10_000
-KEPT_OF_ONE: Final = 256
+MOST_PROPOSALS: Final = 10_000
+MOST_OF_ONE_PROPOSER: Final = 256
 
 Clock: TypeAlias = Callable[[], float]
 Status: TypeAlias = Literal["pending", "fulfilled", "completed", "failed", "declined", "expired"]
@@ -108,9 +108,9 @@ class Proposals:
         if envelope.id in self._known:
             return None
         mine = [found for found in self._known.values() if found.proposer == envelope.sender]
-        if len(mine) >= KEPT_OF_ONE:
+        if len(mine) >= MOST_OF_ONE_PROPOSER:
             self._forget(mine[0])
-        elif len(self._known) >= KEPT:
+        elif len(self._known) >= MOST_PROPOSALS:
             self._forget(next(iter(self._known.values())))
         body = envelope.body
         proposal = Proposal(

@@ -25,7 +25,7 @@ from defserve.protocols.mcpx.kinds import (
 from defserve.protocols.mcpx.proposals import Clock, Proposal, Proposals
 from defserve.wire.jsonvalue import is_array, is_object
 
-COUNTED: Final = 1_000
+MOST_COUNTED: Final = 1_000
 NOBODY: Final = "?"
 
 
@@ -144,7 +144,7 @@ class TopicView:
 
     def count(self, participant: str, reason: str) -> None:
         """A message of theirs was not acted on."""
-        if participant in self.misbehaviour or len(self.misbehaviour) < COUNTED:
+        if participant in self.misbehaviour or len(self.misbehaviour) < MOST_COUNTED:
             self.misbehaviour[participant] = self.misbehaviour.get(participant, 0) + 1
         if self._misbehaved is not None:
             self._misbehaved(participant, reason)

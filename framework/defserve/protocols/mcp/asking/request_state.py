@@ -26,7 +26,7 @@ MIN_SECRET = 16
 SKEW = 60.0
 """How far ahead another worker's clock may be, in seconds."""
 
-ROUNDS = 100_000
+REMEMBERED_STATES = 100_000
 """How many used states this process remembers within the ttl, if there is no store."""
 
 _NONCE, _TAG, _TIME = 16, 32, 8
@@ -77,7 +77,7 @@ class Sealer:
     ) -> None:
         self._keys = tuple(map(_Keys.derive, (secret, *previous)))
         self._ttl, self._clock = ttl, clock
-        self._nonces = MemoryNonces(ROUNDS) if nonces is None else nonces
+        self._nonces = MemoryNonces(REMEMBERED_STATES) if nonces is None else nonces
 
     def seal(self, payload: Any, *, binding: bytes) -> str:
         """Seal a JSON payload. `binding` is the digest of the request that the state belongs to.

@@ -117,7 +117,7 @@ class RoundTrips:
         }
 
 
-async def take_up(call: Call) -> None:
+async def read_answers(call: Call) -> None:
     """Read the answers that a request brings, before its function runs. Done once, even if it reads a resource."""
     if call.peek(RoundTrips) is None and dialect_of(call).stateless:
         await call.local(RoundTrips).take(call, call.params)

@@ -94,7 +94,7 @@ SYMBOLS: Mapping[str, ErrorNumber] = {
 }
 
 # Prompts and resources have no tool that could fail.
-ELSEWHERE: Mapping[ErrorNumber, ErrorNumber] = {
+OUTSIDE_TOOL_CALLS: Mapping[ErrorNumber, ErrorNumber] = {
     VALIDATION_ERROR: INVALID_PARAMS,
     TOOL_EXECUTION: INTERNAL_ERROR,
     TOOL_TIMEOUT: INTERNAL_ERROR,
@@ -156,7 +156,7 @@ def kind_of(call: Call, error: BaseException) -> ErrorNumber | None:
         return None if isinstance(error, ResourceNotFound) else STANDARD.get(error.code)
     symbol = error.error_type if isinstance(error, Refused | ToolError) else ""
     kind = SYMBOLS.get(symbol) or (INTERNAL_ERROR if isinstance(error, Refused) else TOOL_EXECUTION)
-    return kind if call.method == "tools/call" else ELSEWHERE.get(kind, kind)
+    return kind if call.method == "tools/call" else OUTSIDE_TOOL_CALLS.get(kind, kind)
 
 
 class _Masked:

@@ -9,7 +9,7 @@ from typing import Any
 from defserve.errors import Problem
 from defserve.wire.jsonvalue import is_array
 
-MOST = 10
+MOST_SUGGESTIONS = 10
 
 _Found = re.Match[str]
 
@@ -79,4 +79,4 @@ def _spelt(characters: str) -> str:
 
 
 def _distinct(suggestions: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(suggestions))[:MOST]
+    return list(dict.fromkeys(suggestions))[:MOST_SUGGESTIONS]

@@ -14,7 +14,7 @@ from defserve.errors import UsageError
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import ResourceNotFound
 from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
-from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_running, take_up_answers
+from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, ItemOptions, check_running, read_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import text
@@ -167,8 +167,8 @@ class Resources:
 
     async def _read(self, call: Call, uri: str, resource: Resource, values: Params) -> Params:
         seconds = resource.begin(call)
-        if not ANSWERS.isdisjoint(call.params):
-            await take_up_answers(call)
+        if not ANSWER_PARAMS.isdisjoint(call.params):
+            await read_answers(call)
         dialect, options = dialect_of(call), resource.options
         is_cached, left = options.ttl > 0 and resource.function.injection is None, options.ttl
         if is_cached and (reading := self.cache.get(uri, dialect.version)) is not None:

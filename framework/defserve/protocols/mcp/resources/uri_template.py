@@ -6,8 +6,8 @@ What RFC 6570 leaves open is settled here, for safety:
 - `{+var}` takes any non-empty text up to `?` or `#`. Right behind a `/` it may not start with a slash, which would make
   the value an absolute path, unless the template says so: `file://{+path}`.
 - `{var*}`, `{+var*}`, `{/var*}`, `{.var*}` and `{;var*}` give a list, empty where nothing stands.
-- `{?a,b*}` and `{&a}` stand at the end, in any order; absent ones are left out, unknown parameters ignored, a repeated
-  one is no match unless exploded, and `+` stays `+`. `{#var}` comes last and may be absent.
+- `{?a,b*}` and `{&a}` stand at the end, in any order. Absent ones are left out. Unknown parameters are ignored. A
+  repeated one is no match unless exploded. `+` stays `+`. `{#var}` comes last and may be absent.
 - Values are percent-decoded once. One that holds NUL or a `..` segment does not match, wherever it stands. Keeping a
   path inside its root (symbolic links, drive letters) is still the caller's duty.
 - Refused when parsed: prefixes (`{var:3}`), a name used twice, two variables side by side, two that take any number of

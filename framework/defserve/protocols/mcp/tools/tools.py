@@ -16,7 +16,15 @@ from defserve.limits import Limits
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import VENDOR, UnknownTool, is_missing_capability, tool_failure, ungrouped
 from defserve.protocols.mcp.function import Emitted, FindProvider, Function, nothing_injectable
-from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_running, checked_name, find, take_up_answers
+from defserve.protocols.mcp.items import (
+    ANSWER_PARAMS,
+    Item,
+    ItemOptions,
+    check_running,
+    checked_name,
+    find,
+    read_answers,
+)
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import optional_fields, text
@@ -150,8 +158,8 @@ class Tools:
         """Admit, bind, judge, hold, run. A failure of the tool becomes a result that the model reads."""
         tool = find(call, self.registry, text(params, "name"), UnknownTool)
         arguments, seconds = optional_fields(params, "arguments"), tool.begin(call)
-        if not ANSWERS.isdisjoint(params):
-            await take_up_answers(call)
+        if not ANSWER_PARAMS.isdisjoint(params):
+            await read_answers(call)
         try:
             pipeline = call.terms.table.pipeline(tool)
             if not pipeline.empty:
@@ -217,13 +225,13 @@ def _joined(tool: Tool, value: Any, emitted: Emitted) -> PackedResult:
     return PackedResult(given.parts + outcome.parts, outcome.structured)
 
 
-def pieces(call: Call, part: Any) -> list[Params]:
+def part_blocks(call: Call, part: Any) -> list[Params]:
     """Something that the tool of a call has just yielded or, as an `EmittedPart`, emitted: its content blocks."""
     parts = pack_any(part.part).parts if isinstance(part, EmittedPart) else call.subject.returns.pack(part).parts
     return content.blocks(parts, dialect_of(call))
 
 
-def so_far(call: Call) -> list[Params]:
+def content_so_far(call: Call) -> list[Params]:
     """The content that the tool of a call has yielded and emitted so far, as its result would hold it."""
     emitted = call.peek(Emitted)
     if emitted is None or not emitted.parts:

@@ -12,7 +12,7 @@ from defserve.protocols.mcpl.current import CURRENT
 from defserve.wire.messages import Params
 
 # Verb → the parameters its function may take, besides Context and dependencies.
-GIVES: Mapping[str, tuple[str, ...]] = {
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "open": ("address", "metadata"),
     "close": ("channel",),
     "publish": ("channel", "content", "text", "conversation_id", "stream"),
@@ -44,11 +44,11 @@ class ChannelFunction:
                 f"{signature.name}: a function for {verb} yields nothing", where=signature.where, fix="return a value"
             )
         for parameter in signature.parameters:
-            if parameter.wire_name not in GIVES[verb] and parameter.required:
+            if parameter.wire_name not in PARAMETERS[verb] and parameter.required:
                 raise UsageError(
                     f"{signature.name}: {verb} has no value for the parameter {parameter.name!r}",
                     where=signature.where,
-                    fix=f"take some of {', '.join(GIVES[verb])}, Context and dependencies",
+                    fix=f"take some of {', '.join(PARAMETERS[verb])}, Context and dependencies",
                 )
 
     def validated(self, params: Params) -> dict[str, Any]:

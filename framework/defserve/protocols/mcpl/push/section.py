@@ -28,7 +28,7 @@ REMEMBERED = 4_096
 
 # For events to everyone: how many may wait for one session, and how long a source waits for the sessions that keep up.
 BACKLOG = 256
-PATIENCE = 1.0
+SOURCE_WAIT_SECONDS = 1.0
 
 # Seconds before an event is sent again. After the last one, the author gets the error.
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -183,7 +183,7 @@ class PushSection(Section):
         if feature_set.inbox is not None:
             feature_set.inbox.keep(wire, to)
         if to_await:
-            await asyncio.wait(to_await, timeout=PATIENCE)
+            await asyncio.wait(to_await, timeout=SOURCE_WAIT_SECONDS)
 
     def _may_run(self, feature_set: Feature, session: Session) -> bool:
         return _obstacle(peers.Peer(session), feature_set) is None

@@ -152,7 +152,7 @@ class States(Generic[M]):
         if owner is not None:
             return owner
         if (call := CURRENT.get()) is None:
-            raise UsageError(f"{self!r}: outside a call nobody knows whose state is meant", fix="say owner=…")
+            raise UsageError(f"{self!r}: outside a call the owner is not known", fix="pass owner=…")
         caller = owner_of(call, self.per)
         if not (caller.has_head or names):
             raise StateUnowned  # it may not see what others did from there

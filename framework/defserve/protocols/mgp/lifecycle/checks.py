@@ -28,7 +28,9 @@ class HealthCheck:
         if name == "<lambda>":
             raise UsageError("a health check needs a name", fix='write a def, or @server.health_check(name="…")')
         if not callable(function) or _wants_arguments(function):
-            raise UsageError(f"health check {name!r} has to be a function without parameters", fix="let it take none")
+            raise UsageError(
+                f"health check {name!r} must be a function without parameters", fix="remove its parameters"
+            )
         if not timeout > 0:
             raise UsageError(f"health check {name!r}: timeout={timeout!r}", fix="give seconds, more than 0")
         self.function, self.name, self.timeout, self.critical = function, name, timeout, critical

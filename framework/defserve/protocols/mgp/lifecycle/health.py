@@ -48,7 +48,7 @@ class HealthSection:
         """Answered at once, whatever else runs."""
         composition = call.session.composition
         if self._checks() and call.engine.ready and not self._is_known(STALE):
-            call.engine.spawn(self.look())
+            call.engine.spawn(self.run_checks())
         return {
             "status": self.status_of(composition),
             "timestamp": instants.wire(instants.now()),
@@ -59,7 +59,7 @@ class HealthSection:
     async def status(self, call: Call, params: Params) -> Params:
         """The health in detail. An anonymous caller is told the status, and how many tools it sees."""
         composition = call.session.composition
-        await self.look()
+        await self.run_checks()
         seen = sum(composition.visible(call, tool) for tool in self._tools)
         knows_caller = identity(call.session).kind != "anonymous"
         pending = [one for one in composition.calls() if one is not call and not one.endless]
@@ -89,23 +89,23 @@ class HealthSection:
     async def readiness(self, composition: Composition) -> HealthStatus:
         """For probes, which may come from anybody: the checks run once a second at most."""
         if not self._is_known(FRESH):
-            await self.look()
+            await self.run_checks()
         return self.status_of(composition)
 
     def status_of(self, composition: Composition) -> HealthStatus:
         """What follows from the latest results."""
         return "unhealthy" if composition.draining else status_from(self.results.values())
 
-    async def look(self) -> None:
+    async def run_checks(self) -> None:
         """Run every check, all at once. Whoever asks while they run waits for the same results."""
         import asyncio
 
         current = self._round
         if current is None or current.done() or current.get_loop() is not asyncio.get_running_loop():
-            self._round = current = asyncio.ensure_future(self._look())
+            self._round = current = asyncio.ensure_future(self._run_checks())
         await asyncio.shield(current)
 
-    async def _look(self) -> None:
+    async def _run_checks(self) -> None:
         import asyncio
 
         checks = self._checks()

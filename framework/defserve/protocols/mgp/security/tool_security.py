@@ -73,7 +73,7 @@ def _annotations(tool: Tool, security: Security) -> Params:
             f"tool {tool.name!r} says readOnlyHint, but it is {security.risk_level}"
             + (f" with effects {', '.join(security.effects)}" if security.effects else ""),
             where=tool.where,
-            fix="drop the hint, or mark the tool as what it is",
+            fix="drop the hint, or change the mark",
         )
     return derived | given
 

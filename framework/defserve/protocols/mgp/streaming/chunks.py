@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.core.extension import OutgoingMessage
 from defserve.errors import TimedOut
-from defserve.protocols.mcp.tools.tools import pieces
+from defserve.protocols.mcp.tools.tools import part_blocks
 from defserve.wire.codec import encode
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class StreamChunks:
 
     def give(self, part: Any) -> None:
         """See `mcp.function.PartSink`. On the loop it cannot wait: use `room` there."""
-        engine, contents = self.call.engine, [encode(block) for block in pieces(self.call, part)]
+        engine, contents = self.call.engine, [encode(block) for block in part_blocks(self.call, part)]
         if engine.on_loop():
             self._put(contents)
             return

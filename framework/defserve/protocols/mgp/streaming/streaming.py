@@ -17,7 +17,7 @@ from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.function import Emitted
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.reporting import Reported
-from defserve.protocols.mcp.tools.tools import so_far
+from defserve.protocols.mcp.tools.tools import content_so_far
 from defserve.protocols.mgp.streaming.chunks import StreamChunks
 from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Id, Params
@@ -59,7 +59,7 @@ class StreamSection:
         found = _find(call, id)
         if found is None or found.method != CALL or found.settled or found.stopped:
             return {"cancelled": False}
-        chunks, content = _chunks(found), so_far(found)
+        chunks, content = _chunks(found), content_so_far(found)
         found.cut(lambda: _with_figures(found, {"content": content, "isError": True}, chunks, cancelled=True))
         return {"cancelled": True, "partial_result": {"content": content}}
 
