@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final, get_overloads
 
@@ -77,7 +78,8 @@ def bases(cls: type) -> str:
 def constructor(cls: type) -> str:
     """How an instance is made, where a class of ours says so."""
     makes = any(is_ours(base) and {"__init__", "__new__"} & vars(base).keys() for base in cls.__mro__)
-    is_made = makes and not getattr(cls, "_is_protocol", False)
+    # An enum is called by Python's own signature, which differs between its versions.
+    is_made = makes and not getattr(cls, "_is_protocol", False) and not issubclass(cls, Enum)
     return f": {cls.__name__}{parameters(inspect.signature(cls))}" if is_made else ""
 
 

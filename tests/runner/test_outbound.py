@@ -103,7 +103,7 @@ async def test_who_is_told_to_stop_does_not_wait_for_a_place_that_says_nothing()
     url = f"ws://127.0.0.1:{silent.sockets[0].getsockname()[1]}/ws?topic=demo"
     server = Server("calculator", "1")
     async with entered_lifespans(server.composition) as engine:
-        place = Outbound(server.composition, server.mcpx.seat(), url)
+        place = Outbound(server.composition, server.mcpx.new_carrier(), url)
         staying = asyncio.create_task(place.stay(engine))
         await came.wait()
         place.stop(0)

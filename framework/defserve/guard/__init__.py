@@ -1,7 +1,7 @@
-"""Judges what comes from outside: commands, URLs, paths and code. `shell.judge(…)` and its like give a Verdict.
+"""Judges what comes from outside: commands, URLs, paths and code. Each `judge(…)`, as in `shell`, gives a Verdict.
 
-A judge looks at text, does no I/O, never raises, and says what would be allowed instead. `arguments` has the parameter
-types that put a judge before a function; `paths` can also open what it judged.
+A judge looks at text, does no I/O, never raises, and says what would be allowed instead. `arguments` has parameter
+types that are judged before the function runs. `paths` can also open what it judged.
 
 May import: nothing else.
 """

@@ -123,8 +123,7 @@ class Url:
         options: dict[str, Any] = {"schemes": self.schemes, "hosts": self.hosts, "private": self.private}
         if self.ports is not None:
             options["ports"] = self.ports
-        verdict = checked(urls.judge(text, **options), "URL refused", self.validator)
-        return PublicUrl(verdict.url or text)
+        return PublicUrl(checked(urls.judge(text, **options), "URL refused", self.validator).url or text)
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def _names(path: str) -> list[str]:
 
 
 def _relative(path: str, root: str | Path) -> str | None:
-    """The relative form of an absolute path that is plainly below the root: worth a hint."""
+    """The relative form of an absolute path that is plainly below the root, for a hint."""
     try:
         inside = PurePath(path).relative_to(PurePath(root)).as_posix()
     except (ValueError, TypeError):
@@ -112,11 +112,11 @@ def resolve(path: str, root: str | Path) -> Path:
 
 
 def open_within(path: str, root: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Open a file or directory below `root` and give its descriptor, which is the caller's to close.
+    """Open a file or directory below `root`. Returns its descriptor; the caller must close it.
 
     No name on the way may be a link, and the end may not be a pipe, socket or device. The root may be a link.
-    Raises Rejected for these and for refused text, OSError as `os.open` does, UsageError where the system
-    cannot open relative to a directory.
+    Raises Rejected for these and for refused text, OSError as `os.open` does, and UsageError if the system cannot open
+    a file relative to a directory.
     """
     if os.open not in os.supports_dir_fd:
         raise UsageError("this system cannot open files without following links", fix="use resolve() instead")

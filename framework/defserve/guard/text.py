@@ -35,5 +35,4 @@ def hidden(text: str) -> Iterator[tuple[int, str]]:
     `direction control U+202E`.
     """
     for found in _HIDDEN.finditer(text):
-        kind = found.lastgroup or "control"
-        yield found.start(), f"{_NAMES[kind]} U+{ord(found[0]):04X}"
+        yield found.start(), f"{_NAMES[found.lastgroup or 'control']} U+{ord(found[0]):04X}"

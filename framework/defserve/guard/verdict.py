@@ -21,7 +21,7 @@ class Violation:
     message: str
     """What was found, in the wording of MGP §7.4: `Blocked import: 'subprocess'`."""
     line: int | None = None
-    """The line of the source, from 1, where there are lines."""
+    """The line of the source, from 1; None if there are no lines."""
 
     def __str__(self) -> str:
         return self.message if self.line is None else f"{self.message} (line {self.line}, {self.rule})"
@@ -29,7 +29,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A judgement. It is true exactly when the input is allowed, so `if judge(x)` reads as it should."""
+    """A judgement. It is true if the input is allowed, so you can write `if judge(x)`."""
 
     allowed: bool
     violations: tuple[Violation, ...] = ()
@@ -50,7 +50,7 @@ def refused(violations: Iterable[Violation], hints: Mapping[str, Any] | None = N
 
 
 def checked(verdict: Verdict, reason: str, guard: str) -> Verdict:
-    """The verdict, if it allows. Raises Rejected, for callers that go on only with what is allowed."""
+    """The verdict, if it allows the input. Raises Rejected otherwise."""
     if not verdict.allowed:
         raise Rejected(reason, verdict.violations, verdict.hints, guard=guard)
     return verdict

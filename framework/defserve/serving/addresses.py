@@ -64,7 +64,9 @@ def _in_topic(server: Served, on: str, token: str | None, token_file: str | None
     from defserve.serving import topics
 
     found = topics.read_token(token, token_file)
-    return serve_outbound(topics.place(server.composition, server.mcp, server.auth, server.mcpx.seat(), on, found))
+    return serve_outbound(
+        topics.place(server.composition, server.mcp, server.auth, server.mcpx.new_carrier(), on, found)
+    )
 
 
 @asynccontextmanager
@@ -73,7 +75,7 @@ async def joined(server: Served, on: str, token: str | None) -> AsyncGenerator[P
     from defserve.runner.outbound import outbound
     from defserve.serving import topics
 
-    carrier = server.mcpx.seat()
+    carrier = server.mcpx.new_carrier()
     try:
         async with outbound(topics.place(server.composition, server.mcp, server.auth, carrier, on, token)):
             yield carrier.participant

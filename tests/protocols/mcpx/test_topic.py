@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from defserve.protocols.mcpx.carrier import TopicCarrier
 from defserve.protocols.mcpx.checking import mismatch
 from defserve.protocols.mcpx.kinds import MessageKind, parse_kind
-from defserve.protocols.mcpx.topic import COUNTED, Presence, Spoofed, TopicView, Welcome
+from defserve.protocols.mcpx.topic import MOST_COUNTED, Presence, Spoofed, TopicView, Welcome
 
 Json = dict[str, Any]
 
@@ -94,9 +94,9 @@ def test_every_misdeed_is_counted_and_told_and_the_count_is_bounded():
     lie = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rm"}}
     assert isinstance(topic.read(frame("mcp/request:tools/call:ls", lie)), Spoofed)
     assert topic.misbehaviour == {"ann": 1} and told[0][0] == "ann" and "'rm'" in told[0][1]
-    for number in range(COUNTED + 10):
+    for number in range(MOST_COUNTED + 10):
         topic.count(f"p{number}", "x")
-    assert len(topic.misbehaviour) == COUNTED
+    assert len(topic.misbehaviour) == MOST_COUNTED
 
 
 @pytest.mark.req("MCPX-4.3")

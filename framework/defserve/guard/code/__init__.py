@@ -30,13 +30,14 @@ def judge(
 ) -> Verdict:
     """Judge Python source at one of the levels of MGP §7.2.
 
-    `allow` names the only modules that may be imported. Without it, standard code may import what is not dangerous, and
-    strict code what has an export table. `block` holds modules and patterns to refuse besides: `name(` is any use of
-    that built-in, `a.b` that dotted name through whatever alias, anything else is looked for in the code without
-    comments and strings. The built-in danger list wins over `allow`; `trust` opts a module or built-in out of it by
-    name (`trust=["os"]`), export table included. A module without an export table needs `trust` at strict.
+    `allow` names the only modules that may be imported. Without it, standard code may import every module that is not
+    dangerous, and strict code every module with an export table. `block` names more to refuse: a module; `name(` for
+    any use of that built-in; `a.b` for that dotted name, under any alias; or a text, which is searched for in the code
+    without comments and strings. The built-in danger list wins over `allow`. `trust` takes a module or built-in off
+    that list (`trust=["os"]`); its export table then does not apply either. At strict, a module without an export table
+    needs `trust`.
 
-    `unrestricted` code is only measured against `max_bytes` and must be UTF-8. Never raises.
+    `unrestricted` code must only be UTF-8 and not longer than `max_bytes`. Never raises.
     """
     from defserve.guard.code.judgement import pronounce
     from defserve.guard.code.policy import CodePolicy

@@ -76,11 +76,9 @@ def measure(text: str, bounds: SourceBounds) -> Violation | None:
             continue
         count += 1
         if token.lastgroup == "string":
-            if "f" in token["prefix"].lower():
-                count += 3 * token[0].count("{")
+            count += 3 * token[0].count("{") if "f" in token["prefix"].lower() else 0
         elif token.lastgroup == "mark":
-            mark = token[0]
-            depth += (mark in _OPENING) - (mark in _CLOSING)
+            depth += (token[0] in _OPENING) - (token[0] in _CLOSING)
             if depth > bounds.brackets:
                 return Violation("nesting", f"Code nested too deeply: at most {bounds.brackets} brackets are allowed")
         elif token.lastgroup == "word" and token.end() - token.start() > bounds.identifier:
@@ -91,7 +89,7 @@ def measure(text: str, bounds: SourceBounds) -> Violation | None:
 
 
 def without_text(text: str) -> str:
-    """The code with comments and plain strings taken out and white space made even. f-strings stay: they hold code."""
+    """The code without comments and plain strings, with single spaces. f-strings stay, because they hold code."""
 
     def keep(token: re.Match[str]) -> str:
         if token["comment"] is not None:

@@ -1,7 +1,7 @@
-"""Which modules judged code may import, and what of them: tables, so that a test or a reader can see them whole.
+"""Which modules judged code may import, and which of their names. All in tables, so that readers and tests see it all.
 
-A module without an export table may hand out `sys` or `os` by a public attribute, so a standard-library module is
-either in a table or dangerous. Light: the jailed child imports this file.
+A module without an export table may give out `sys` or `os` by a public attribute. So a standard-library module is
+either in a table or dangerous. The jailed child imports this file, so it imports little.
 """
 
 from __future__ import annotations

@@ -38,9 +38,7 @@ READONLY = "assign only to names and to items of containers made in this code; n
 def pronounce(source: str | bytes, policy: CodePolicy) -> Verdict:
     """The verdict on a source under a policy."""
     violations = list(islice(dict.fromkeys(_violations(source, policy)), MAX_VIOLATIONS))
-    if not violations:
-        return Verdict(True)
-    return refused(violations, _hints(policy, violations))
+    return refused(violations, _hints(policy, violations)) if violations else Verdict(True)
 
 
 def _violations(source: str | bytes, policy: CodePolicy) -> Iterable[Violation]:

@@ -1,4 +1,4 @@
-"""MGP §7.2: the levels at which code is judged. Light: the jailed child imports this room."""
+"""MGP §7.2: the levels at which code is judged. The jailed child imports this file, so it imports little."""
 
 from __future__ import annotations
 

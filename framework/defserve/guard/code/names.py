@@ -1,4 +1,7 @@
-"""Which identifiers judged code may use: tables and predicates. Light: the jailed child imports this file."""
+"""Which identifiers judged code may use: tables and predicates.
+
+The jailed child imports this file, so it imports little.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ STRICT_BUILTINS = BLOCKED_BUILTINS | words(
     "open input type super setattr delattr dir memoryview exit quit copyright credits license aiter anext"
     " BaseException SystemExit KeyboardInterrupt GeneratorExit BaseExceptionGroup ExceptionGroup"
 )
-# May only be called, plainly, with a literal where the name or mode goes.
+# May only be called directly, with a literal as the name or mode.
 BY_NAME = words("getattr hasattr setattr delattr")
 
 FRAMES = words(
@@ -42,7 +45,7 @@ METHODS = frozenset(
 CLASS_NAMES = METHODS | words("__slots__ __match_args__ __doc__ __hash__ __annotations__")
 SUPER_METHODS = METHODS - words("__getattribute__ __getattr__ __setattr__ __delattr__ __del__ __dir__ __subclasshook__")
 
-# What RestrictedPython lets a strict program define is widened by what reads and computes, never by attribute hooks.
+# What a strict program may define: more than RestrictedPython allows, but only methods that read and compute.
 STRICT_METHODS = words(
     "__init__ __contains__ __lt__ __le__ __eq__ __ne__ __gt__ __ge__ __str__ __repr__ __len__ __iter__ __next__"
     " __hash__ __bool__ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __floordiv__ __mod__ __pow__"

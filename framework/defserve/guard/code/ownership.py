@@ -1,7 +1,7 @@
-"""Which objects a program certainly made itself: new values, names that hold nothing else, and what is kept in those.
+"""Which objects a program certainly made itself: new values, names that hold only new values, and what is in those.
 
 One level deep: in `grid = [[0] * 9 for _ in range(9)]` the rows are the program's own as long as nothing else is put
-into `grid`. The order of statements does not count, so one doubtful assignment anywhere spoils a name.
+into `grid`. The order of statements does not count: after one doubtful assignment anywhere, a name is not trusted.
 """
 
 from __future__ import annotations
@@ -132,8 +132,7 @@ class Ownership:
         return home
 
     def _own_name(self, node: ast.Name, scope: NameScope) -> bool:
-        home = self._home(node.id, scope)
-        if home is None:
+        if (home := self._home(node.id, scope)) is None:
             return False
         key = (id(home), node.id)
         if key not in self._own_names:
@@ -158,8 +157,7 @@ class Ownership:
         """Whether an expression gives a new object, or a name that has only ever held new objects."""
         if not isinstance(node, ast.Name):
             return self._fresh(node, scope)
-        home = self._home(node.id, scope)
-        if home is None:
+        if (home := self._home(node.id, scope)) is None:
             return False
         key = (id(home), node.id)
         if key not in self._made_names:
@@ -184,7 +182,7 @@ class Ownership:
         return self._keeping[key]
 
     def _mixes(self, visit: Visit) -> Iterator[NameKey]:
-        """The names into whose containers a node may put what was not made here."""
+        """The names of containers that may hold objects not made here, because of this node."""
         node, scope = visit.node, visit.scope
         parent = visit.parent.node if visit.parent else None
         holders: list[ast.expr] = []
@@ -259,13 +257,14 @@ class Ownership:
         return self.references.is_builtin(function.id, scope) and function.id not in self._redefined
 
     def _fresh(self, node: ast.expr, scope: NameScope) -> bool:
-        """Whether an expression surely gives a new object, whatever is in it."""
+        """Whether an expression surely gives a new object. What is in it does not matter."""
         match node:
             case ast.IfExp(body=body, orelse=other):
                 return self._fresh(body, scope) and self._fresh(other, scope)
             case ast.Call(func=ast.Name(id=name) as function, args=args) if name in _FRESH_BUILTINS:
-                alone = name != "sum" or (len(args) == 1 and not node.keywords)
-                return alone and self._builtin(function, scope)
+                # `sum(rows, start)` may return `start` itself.
+                without_start = name != "sum" or (len(args) == 1 and not node.keywords)
+                return without_start and self._builtin(function, scope)
             case ast.Call(func=ast.Name() | ast.Attribute() as function):
                 reference = self.references.refer(function, scope)
                 if reference is not None:

@@ -67,16 +67,13 @@ class CodePolicy:
             return module == "__future__"
         if imports.dangerous(module, self.strict):
             return False
-        if imports.exports(module, self.strict) is not None:
-            return True
         # Without a table, a strict program would get the raw module.
-        return not self.strict
+        return not self.strict or imports.exports(module, self.strict) is not None
 
     def may_import_from(self, module: str, name: str) -> bool:
         """Whether `from module import name` is allowed. Some dangerous modules give out single names."""
-        if _covers(self.blocked_modules, module) or f"{module}.{name}" in self.blocked_modules:
-            return False
-        if self.blocks_dotted(f"{module}.{name}"):
+        dotted = f"{module}.{name}"
+        if _covers(self.blocked_modules, module) or dotted in self.blocked_modules or self.blocks_dotted(dotted):
             return False
         if self.trusts(module):
             return True
@@ -84,10 +81,9 @@ class CodePolicy:
             return False
         if name == "*":
             return module in imports.STARRED and not self.strict
-        if imports.exports(f"{module}.{name}", self.strict) is not None:
-            return self.may_import(f"{module}.{name}")
-        table = imports.exports(module, self.strict)
-        if table is not None:
+        if imports.exports(dotted, self.strict) is not None:
+            return self.may_import(dotted)
+        if (table := imports.exports(module, self.strict)) is not None:
             return name in table
         return self.may_import(module) and name not in imports.REACHES and not name.startswith("_")
 

@@ -56,9 +56,6 @@ class References:
 
     def is_builtin(self, name: str, scope: NameScope) -> bool:
         """Whether the name may be the built-in here."""
-        home = scope.find(name)
-        if home is None:
+        if (home := scope.find(name)) is None:
             return True
-        if home.shields:
-            return False
-        return home is not self.walk.module or not self.walk.settled(name)
+        return not home.shields and (home is not self.walk.module or not self.walk.settled(name))

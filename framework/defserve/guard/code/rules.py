@@ -67,13 +67,10 @@ class CodeRules:
 
     def __iter__(self) -> Iterator[Violation]:
         for visit in self.walk.visits:
-            check = self._checks.get(type(visit.node))
-            if check is not None:
+            if (check := self._checks.get(type(visit.node))) is not None:
                 yield from check(visit, visit.node)
-            if self.strict:
-                syntax = _REFUSED_BY_STRICT.get(type(visit.node).__name__)
-                if syntax:
-                    yield _violation(visit, "syntax", f"Blocked syntax: '{syntax}'")
+            if self.strict and (syntax := _REFUSED_BY_STRICT.get(type(visit.node).__name__)):
+                yield _violation(visit, "syntax", f"Blocked syntax: '{syntax}'")
 
     # Checks
 
@@ -154,8 +151,7 @@ class CodeRules:
         dotted = f"{module}.{attribute}"
         if self.policy.trusts(module) or attribute == "__version__" or self.references.is_submodule(dotted):
             return
-        table = imports.exports(module, self.strict)
-        if table is not None:
+        if (table := imports.exports(module, self.strict)) is not None:
             refused = attribute not in table
         else:
             # A package of the standard library (`urllib`) may hold more submodules than the program imported.
@@ -264,7 +260,7 @@ class CodeRules:
 
 
 def _identifiers(node: ast.AST) -> tuple[str, ...]:
-    """The names a node holds as plain strings, where no Name node carries them."""
+    """The names that a node holds as plain strings, not as Name nodes."""
     match node:
         case ast.arg(arg=name):
             return (name,)

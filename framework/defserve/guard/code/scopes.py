@@ -1,7 +1,7 @@
 """Python's scopes: where a name is bound, and which binding a use of it sees.
 
-Only function scopes shield: a name bound there is never the built-in or the host's. A class or module falls through
-to them, so a module's own name counts only from its first mention on (`Walk.settled`).
+A name bound in a function is never the built-in or the host's: function scopes `shield`. In a class or module, a name
+that is not bound yet may still mean those. So a module's own name counts only from its first mention (`Walk.settled`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ class NameScope:
 
     def home(self, name: str) -> NameScope:
         """The scope that an assignment to the name in this one changes."""
-        where = self.elsewhere.get(name)
-        if where is None:
+        if (where := self.elsewhere.get(name)) is None:
             return self
         scope = self
         while scope.parent is not None:

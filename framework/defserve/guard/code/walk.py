@@ -96,8 +96,7 @@ class Walk:
         return self._settled[name]
 
     def _settles(self, name: str) -> bool:
-        mentions = self._mentions.get(name)
-        if mentions is None:
+        if (mentions := self._mentions.get(name)) is None:
             return True
         home = self._definition(name, mentions.first)
         return home is not None and not mentions.deleted and all(p[: len(home)] == home for p in mentions.paths)
@@ -121,8 +120,7 @@ class Walk:
     def _mention(self, visit: Visit, node: ast.Name) -> None:
         if visit.scope.find(node.id) not in (None, self.module):
             return
-        known = self._mentions.get(node.id)
-        if known is None:
+        if (known := self._mentions.get(node.id)) is None:
             known = self._mentions[node.id] = _Mentions(visit, [])
         known.paths.append(visit.path)
         known.deleted |= isinstance(node.ctx, ast.Del)
@@ -230,7 +228,7 @@ class Walk:
         scope.bind(name, Binding(value=value, each_of=each_of))
 
     def assigned(self, target: Visit) -> ast.expr | None:
-        """What a plain assignment gives this target: in `a, b = [], {}`, each its own. None if it cannot be told."""
+        """What a plain assignment gives this target: in `a, b = [], {}`, each its own. None if that is unknown."""
         places: list[tuple[int, int]] = []
         visit = target
         while visit.parent is not None and isinstance(visit.parent.node, (ast.Tuple, ast.List)):

@@ -1,7 +1,7 @@
 """Which IP addresses are public. By our own table: `ipaddress.is_global` lets too much pass, and differs by version.
 
 An IPv4 address is public unless a network below holds it. An IPv6 address is public only inside the global unicast
-space, outside the networks below; and whatever IPv4 address it carries must be public as well.
+space, outside the networks below. If it carries an IPv4 address, that must be public as well.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ def judge_address(address: str | IPv4Address | IPv6Address) -> Verdict:
         parsed = ip_address(address)
     except ValueError:
         return refused([Violation("address", f"Not an IP address: {str(address)[:64]!r}")])
-    what = not_public(parsed)
-    if what is None:
+    if (what := not_public(parsed)) is None:
         return Verdict(True)
     return refused([Violation("private-address", f"Blocked address: '{parsed}' ({what})")])
 

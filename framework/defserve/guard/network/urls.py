@@ -1,8 +1,8 @@
 """Whether a URL from a stranger may be fetched, by its text alone: a public http(s) address, written plainly.
 
 The grammar here is stricter than any client's, so that no client can read an allowed URL in another way. `urlsplit`
-must agree as well. An allowed name may still resolve to a private address: whoever resolves it must judge every address
-with `judge_address`, and connect to the very address that was judged.
+must agree as well. An allowed name may still resolve to a private address. Code that resolves it must judge every
+address with `judge_address`, and connect to the address that it judged.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Authority(NamedTuple):
 
 
 class _Bad(Exception):
-    """A URL whose text is refused, whatever the options."""
+    """A URL whose text is refused with any options."""
 
     def __init__(self, rule: str, message: str) -> None:
         self.violation = Violation(rule, message)
@@ -98,10 +98,8 @@ def judge(
         where, rest = _read(url, schemes)
     except _Bad as bad:
         return refused([bad.violation], hints)
-    violations: list[Violation] = []
-    if str(where) not in private:
-        violations += _against_options(where, ports, hosts)
-        violations += _against_host(where.host)
+    is_private = str(where) in private
+    violations = [] if is_private else _against_options(where, ports, hosts) + _against_host(where.host)
     return refused(violations, hints) if violations else Verdict(True, url=_written(where, rest))
 
 
@@ -122,12 +120,10 @@ def authority_of(url: str) -> Authority:
 def _read(url: str, schemes: Collection[str]) -> tuple[Authority, str]:
     """Scheme, host and port, and all that follows them, encoded."""
     _check_text(url)
-    scheme, colon, _ = url.partition(":")
-    scheme = scheme.lower()
+    scheme, colon, _ = url.lower().partition(":")
     if colon and (scheme not in schemes or scheme not in DEFAULT_PORTS):
         raise _Bad("scheme", f"Blocked scheme: {_shown(scheme)}")
-    found = _URL.fullmatch(url)
-    if found is None:
+    if (found := _URL.fullmatch(url)) is None:
         raise _why_malformed(url)
     host = _host(found["host"])
     port = int(found["port"] or DEFAULT_PORTS[scheme])
@@ -190,7 +186,7 @@ def _host(raw: str) -> str:
 
 
 def _dotted_quad(raw: str) -> str:
-    """Clients disagree on every other way to write an IPv4 address: `127.1`, `0x7f000001`, `0177.0.0.1`, `①.①.①.①`."""
+    """An IPv4 address of four decimal parts. Clients disagree on the other forms: `127.1`, `0x7f000001`, `①.①.①.①`."""
     try:
         if raw.isascii() and str(IPv4Address(raw)) == raw:
             return raw
@@ -202,7 +198,7 @@ def _dotted_quad(raw: str) -> str:
 
 
 def _ascii(raw: str) -> str:
-    """UTS-46 maps what looks like another name to that name, so that it is judged for what it is."""
+    """The name in ASCII. UTS-46 maps a name of lookalike letters to the name it looks like, which is then judged."""
     if raw.isascii():
         return raw
     # Invisible marks are not printable. The mapping would silently drop most of them.
@@ -252,15 +248,13 @@ def _covers(pattern: str, host: str) -> bool:
 
 
 def _against_host(host: str) -> list[Violation]:
-    address = _address(host)
-    if address is not None:
+    if (address := _address(host)) is not None:
         what = not_public(address)
         return [Violation("private-address", f"Blocked address: '{address}' ({what})")] if what else []
     labels = host.split(".")
     if len(labels) == 1:
         return [Violation("private-name", f"Blocked host: {_shown(host)} is a local name")]
-    endings = {labels[-1], ".".join(labels[-2:])}
-    if endings & _PRIVATE_SUFFIXES or host in _METADATA_NAMES:
+    if {labels[-1], ".".join(labels[-2:])} & _PRIVATE_SUFFIXES or host in _METADATA_NAMES:
         return [Violation("private-name", f"Blocked host: {_shown(host)} is not a public name")]
     return []
 

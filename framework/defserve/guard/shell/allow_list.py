@@ -19,7 +19,7 @@ class AllowList:
     firsts: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     """Program → the words that may follow it. Of a program without rules, also the flags it may have."""
     open: set[str] = field(default_factory=set[str])
-    """Programs with whatever arguments pass their rules."""
+    """Programs with any arguments that pass their rules."""
 
     def names(self, program: str) -> bool:
         return program in self.open or program in self.firsts or any(line[0] == program for line in self.lines)

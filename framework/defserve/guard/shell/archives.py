@@ -75,7 +75,7 @@ def kill(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
 
 
 def modes(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
-    """chmod may not lend an owner's rights: no set-user-id, no set-group-id."""
+    """chmod may set no set-user-id and no set-group-id bit: they let others run a file with its owner's rights."""
     for word in words:
         if re.fullmatch(r"0*[2-7][0-7]{3}", word) or re.search(r"(?:^|[,=])[ugoa]*[+=][rwxXt]*s", word):
             yield Violation("mode", f"Blocked mode: '{word}' lends its owner's rights")
@@ -125,7 +125,7 @@ def node_packages(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
 
 
 def packages(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
-    """Packages come by name from where the machine is set up to get them, or from the working directory."""
+    """Packages come by name, from the machine's configured source, or from the working directory."""
     for word in words:
         if re.search(r"://|^(?:git\+|git@|file:|link:|github:|gitlab:|bitbucket:)|@(?:file|git|https?):", word):
             yield Violation("package", f"Blocked package source: '{word}'")

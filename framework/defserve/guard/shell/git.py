@@ -180,7 +180,7 @@ def git(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
             return
     name = rest[0] if rest else ""
     if name in _RUNNERS:
-        yield Violation("wrapper", f"Blocked git command: '{name}' runs what it is told")
+        yield Violation("wrapper", f"Blocked git command: '{name}' can run any program")
         return
     if (sub := SUBCOMMANDS.get(name)) is None:
         yield Violation("subcommand", f"Blocked git command: '{name}'")

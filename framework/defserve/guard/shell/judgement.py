@@ -1,11 +1,11 @@
-"""May this command line run? By structure: one simple command, a known program, no flag that runs or writes more.
+"""May this command line run? It must be one simple command of a known program, with no flag that runs or writes more.
 
 An allowed command comes back as `argv`, to be run with `shell=False`. Nothing is looked up on this machine.
 
 Without `allowed`, only programs from a table of known ones run. A list of bad programs would never be complete, and a
 refusal that names the setting costs less than an attack that nobody foresaw. `sandbox` stops what destroys, escapes or
-runs other programs; `readonly` stops every write as well. Package managers are allowed in `sandbox` and run what they
-install: a boundary that has to hold must be drawn by the operating system.
+runs other programs; `readonly` stops every write as well. Package managers are allowed in `sandbox`, and they run what
+they install. Only the operating system can draw a boundary that holds.
 
 With `allowed`, only what the author listed is run, and the known dangers of listed programs stay refused:
 
@@ -99,7 +99,7 @@ def _by_list(argv: Sequence[str], mode: ShellMode, listed: AllowList) -> Iterato
         if mode == "readonly":
             yield from (found for found in _arguments(argv, program or Program(), mode) if found.rule == "write")
     elif (kind := KINDS.get(_plain(name))) in NEVER_OPEN:
-        yield Violation(kind, f"Blocked program: '{name}' runs what it is told; only whole lines of it can be allowed")
+        yield Violation(kind, f"Blocked program: '{name}' can run any program; only whole lines of it can be allowed")
     elif name in listed.open:
         yield from _arguments(argv, program or UNKNOWN, mode)
     elif (first := _first(rest, program)) not in listed.firsts.get(name, ()):
@@ -109,7 +109,7 @@ def _by_list(argv: Sequence[str], mode: ShellMode, listed: AllowList) -> Iterato
 
 
 def _first(rest: Sequence[str], program: Program | None) -> str:
-    """The word that says what the program is to do."""
+    """The word that says what the program should do."""
     prelude = program.prelude if program else frozenset[str]()
     return next((word for word in rest if word not in prelude), "")
 

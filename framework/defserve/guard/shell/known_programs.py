@@ -23,13 +23,9 @@ def _secrets(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
 def _secrets_after_pattern(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
     """The first operand of a search is the pattern, not a file, unless a flag gives the pattern."""
     flags = [word for word in words if is_flag(word)]
-    told = any(flag in ("-e", "-f") or names(flag, "--regexp") or names(flag, "--file") for flag in _spelt(flags))
-    yield from secret(flags + operands(words)[0 if told else 1 :])
-
-
-def _spelt(flags: Sequence[str]) -> Iterator[str]:
-    for word in flags:
-        yield from spelt(word)
+    read = (flag for word in flags for flag in spelt(word))
+    given = any(flag in ("-e", "-f") or names(flag, "--regexp") or names(flag, "--file") for flag in read)
+    yield from secret(flags + operands(words)[0 if given else 1 :])
 
 
 def _reader(
@@ -246,7 +242,7 @@ KINDS: Mapping[str, str] = {
 """Why a well-known program is not run: the rule that a refusal names."""
 
 NEVER_OPEN = frozenset({"wrapper", "shell", "interactive"})
-"""Kinds that run whatever they are told, so an author can only allow whole command lines of them."""
+"""Kinds that can run any program, so an author can only allow whole command lines of them."""
 
 UNKNOWN = Program(
     danger=tuple(

@@ -1,4 +1,4 @@
-"""Where a command may write: not into the system, not into what runs by itself later, not onto devices.
+"""Where a command may write: not into the system, not into files that run by themselves later, not onto devices.
 
 This catches plain accidents and plain attacks. Which files an account may touch is up to the operating system. A tool
 that takes paths guards them with `defserve.guard.paths`.
@@ -28,7 +28,7 @@ _TRUSTED = frozenset(
 
 _SECRET = frozenset("/etc/shadow /etc/gshadow /etc/sudoers /etc/shadow- /proc/kcore".split())
 
-# Where accounts keep their keys and tokens, whoever's home it is.
+# Where accounts keep their keys and tokens, in any home directory.
 _CREDENTIALS = frozenset(".ssh .gnupg .aws .azure .kube .netrc .pgpass .git-credentials".split())
 
 
@@ -68,7 +68,7 @@ def written(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
 
 
 def copied(words: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
-    """The last operand is written, the others are read; with a target directory any of them may be it."""
+    """The last operand is written, the others are read. With `-t`, any of them may be the target directory."""
     sources = [index for index, word in enumerate(words) if not is_flag(word)][:-1]
     named = any(flag == "-t" or "--target-directory".startswith(flag) for word in words for flag in spelt(word, "St"))
     yield from written([word for index, word in enumerate(words) if named or index not in sources], mode)

@@ -18,7 +18,7 @@ class Program:
     """The rules of a program, or of a sub-command. Every field refuses something; an empty one refuses nothing."""
 
     danger: tuple[str, ...] = ()
-    """Flags never passed on: they run another program, load settings, or write where no operand says so."""
+    """Flags that are always refused: they run another program, load settings, or write to a place of their own."""
     writing: tuple[str, ...] = ()
     """Flags that make a reading program write: not in readonly."""
     harmless: frozenset[str] = frozenset()

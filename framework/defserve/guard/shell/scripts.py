@@ -54,12 +54,12 @@ def _plain(script: str, at: int, command: str) -> int | None:
 
 
 def _substitution(script: str, at: int, command: str) -> int | None:
-    """The index after `s/…/…/flags`, or None where a flag writes (`w`), runs (`e`) or is unknown."""
+    """The index after `s/…/…/flags`, or None if a flag writes (`w`), runs (`e`) or is unknown."""
     if at >= len(script) or (mark := script[at]).isalnum() or mark in "\\ \n;":
         return None
     part = rf"((?:[^\\{re.escape(mark)}]|\\.)*){re.escape(mark)}"
     found = re.compile(re.escape(mark) + part + part).match(script, at)
-    # Some seds let `[/]` hide the mark, others do not: where they differ, nothing passes.
+    # Some seds let `[/]` hide the mark, others do not. Where they differ, the script is refused.
     if not found or re.search(r"\[[^\]]*$", found[1]):
         return None
     flags = re.compile((r"[gpiImM0-9]*" if command == "s" else "") + _END.pattern).match(script, found.end())
@@ -118,11 +118,10 @@ _AWK_BEFORE_EITHER = frozenset(") length ++ --".split())
 
 
 def _awk_code(program: str) -> str | None:
-    """The program without what is in strings and regular expressions, or None if it cannot be told for sure."""
+    """The program without its strings and regular expressions, or None if they cannot be found for sure."""
     code, at, before = "", 0, ""
     while at < len(program):
-        found = _AWK_TOKEN.match(program, at)
-        if found is None:
+        if (found := _AWK_TOKEN.match(program, at)) is None:
             return None
         token = found[0]
         if found["slash"]:
@@ -130,8 +129,7 @@ def _awk_code(program: str) -> str | None:
                 return None
             divides = bool(before) and (before[-1] in '"]' or re.fullmatch(r"[\w.]+", before, re.ASCII) is not None)
             if not divides or before in _AWK_BEFORE_EXPRESSION:
-                found = _AWK_EXPRESSION.match(program, at)
-                if found is None:
+                if (found := _AWK_EXPRESSION.match(program, at)) is None:
                     return None
                 token = '""'
         elif found["text"]:

@@ -1,7 +1,7 @@
 """A command line becomes words only if a shell and `shlex` cannot disagree about them.
 
-Anything a shell would expand, split on or act upon outside quotes is refused, so what is left means the same
-to the judge, to the reader and to the operating system.
+Anything that a shell would expand, split on or act on outside quotes is refused. So the rest means the same to the
+judge, to the reader and to the operating system.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ _META: tuple[tuple[str, re.Pattern[str], str], ...] = (
 
 def words(command: str) -> tuple[list[str], list[Violation]]:
     """The words of one simple command, or why it is not one. Either list is empty."""
-    found = list(_unreadable(command))
-    if found:
-        return [], found
-    if found := list(_expanding(command)):
+    if found := list(_unreadable(command)) or list(_expanding(command)):
         return [], found
     try:
         argv = shlex.split(command)
@@ -59,7 +56,7 @@ def _unreadable(command: str) -> Iterator[Violation]:
 
 
 def _expanding(command: str) -> Iterator[Violation]:
-    """What a shell would act upon. Quoted text is cut out first; a placeholder keeps `'a'b` one word."""
+    """What a shell would act on. Quoted text is cut out first; a placeholder keeps `'a'b` one word."""
     for quoted in _QUOTED.finditer(command):
         if not quoted[1] and not quoted[2]:
             yield Violation("quotes", "Blocked command: a quote is not closed")

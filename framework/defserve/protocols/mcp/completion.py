@@ -15,7 +15,7 @@ from defserve.protocols.mcp.prompts import Prompts
 from defserve.protocols.mcp.resources.resources import Resources
 from defserve.wire.messages import Params
 
-AT_MOST = 100
+MOST_VALUES = 100
 
 
 class Completion:
@@ -34,8 +34,7 @@ class Completion:
     @classmethod
     def of(cls, function: Callable[..., Any], *, find_provider: FindProvider, owner: Any = None) -> Completion:
         bound = Function(function, find_provider)
-        names = [p.name for p in bound.signature.parameters]
-        if "value" not in names:
+        if all(p.name != "value" for p in bound.signature.parameters):
             raise UsageError(
                 f"completion function {bound.signature.name!r} does not take `value`",
                 where=bound.signature.where,
@@ -55,7 +54,7 @@ class Completions:
         self.registry.add(f"{target} {argument}", completion, where=completion.function.signature.where)
 
     def check(self) -> None:
-        """Raises UsageError for a completion of something that nobody has declared."""
+        """Raises UsageError for a completion whose prompt, template or argument does not exist."""
         for key, completion in self.registry.items():
             target, _, argument = key.rpartition(" ")
             item = self._prompts.registry.get(target) or self._resources.templates.get(target)
@@ -82,13 +81,11 @@ class Completions:
         annotations = {p.wire_name: p.annotation for p in function.signature.parameters}
         if name not in annotations:
             raise InvalidParams(f"Unknown argument: {name}")
-        completion = self.registry.get(f"{target} {name}")
-        if completion is None:
+        if (completion := self.registry.get(f"{target} {name}")) is None:
             return _completion([c for c in _choices(annotations[name]) if c.startswith(value)])
         known = optional_fields(context, "arguments") or {}
         kwargs = {takes: known.get(takes) for takes in completion.takes} | {"value": value}
-        found = await completion.function.run(call, kwargs, call.session.composition.limits.tool)
-        return _completion(found)
+        return _completion(await completion.function.run(call, kwargs, call.session.composition.limits.tool))
 
     def _target(self, call: Call, ref: Params) -> tuple[str, Function]:
         kind = ref.get("type")
@@ -106,7 +103,7 @@ class Completions:
 
 def _completion(found: str | Iterable[Any] | None) -> Params:
     values = [found] if isinstance(found, str) else [str(value) for value in found or ()]
-    return {"completion": {"values": values[:AT_MOST], "total": len(values), "hasMore": len(values) > AT_MOST}}
+    return {"completion": {"values": values[:MOST_VALUES], "total": len(values), "hasMore": len(values) > MOST_VALUES}}
 
 
 def _choices(annotation: Any) -> list[str]:

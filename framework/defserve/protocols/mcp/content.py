@@ -16,7 +16,7 @@ from defserve.wire.messages import Params
 def blocks(said: Sequence[Part] | str, dialect: Dialect, limit: int = sys.maxsize) -> list[Params]:
     """Parts, or a bare text, as content blocks. A kind the version does not know becomes text that says what it was.
 
-    Raises LimitExceeded where they would be longer than `limit`, before encoding copies them.
+    Raises LimitExceeded if they would be longer than `limit`, before they are encoded.
     """
     size = len(said) if isinstance(said, str) else sum(_least_size(part, dialect) for part in said)
     if size > limit:

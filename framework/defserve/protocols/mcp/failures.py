@@ -46,10 +46,10 @@ class ResourceNotFound(InvalidParams):
 
 def failure(call: Call, error: BaseException, dialect: Dialect) -> Params:
     """The rest of the reply to a call that raised."""
-    error = lone(error)
+    error = ungrouped(error)
     if is_missing_capability(error, dialect):
-        data = {"requiredCapabilities": error.needs}
-        return _error(call, MISSING_CAPABILITY, error.message, "missing_capability", data)
+        needs = {"requiredCapabilities": error.needs}
+        return _error(call, MISSING_CAPABILITY, error.message, "missing_capability", needs)
     if isinstance(error, ResourceNotFound):
         code = error.code if dialect.stateless else RESOURCE_NOT_FOUND
         return _error(call, code, error.message, "resource_not_found", error.data)
@@ -67,17 +67,17 @@ def failure(call: Call, error: BaseException, dialect: Dialect) -> Params:
 
 
 def is_missing_capability(error: BaseException, dialect: Dialect) -> TypeGuard[NoBackChannel]:
-    """Whether the client has to offer more before it repeats the request: always an error, never a result."""
+    """Whether the client must offer a capability before it repeats the request. The reply is an error, not a result."""
     return isinstance(error, NoBackChannel) and dialect.stateless and bool(error.needs)
 
 
-def lone(error: BaseException) -> BaseException:
+def ungrouped(error: BaseException) -> BaseException:
     """The first error in a group, if all of them are meant for the model; any other error as it is."""
     if not isinstance(error, ExceptionGroup):
         return error
     group = cast("ExceptionGroup[Exception]", error)
-    strangers = group.split((ToolError, PeerError, Refused))[1]
-    return group if strangers else lone(group.exceptions[0])
+    unexpected = group.split((ToolError, PeerError, Refused))[1]
+    return group if unexpected else ungrouped(group.exceptions[0])
 
 
 def tool_failure(call: Call, error: BaseException) -> Params:
@@ -89,11 +89,9 @@ def tool_failure(call: Call, error: BaseException) -> Params:
         text = error.message
         detail |= {"error_type": error.error_type, **error.data}
     elif isinstance(error, PeerError):
-        text = error.message
-        detail["error_type"] = _symbol(error)
+        text, detail["error_type"] = error.message, _symbol(error)
     else:
-        text = mask(call, error)
-        detail["error_type"] = "internal_error"
+        text, detail["error_type"] = mask(call, error), "internal_error"
     if isinstance(error, BadArguments):
         detail["problems"] = [{"field": p.field, "reason": p.reason} for p in error.problems]
     return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {ERROR_KEY: detail}}
@@ -117,6 +115,5 @@ def _error(call: Call, code: int, message: str, symbol: str, data: Any) -> Param
 
 def _symbol(error: BaseException) -> str:
     """`InvalidParams` → `invalid_params`, unless its class says otherwise."""
-    name = type(error).__name__
-    spelled = "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
-    return getattr(error, "error_type", spelled)
+    spelled = (f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(type(error).__name__))
+    return getattr(error, "error_type", None) or "".join(spelled)

@@ -88,7 +88,7 @@ class Function:
         return self.signature.flow in ("generator", "async_generator")
 
     def run(self, call: Call, kwargs: dict[str, Any], seconds: float) -> Awaitable[Any]:
-        """Call the function with its arguments; raises TimedOut after `seconds`, whatever the function does."""
+        """Call the function with its arguments. Raises TimedOut after `seconds`, even if the function does not stop."""
         injection, within = self.injection, call.session.engine.within
         if injection is None:
             return within(call, seconds, self._begin(call, self.signature.function, kwargs))

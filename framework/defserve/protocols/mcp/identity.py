@@ -21,7 +21,7 @@ class Icon:
     theme: str | None = None
 
     def wire(self) -> dict[str, Any]:
-        """As clients are told, without what was left out."""
+        """The icon for the wire, without empty fields."""
         fields = {"src": self.src, "mimeType": self.mime_type, "sizes": list(self.sizes), "theme": self.theme}
         return {key: value for key, value in fields.items() if value}
 
@@ -62,8 +62,7 @@ class Identity:
 
     def info(self, dialect: Dialect) -> dict[str, Any]:
         """`Implementation` as the dialect knows it."""
-        known = self._wire.get(dialect.version)
-        if known is None:
+        if (known := self._wire.get(dialect.version)) is None:
             known = self._wire[dialect.version] = self._info(dialect)
         return known
 

@@ -19,7 +19,7 @@ from defserve.wire.messages import Params
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
-ANSWERS = frozenset({"requestState", "inputResponses"})
+ANSWER_PARAMS = frozenset({"requestState", "inputResponses"})
 """The params of a request that brings answers. They are read before anything runs."""
 
 
@@ -47,8 +47,8 @@ T = TypeVar("T")
 class Item(Generic[O]):
     """A function offered to peers under a name. `owner` is the server it was declared on.
 
-    `facets` holds what extensions have read of it, by the extension's name. `is_dangerous` is set by the one that reads
-    its security, so that others treat it with care.
+    `facets` holds what each extension has read about it, by the extension's name. The extension that reads its security
+    sets `is_dangerous`, so that others treat it with care.
     """
 
     __slots__ = ("name", "options", "function", "owner", "facets", "is_dangerous")
@@ -80,7 +80,7 @@ class Item(Generic[O]):
                 fix="shorten it, or serve with Limits(tool_max=…)",
             )
         written = options.description or self.function.signature.function.__doc__ or ""
-        # Parsing the docstring costs an import, so it is done only where it could be too long.
+        # Parsing the docstring costs an import, so it is parsed only if it could be too long.
         if len(written) > limits.description and len(self.description) > limits.description:
             raise UsageError(
                 f"{subject}: its description is longer than {limits.description} characters",
@@ -105,15 +105,15 @@ class Item(Generic[O]):
         return found
 
 
-async def take_up_answers(call: Call) -> None:
+async def read_answers(call: Call) -> None:
     """Read the answers that a request brings. Raises InvalidParams."""
-    from defserve.protocols.mcp.asking.round_trips import take_up
+    from defserve.protocols.mcp.asking import round_trips
 
-    await take_up(call)
+    await round_trips.read_answers(call)
 
 
 def find(call: Call, registry: Registry[T], name: str, unknown: type[InvalidParams] = InvalidParams) -> T:
-    """What a caller means by a name. Raises `unknown` for an item that is not there, or that the caller may not see."""
+    """The item with this name. Raises `unknown` if there is none, or if the caller may not see it."""
     item = registry.get(name)
     if item is None or not call.session.composition.visible(call, item):
         raise unknown(f"Unknown {registry.kind}: {name}", data={registry.kind: name})
@@ -121,7 +121,7 @@ def find(call: Call, registry: Registry[T], name: str, unknown: type[InvalidPara
 
 
 def checked_name(kind: str, given: str | None, signature: Signature) -> str:
-    """The name an item goes by. Raises UsageError for one that clients may not take."""
+    """The name of an item. Raises UsageError for a name that clients may refuse."""
     name = given if given is not None else signature.name
     if not NAME.fullmatch(name):
         raise UsageError(

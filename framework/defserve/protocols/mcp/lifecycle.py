@@ -169,7 +169,7 @@ def handshake_only(call: Call) -> None:
 
 
 def dialect_cache_hints(dialect: Dialect, ttl_ms: int = 0, scope: str = "private") -> Params:
-    """`ttlMs` and `cacheScope`, where the version has them."""
+    """`ttlMs` and `cacheScope`, if the version has them."""
     return {"ttlMs": ttl_ms, "cacheScope": scope} if dialect.stateless else {}
 
 

@@ -34,8 +34,7 @@ class Listing(Generic[T]):
             self._pages.clear()
             self._version = self.registry.version
         key = (dialect.version, views, position)
-        page = self._pages.get(key)
-        if page is None:
+        if (page := self._pages.get(key)) is None:
             page = Encoded(encode(self._page(call, dialect, views, position)))
             if len(self._pages) >= REMEMBERED_PAGES:
                 self._pages.pop(next(iter(self._pages)))

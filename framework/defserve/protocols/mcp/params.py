@@ -10,7 +10,7 @@ from defserve.wire.messages import Params
 
 
 def text(params: Params, name: str) -> str:
-    """A member that has to be a string."""
+    """A member that must be a string."""
     found = params.get(name)
     if not isinstance(found, str):
         raise InvalidParams(f"Invalid params: {name} must be a string")
@@ -18,15 +18,14 @@ def text(params: Params, name: str) -> str:
 
 
 def fields(params: Params, name: str) -> Params:
-    """A member that has to be an object."""
-    found = optional_fields(params, name)
-    if found is None:
+    """A member that must be an object."""
+    if (found := optional_fields(params, name)) is None:
         raise InvalidParams(f"Invalid params: {name} must be an object")
     return found
 
 
 def optional_fields(params: Params, name: str) -> Params | None:
-    """A member that is an object where it is given."""
+    """A member that may be missing. If it is given, it must be an object."""
     found: Any = params.get(name)
     if found is not None and not is_object(found):
         raise InvalidParams(f"Invalid params: {name} must be an object")
@@ -34,6 +33,6 @@ def optional_fields(params: Params, name: str) -> Params | None:
 
 
 def meta(params: Params) -> Params:
-    """`_meta`; empty where the client sent none, or no object."""
+    """`_meta`; empty if the client sent none, or something that is not an object."""
     found = params.get("_meta")
     return found if is_object(found) else {}

@@ -11,7 +11,15 @@ from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
 from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
-from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_running, checked_name, find, take_up_answers
+from defserve.protocols.mcp.items import (
+    ANSWER_PARAMS,
+    Item,
+    ItemOptions,
+    check_running,
+    checked_name,
+    find,
+    read_answers,
+)
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import optional_fields, text
@@ -90,8 +98,8 @@ class Prompts:
         name, arguments = text(params, "name"), optional_fields(params, "arguments")
         prompt = find(call, self.registry, name)
         seconds = prompt.begin(call)
-        if not ANSWERS.isdisjoint(params):
-            await take_up_answers(call)
+        if not ANSWER_PARAMS.isdisjoint(params):
+            await read_answers(call)
         value = await prompt.function.run(call, prompt.function.arguments.validate(arguments), seconds)
         result: Params = {"messages": [message.wire(dialect_of(call)) for message in messages(value)]}
         return {"description": prompt.description, **result} if prompt.description else result

@@ -121,7 +121,7 @@ def _text(value: object) -> str:
 
 
 def cancelled(session: Session, params: Params) -> None:
-    """`notifications/cancelled`: stop a call; what cannot be cancelled is ignored."""
+    """`notifications/cancelled`: stop a call. An id that names no running call is ignored."""
     id = params.get("requestId")
     if isinstance(id, int | str) and not isinstance(id, bool):
         session.cancel(id)

@@ -7,7 +7,7 @@ class Version:
     """One row of the table.
 
     `stateless`: every request brings its offer; there is no handshake. `batches`: messages may come in an array.
-    `null_id`: its schema requires an id on every error, null where the id is unknown. `primes`: a stream begins with
+    `null_id`: its schema requires an id on every error, null if the id is unknown. `primes`: a stream begins with
     an empty event (SEP-1699), which older clients take for a broken message. `brings`: what a peer of an older version
     must not be sent.
     """
@@ -53,5 +53,5 @@ PRIMED_VERSIONS = frozenset(version.name for version in TABLE if version.primes)
 
 
 def features(version: str) -> frozenset[str]:
-    """What a version has: what it brought, and all that its predecessors did."""
+    """What a version has: its own features and those of all older versions."""
     return frozenset(feature for row in TABLE if row.name <= version for feature in row.brings)

@@ -115,13 +115,12 @@ def _part(block: Any) -> Content:
     kind = block.get("type") if is_object(block) else None
     if not isinstance(kind, str):
         raise InvalidParams("Invalid params: a content block must be an object with a type")
-    choices = _MEMBERS.get(kind)
-    if choices is None:
+    if (choices := _MEMBERS.get(kind)) is None:
         return Text(f"[content of type {kind:.40}]")
     for members in choices:
         if all(isinstance(block.get(member), str) for member in members):
             return _known(kind, block, members)
-    needed = " or ".join(" and ".join(members) for members in choices)
+    needed = " or ".join(map(" and ".join, choices))
     raise InvalidParams(f"Invalid params: a content block of type {kind} needs {needed}")
 
 
@@ -130,8 +129,8 @@ def _known(kind: str, block: Params, members: tuple[str, ...]) -> Content:
         return Text(block["text"])
     if members == ("uri",):
         return Link(block["uri"], mime_type=f"{kind}/*" if kind in MEDIA else None)
-    made = Image if kind == "image" else Audio
     try:
+        made = Image if kind == "image" else Audio
         return made(b64decode(block["data"], validate=True), mime_type=block["mimeType"])
     except (NotBase64, TypeError, ValueError) as error:
         raise InvalidParams(f"Invalid params: {kind}: {error}") from None

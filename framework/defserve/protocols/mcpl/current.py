@@ -53,7 +53,7 @@ def is_in_hook() -> bool:
 
 
 def call_of_notification(session: Session, method: str, params: Params) -> Call | None:
-    """A call for a notification, which nobody answers. None if the host did not negotiate MCPL."""
+    """A call for a notification, which gets no answer. None if the host did not negotiate MCPL."""
     import asyncio
 
     composition = session.composition

@@ -59,7 +59,7 @@ NOTIFICATIONS: Mapping[str, tuple[str, str]] = {
 
 
 class MCPL(Extension):
-    """A server that takes part: it pushes, hooks into inference, infers, keeps channels and state."""
+    """MCPL on the server's side: feature sets, and the methods and notifications that hosts send."""
 
     name = "mcpl"
 
@@ -167,8 +167,7 @@ class MCPL(Extension):
 
     def _heard(self, section: str, method: str) -> Listener:
         async def run(session: Session, params: Params) -> None:
-            found = getattr(self.sections, section)
-            if found is not None:
+            if (found := getattr(self.sections, section)) is not None:
                 await getattr(found, method)(session, params)
 
         return run
@@ -205,21 +204,20 @@ class MCPL(Extension):
         return {"enabled": [one.name for one in self.sets if live.policy.enabled(one.name)]}
 
     def _updated(self, session: Session, params: Params) -> None:
-        live = agreed(session.terms)
-        if live is None:
+        if (live := agreed(session.terms)) is None:
             return
         try:
             live.policy.update(params)
         except InvalidParams as error:
             import logging
 
-            # A notification has no answer: without this line nobody learns that the policy is not in force.
+            # A notification has no answer. Only this line shows that the policy is not in force.
             logging.getLogger("defserve").warning("featureSets/update: %s", error.message)
             raise
         self._changed(session)
 
     def _changed(self, session: Session) -> None:
-        """Tools come and go with their sets, and so does what runs for them."""
+        """A host has switched sets on or off: start and stop what runs for them, and tell it that its tools changed."""
         for section in self.sections:
             section.session_changed(session)
         if session.ready and any("tools" in one.uses for one in self.sets):
@@ -231,8 +229,7 @@ class MCPL(Extension):
 
     def _admit(self, call: Call, item: Any) -> None:
         CURRENT.set(call)
-        binding = binding_of(item)
-        if binding is not None:
+        if (binding := binding_of(item)) is not None:
             binding.feature_set.require(call)
 
     def _judge(self, call: Call, item: Any, arguments: dict[str, Any]) -> Awaitable[None] | None:
@@ -251,8 +248,8 @@ class MCPL(Extension):
         return binding is None or binding.shown(call)
 
     def view(self, call: Call) -> object:
-        found = policy(call)
-        enabled = tuple(one.name for one in self.sets if found.enabled(one.name))
+        is_enabled = policy(call).enabled
+        enabled = tuple(one.name for one in self.sets if is_enabled(one.name))
         return self.name in call.terms.states, enabled, is_pushed_to(call)
 
     def describe(self, item: Any, view: Any) -> Mapping[str, Any]:
@@ -269,8 +266,7 @@ class MCPL(Extension):
             return can_model_info(peer)
         if feature == "channels":
             return self.sections.channels is not None and self.sections.channels.can(peer)
-        section = self.sections.need_push() if feature == "push" else self.sections.need_inference()
-        return section.can(peer)
+        return (self.sections.need_push() if feature == "push" else self.sections.need_inference()).can(peer)
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
         """The error with its code, in a session that negotiated MCPL (never in the stateless era, A2)."""

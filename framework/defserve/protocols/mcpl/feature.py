@@ -113,7 +113,7 @@ class ScopeCheck(Protocol):
 
 
 class FeatureBinding:
-    """Binds a tool or resource to its feature set. `scope` is None for what is not scoped."""
+    """Binds a tool or resource to its feature set. `scope` is None if the item is not scoped."""
 
     __slots__ = ("feature_set", "scope")
 

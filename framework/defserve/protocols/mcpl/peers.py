@@ -1,4 +1,4 @@
-"""Whom a verb of a feature set speaks to: inside a call or hook its session, elsewhere whoever `to=` names."""
+"""Which session a verb of a feature set speaks to: in a call or hook, its own; elsewhere, the one that `to=` names."""
 
 from __future__ import annotations
 
@@ -73,8 +73,7 @@ Obstacle: TypeAlias = Callable[[Peer], Exception | None]
 
 def current() -> Peer | None:
     """The peer that the running call, hook or source speaks to without `to=`."""
-    call = CURRENT.get()
-    if call is not None:
+    if (call := CURRENT.get()) is not None:
         return Peer(call.session, call)
     session = SOURCE_SESSION.get()
     return Peer(session) if session is not None else None
@@ -109,8 +108,7 @@ def addressed(server: LiveServer, verb: str, to: To, obstacle: Obstacle) -> list
     """
     meant = Peer(to) if isinstance(to, Session) else current() if to is None else None
     if meant is not None:
-        problem = obstacle(meant)
-        if problem is not None:
+        if (problem := obstacle(meant)) is not None:
             raise problem
         return [meant]
     asked = [Peer(session) for session in _sessions(server, to)]
@@ -165,7 +163,7 @@ def can_reach(peer: Peer, feature_set: Feature, problem: Exception | None) -> bo
 
 
 def inbox_reader(to: To) -> str | None:
-    """The principal whose inbox a verb means; None if nobody can tell."""
+    """The principal whose inbox a verb means; None if that is unknown."""
     if isinstance(to, str):
         return to
     meant = Peer(to) if isinstance(to, Session) else current() if to is None else None

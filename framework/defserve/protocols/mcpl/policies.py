@@ -131,8 +131,7 @@ def agreed(terms: Terms | None) -> LiveTerms | None:
 
 def policy(call: Call) -> FeaturePolicy:
     """What the host of this call has enabled."""
-    live = agreed(call.terms)
-    if live is None:
+    if (live := agreed(call.terms)) is None:
         return EVERYTHING_ENABLED
     if not is_stateless(call):
         return live.policy

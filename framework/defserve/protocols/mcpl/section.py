@@ -43,7 +43,7 @@ class LiveServer:
 
 
 class Section:
-    """Made when the first of its kind is declared. Override what you want to be told; all on the session's loop."""
+    """One part of MCPL, made when it is first needed. Override the methods whose events matter to it."""
 
     def __init__(self, server: LiveServer) -> None:
         self.server = server
@@ -53,10 +53,10 @@ class Section:
         return None
 
     def session_changed(self, session: Session) -> None:
-        """A host that speaks MCPL is ready, or has sent `featureSets/update`, which is in force already."""
+        """A host that speaks MCPL is ready, or its `featureSets/update` has taken effect. On the session's loop."""
 
     def session_closed(self, session: Session) -> None:
-        """The conversation ended."""
+        """The conversation ended. Called on the session's loop."""
 
     def removed(self, feature_set: Feature) -> None:
         """The author took a set back. Called in the author's thread."""

@@ -39,7 +39,7 @@ class ModelInfo:
 
     @classmethod
     def read(cls, found: Params) -> ModelInfo:
-        """Tolerant: what a host leaves out or writes in another form is unknown."""
+        """What a host says about a model. A member that is missing or has the wrong type stays empty."""
         window, capabilities = found.get("contextWindow"), found.get("capabilities")
         name, vendor = (value if isinstance(value := found.get(member), str) else "" for member in ("id", "vendor"))
         return cls(
@@ -111,7 +111,7 @@ class Turn:
 
     @classmethod
     def read(cls, params: Params) -> Turn:
-        """Raises InvalidParams for what is not `context/beforeInference`."""
+        """The params of `context/beforeInference`. Raises InvalidParams if they are broken."""
         return cls(**_turn(params))
 
 
@@ -124,7 +124,7 @@ class FinishedTurn(Turn):
 
     @classmethod
     def read(cls, params: Params) -> FinishedTurn:
-        """Raises InvalidParams for what is not `context/afterInference`."""
+        """The params of `context/afterInference`. Raises InvalidParams if they are broken."""
         usage = optional_fields(params, "usage")
         return cls(
             **_turn(params),
@@ -153,7 +153,7 @@ class Injection:
             raise UsageError(f"Injection(position={self.position!r})", fix="use system, before_user or after_user")
 
     def wire(self, namespace: str) -> Params:
-        """As a host is told (§10.4). `namespace` is used if the injection has none."""
+        """The injection for the wire (§10.4). `namespace` is used if the injection has none."""
         described: Params = {
             "namespace": self.namespace or namespace,
             "position": POSITIONS[self.position],

@@ -1,8 +1,8 @@
 """§9.4: a person who has decided often enough is not asked again. Rules never go beyond what was approved.
 
-A rule is about one operation of one target proposed by one participant. It covers arguments that lie within those of
-the approvals: a text below a folder that all of them share, a number between the smallest and the largest, or a
-value that was itself approved. After one decline within those bounds, only exact repeats are approved.
+A rule is about one operation of one target, proposed by one participant. It covers three kinds of arguments: a text
+below a folder that all approved texts share, a number between the smallest and the largest approved one, and a value
+that was itself approved. After one decline within those bounds, only exact repeats are approved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from defserve.wire.jsonvalue import is_object
 
 VERSION: Final = 1
 ENOUGH: Final = 3
-KEPT: Final = 10_000
+MOST_DECISIONS: Final = 10_000
 
 Key: TypeAlias = tuple[str, str, str, str]
 Arguments: TypeAlias = Mapping[str, Any]
@@ -83,7 +83,7 @@ class ArgumentBounds:
 
 
 class ApprovalRule:
-    """Approvals of one operation, generalised; `literal` where a decline has shown that this went too far."""
+    """Approvals of one operation, generalised. `literal`: a decline within the bounds showed that they are too wide."""
 
     __slots__ = ("key", "approvals", "bounds", "literal")
 
@@ -113,8 +113,8 @@ class ApprovalRule:
 class ApprovalRules:
     """Decisions of people, and what follows from them.
 
-    `enough` approvals of an operation make a rule; of decisions on the same arguments the last one counts. Tools
-    that are dangerous, or may be, are never approved unless `dangerous` is True.
+    `enough` approvals of an operation make a rule. If the same arguments were decided twice, the last decision counts.
+    Tools that are dangerous, or may be, are never approved unless `dangerous` is True.
     """
 
     def __init__(
@@ -126,24 +126,23 @@ class ApprovalRules:
         clock: Callable[[], float] = time.time,
     ) -> None:
         if enough < 1:
-            raise UsageError(f"ApprovalRules(enough={enough})", fix="at least one decision has to be a person's")
+            raise UsageError(f"ApprovalRules(enough={enough})", fix="at least one decision must come from a person")
         self.enough, self.dangerous, self._clock = enough, dangerous, clock
         self.decisions = list(decisions)
 
     def record(self, proposal: Proposal, approved: bool, *, by: str = "", target: str | None = None) -> None:
-        """A person has decided. `target` is who was asked to do it, where the proposal leaves that open."""
-        whom = target or proposal.target or ""
+        """Record a person's decision. `target` is the participant that was asked, if the proposal does not name it."""
         decision = ApprovalDecision(
             approved,
             proposal.proposer,
-            whom,
+            target or proposal.target or "",
             proposal.method,
             proposal.context,
             proposal.params,
             by=by,
             at=self._clock(),
         )
-        self.decisions = [*self.decisions[-KEPT + 1 :], decision]
+        self.decisions = [*self.decisions[-MOST_DECISIONS + 1 :], decision]
 
     def approves(self, proposal: Proposal, tool: Mapping[str, Any] | None = None) -> bool:
         """Whether a person need not be asked. `tool` is the entry of the target's `tools/list`, for a tool call."""
@@ -165,7 +164,7 @@ class ApprovalRules:
         declines = [d.arguments for d in mine if not last_word[_text(d.arguments)]]
         return ApprovalRule(key, approvals, declines) if len(approvals) >= self.enough else None
 
-    # -- kept elsewhere ----------------------------------------------------------------------------------
+    # -- saving and loading ------------------------------------------------------------------------------
 
     def export(self) -> str:
         """The decisions as JSON, with the rules that follow from them for people to read."""
@@ -214,7 +213,7 @@ def _decision(found: Any) -> ApprovalDecision:
 
 
 def _arguments(params: Arguments) -> Arguments:
-    """What bounds are about: the arguments of a tool call or prompt, else all of the params."""
+    """The values that bounds apply to: the arguments of a tool call or prompt, otherwise all of the params."""
     found = params.get("arguments")
     return found if is_object(found) else {name: value for name, value in params.items() if name != "_meta"}
 

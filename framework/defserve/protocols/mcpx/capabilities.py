@@ -53,7 +53,7 @@ def _glob(text: str, pattern: str) -> bool:
 
 
 class Capabilities:
-    """What a participant may send. `strict` compares as the reference gateway does. Never anything of `system/`."""
+    """What a participant may send. `strict` compares as the reference gateway does. `system/` is never allowed."""
 
     __slots__ = ("patterns", "_matches", "_known")
 
@@ -62,7 +62,7 @@ class Capabilities:
             raise UsageError("capabilities are a list of patterns", fix=f"write [{patterns!r}]")
         self.patterns = tuple(dict.fromkeys(patterns))
         if not all(isinstance(pattern, str) and pattern for pattern in self.patterns):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError("a capability is a text such as 'mcp/request:tools/*'", fix="leave out what is empty")
+            raise UsageError("a capability is a text such as 'mcp/request:tools/*'", fix="remove the empty ones")
         self._matches: Callable[[str, str], bool] = matches_strictly if strict else matches
         self._known: dict[str, bool] = {}
 
@@ -75,8 +75,7 @@ class Capabilities:
 
     def allow(self, kind: str) -> bool:
         """Whether one of them covers the kind."""
-        known = self._known.get(kind)
-        if known is None:
+        if (known := self._known.get(kind)) is None:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
             known = not is_reserved(kind) and any(self._matches(kind, pattern) for pattern in self.patterns)
@@ -84,7 +83,7 @@ class Capabilities:
         return known
 
     def changed(self, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Capabilities:
-        """A copy with some added and some removed. What is both added and removed is in it."""
+        """A copy with some added and some removed. A pattern that is both added and removed stays."""
         gone = set(remove)
         kept = Capabilities((*(pattern for pattern in self.patterns if pattern not in gone), *add))
         kept._matches = self._matches

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from defserve.core.engine import Engine
 
 ANSWERED_BY_ALL: Final = frozenset({"ping", "tools/list", "resources/list", "resources/templates/list", "prompts/list"})
-"""Requests to everyone that each participant answers. A request that has an effect must name who is to do it."""
+"""The requests that we answer even if they are sent to everyone. A request with an effect must name its target."""
 
-REPORTS: Final = 16
+MOST_REPORTS: Final = 16
 INVALID_REQUEST: Final = -32600
 
 log = logging.getLogger("defserve.protocols.mcpx")
 
 
 class TopicMembership:
-    """What a session knows of the topic it belongs to. Its terms are `assumed` until the peer offers some."""
+    """What a session knows of its topic. Its terms are `assumed` until the peer offers some."""
 
     __slots__ = ("participant", "assumed")
 
@@ -76,8 +76,7 @@ class TopicCarrier:
         on_proposal: Callable[[Participant, Proposal], Awaitable[None]] | None = None,
         clock: Clock = time.time,
     ) -> None:
-        report = partial(log.warning, "a message of %r was not acted on: %s")
-        self.participant = Participant(clock=clock, misbehaved=report)
+        self.participant = Participant(clock=clock, misbehaved=partial(log.warning, "ignored a message of %r: %s"))
         self._on_chat, self._on_proposal = on_chat, on_proposal
         self._sessions: dict[str, Session] = {}
         self._engine: Engine | None = None
@@ -127,15 +126,15 @@ class TopicCarrier:
         return []
 
     def happened(self, session: Session, event: object) -> None:
-        seat = session.local(TopicMembership)
+        membership = session.local(TopicMembership)
         if event is LEFT:
             self._sessions.pop(session.peer, None)
             session.close()
         elif event is HANDSHAKE:
-            seat.assumed, session.terms, session.ready = False, None, False
+            membership.assumed, session.terms, session.ready = False, None, False
         else:
             self._sessions[session.peer] = session
-            seat.participant, seat.assumed = self.participant, True
+            membership.participant, membership.assumed = self.participant, True
             session.open(Offer(MCP_VERSION, {}, {"name": session.peer, "version": ""}))
             session.ready = True
 
@@ -158,12 +157,12 @@ class TopicCarrier:
         return not is_request or asked.kind.method in ANSWERED_BY_ALL
 
     def _refuse(self, spoofed: Spoofed) -> None:
-        """Tell a sender why its request was refused, a few times only: one that goes on does not listen."""
+        """Tell a sender why its request was refused, but only a few times."""
         envelope, peer = spoofed.envelope, spoofed.envelope.sender
         id = envelope.body.get("id")
         if spoofed.kind.base != REQUEST or self.topic.me not in envelope.to or not isinstance(id, int | str):
             return
-        if self.topic.misbehaviour.get(peer, REPORTS + 1) <= REPORTS:
+        if self.topic.misbehaviour.get(peer, MOST_REPORTS + 1) <= MOST_REPORTS:
             error = {"code": INVALID_REQUEST, "message": f"Invalid request: {spoofed.reason}"}
             payload = {"jsonrpc": "2.0", "id": id, "error": error}
             self._post(str(spoofed.kind._replace(base=RESPONSE)), payload, (peer,), envelope.id)
@@ -175,7 +174,7 @@ class TopicCarrier:
     # -- out ---------------------------------------------------------------------------------------------
 
     def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
-        """The envelope of a reply or of a message of ours; empty where we may not send it."""
+        """The envelope of a reply or of a message of ours; empty if we may not send it."""
         if isinstance(answers, ReceivedRequest):
             envelope = self._envelope(answers.kind, Encoded(data), answers.to, answers.id)
             return envelope.encode() if envelope is not None else b""
@@ -190,11 +189,10 @@ class TopicCarrier:
         return envelope.encode() if envelope is not None else b""
 
     def _expect(self, peer: str, id: Any, kind: str, envelope: Envelope | None) -> None:
-        """The conversation with `peer` waits for an answer to this; it fails at once where it cannot be sent."""
+        """The conversation with `peer` waits for an answer to this. It fails at once if we may not send it."""
 
         def reply(found: Payload | PeerError) -> None:
-            session = self._sessions.get(peer)
-            if session is None:
+            if (session := self._sessions.get(peer)) is None:
                 return
             if isinstance(found, PeerError):
                 session.take(Reply(id, None, {"code": found.code, "message": found.message, "data": found.data}))

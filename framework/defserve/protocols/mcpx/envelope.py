@@ -1,4 +1,4 @@
-"""The one shape of everything on a topic. Any bytes give an `Envelope`, or a `BrokenEnvelope` that says why not."""
+"""The shape of every message of a topic. Any bytes give an `Envelope`, or a `BrokenEnvelope` that says why not."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Envelope:
 
 
 class BrokenEnvelope:
-    """Bytes that are no envelope of this version. `id`, `kind` and `sender` are there where they could be read."""
+    """Bytes that are no envelope of this version. `id`, `kind` and `sender` are None if they could not be read."""
 
     __slots__ = ("reason", "message", "id", "kind", "sender")
 
@@ -125,7 +125,7 @@ def now() -> str:
 
 
 def _problem(fields: dict[str, Any]) -> str | None:
-    # Written out, without a call where none is needed: a gateway does this for every message of every topic.
+    # Written out with few function calls, for speed: a gateway does this for every message of every topic.
     get = fields.get
     id, sender, kind = get("id"), get("from"), get("kind")
     if type(id) is not str or not 0 < len(id) <= ID_CHARACTERS:
@@ -147,8 +147,8 @@ def _problem(fields: dict[str, Any]) -> str | None:
 
 
 def _repeated(frame: bytes) -> str | None:
-    # Two parsers may disagree on which of two `kind`s counts; then one is checked and another acted on. Most frames are
-    # cleared by counting; only one that repeats a name somewhere, or could hide one in an escape, is read again.
+    # Two parsers may disagree on which of two `kind`s counts; then one is checked and another acted on. Counting is
+    # enough for most frames. A frame that repeats a name, or could hide one in an escape, is read again.
     if b"\\u" not in frame and max(map(frame.count, _DECISIVE)) <= 1:
         return None
     import json

@@ -20,9 +20,9 @@ ProposalHandler: TypeAlias = Callable[[Proposal, Participant], Awaitable[bool | 
 
 
 class MCPX(Extension):
-    """Handlers for what happens in a topic besides requests, and the carrier that brings them there.
+    """Handlers for chat and proposals, and a carrier for each topic.
 
-    It has no `carrier()` of its own: only the connection to a gateway holds envelopes, and the same server may be
+    It has no `carrier()` of its own: only the connection to a gateway carries envelopes, and the same server may be
     served elsewhere at the same time.
     """
 
@@ -33,8 +33,8 @@ class MCPX(Extension):
         self.decisions: list[ProposalHandler] = []
         self.carriers: list[TopicCarrier] = []
 
-    def seat(self) -> TopicCarrier:
-        """A place in one more topic."""
+    def new_carrier(self) -> TopicCarrier:
+        """The carrier for one more topic."""
         carrier = TopicCarrier(on_chat=self._chat, on_proposal=self._decide)
         self.carriers.append(carrier)
         return carrier
@@ -58,15 +58,14 @@ class MCPX(Extension):
 
 
 def participant_of(call: Call) -> Participant | None:
-    """This server's participant in the topic that a call came from; None for a call that came another way."""
-    seat = call.session.peek(TopicMembership)
-    return seat.participant if seat is not None else None
+    """This server's participant in the topic that a call came from; None if the call did not come from a topic."""
+    membership = call.session.peek(TopicMembership)
+    return membership.participant if membership is not None else None
 
 
 def chat(call: Call, text: str, to: str | Sequence[str] | None, format: str) -> Envelope:
     """Say something in the topic that a call came from, as part of that call's thread."""
-    participant = participant_of(call)
-    if participant is None:
+    if (participant := participant_of(call)) is None:
         raise NoBackChannel("chat: this call did not come from a topic")
     about = call.envelope.id if isinstance(call.envelope, ReceivedRequest) else None
     recipients = to if to is None or isinstance(to, str) else tuple(to)

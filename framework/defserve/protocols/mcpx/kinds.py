@@ -15,7 +15,7 @@ ERROR: Final = "system/error"
 
 MCP: Final = frozenset({REQUEST, RESPONSE, PROPOSAL})
 BARE: Final = frozenset({"presence", "system"})
-"""How §3 lists the gateway's kinds; §3.4 and §3.5 have names for them, which are the ones we send."""
+"""The short names that §3 has for the gateway's kinds. We send the full names of §3.4 and §3.5."""
 
 CONTEXT_FIELD: Final[Mapping[str, str]] = {
     "tools/call": "name",
@@ -25,14 +25,13 @@ CONTEXT_FIELD: Final[Mapping[str, str]] = {
     "resources/unsubscribe": "uri",
     "notifications/resources/updated": "uri",
 }
-"""Method to the place in its params that CONTEXT repeats."""
-
+"""The member of a method's params that CONTEXT repeats."""
 
 LONGEST_CONTEXT: Final = 2_048
 
 
 class MessageKind(NamedTuple):
-    """A kind in its parts; `method` and `context` are empty where it has none."""
+    """A kind in its parts; `method` and `context` may be empty."""
 
     base: str
     method: str = ""
@@ -43,7 +42,7 @@ class MessageKind(NamedTuple):
 
 
 def parse_kind(text: str) -> MessageKind | None:
-    """The parts of a kind; None where one of them is empty."""
+    """The parts of a kind; None if one of them is empty."""
     parts = text.split(":", 2)
     return MessageKind(*parts) if all(parts) else None
 
@@ -66,7 +65,7 @@ def is_reserved(kind: str) -> bool:
 
 
 def namespaced(kind: str, payload: Mapping[str, Any]) -> str:
-    """The kind a gateway's message has today; a bare one is told apart by what it holds."""
+    """The full kind of a gateway's message. The payload of a short one says which it is."""
     if kind not in BARE:
         return kind
     if kind == "presence" or "event" in payload:

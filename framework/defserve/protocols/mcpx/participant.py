@@ -1,4 +1,4 @@
-"""One participant of a topic: its verbs, what it waits for, and nothing sent that the welcome did not allow."""
+"""One participant of a topic: what it can do, and what it waits for. It sends only what the welcome allows."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Encoded, Id
 
 ANSWER_SECONDS: Final = 60.0
-ASKED_AT_MOST: Final = 10_000
-PAGES_AT_MOST: Final = 1_000
+MOST_PENDING: Final = 10_000
+MOST_PAGES: Final = 1_000
 
 Payload: TypeAlias = Mapping[str, Any]
-Told: TypeAlias = Callable[[Payload | PeerError], None]
+OnReply: TypeAlias = Callable[[Payload | PeerError], None]
 
 
 class PendingTopicRequest:
-    """A request of ours: whom it went to, what it is about, and what is called with the reply or the failure."""
+    """A request of ours: its target, what it is about, and `reply`, which is called with the answer or the failure."""
 
     __slots__ = ("to", "kind", "id", "reply")
 
-    def __init__(self, to: str, kind: MessageKind, id: Id, reply: Told) -> None:
+    def __init__(self, to: str, kind: MessageKind, id: Id, reply: OnReply) -> None:
         self.to, self.kind, self.id, self.reply = to, kind, id, reply
 
     def fits(self, answer: TopicResponse) -> bool:
@@ -44,8 +44,8 @@ class PendingTopicRequest:
 class Participant:
     """Speaks in a topic: chat, requests, proposals and their fulfilment.
 
-    `hear` takes frames of the gateway, `attach` says how ours get there. Everything we say is checked against the
-    capabilities of the welcome first, and raises NotCapable.
+    `hear` takes frames of the gateway; `attach` sets how ours are sent. Every message is first checked against the
+    capabilities of the welcome. If they do not allow it, NotCapable is raised.
     """
 
     def __init__(self, *, clock: Clock = time.time, misbehaved: Callable[[str, str], None] | None = None) -> None:
@@ -74,7 +74,7 @@ class Participant:
 
     @property
     def proposals(self) -> list[Proposal]:
-        """The proposals in this topic that nobody has taken up."""
+        """The pending proposals in this topic."""
         return self.topic.proposals.pending()
 
     # -- saying ------------------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ class Participant:
     ) -> Any:
         """Ask a participant and wait for its result.
 
-        Raises NotCapable before anything is sent, PeerError if it answers with an error or the gateway refuses,
-        PeerTimeout if it does not answer in time, PeerGone if it leaves first.
+        Raises NotCapable before anything is sent. Raises PeerError if the participant answers with an error or the
+        gateway refuses, PeerTimeout if no answer comes in time, and PeerGone if the participant leaves first.
         """
         future: asyncio.Future[Payload | PeerError] = asyncio.get_running_loop().create_future()
         self._last_id += 1
@@ -159,14 +159,13 @@ class Participant:
 
     async def call(self, to: str, tool: str, /, arguments: Payload | None = None, **more: Any) -> Any:
         """Call a tool of another participant; its whole result."""
-        params = {"name": tool, "arguments": {**(arguments or {}), **more}}
-        return await self.request(to, "tools/call", params)
+        return await self.request(to, "tools/call", {"name": tool, "arguments": {**(arguments or {}), **more}})
 
     async def tools(self, of: str) -> list[dict[str, Any]]:
         """The tools of a participant, as it lists them now."""
         found: list[dict[str, Any]] = []
         params: dict[str, Any] = {}
-        for _ in range(PAGES_AT_MOST):
+        for _ in range(MOST_PAGES):
             page = await self.request(of, "tools/list", params)
             listed: Any = page.get("tools") if is_object(page) else None
             found += [tool for tool in listed if is_object(tool)] if is_array(listed) else []
@@ -177,7 +176,7 @@ class Participant:
         return found
 
     async def tool(self, of: str, name: str) -> dict[str, Any] | None:
-        """One tool as its participant lists it now; None where there is none of that name, or we may not ask."""
+        """One tool as its participant lists it now; None if no tool has that name, or we may not ask."""
         if not self.may(f"{REQUEST}:tools/list"):
             return None
         return next((tool for tool in await self.tools(of) if tool.get("name") == name), None)
@@ -193,7 +192,7 @@ class Participant:
         return proposal
 
     async def outcome(self, proposal: Proposal, *, within: float | None = None) -> Any:
-        """The result of a proposal, whoever fulfils it. Raises PeerTimeout when it expires, PeerError when it fails."""
+        """Wait for the result of a proposal. Raises PeerTimeout when it expires, PeerError when it fails."""
         if proposal.status in ("pending", "fulfilled"):
             future = self._outcomes.setdefault(proposal.id, asyncio.get_running_loop().create_future())
             left = self.topic.proposals.left(proposal)
@@ -221,7 +220,7 @@ class Participant:
         """
         target = to or proposal.target
         if target is None:
-            raise UsageError("the proposal does not say who is to do it", fix="fulfil(proposal, to=…)")
+            raise UsageError("the proposal does not name a single target", fix="fulfil(proposal, to=…)")
         if self.topic.proposals.get(proposal.id) is None or proposal.status != "pending":
             raise ProposalNotPending(f"the proposal is {proposal.status}", data={"status": proposal.status})
         return await self.request(target, proposal.method, proposal.params, fulfils=proposal, within=within)
@@ -262,11 +261,11 @@ class Participant:
                 self._fail(id, PeerGone(f"{heard.participant} has left"))
         return heard
 
-    def expect(self, envelope: str, to: str, kind: str, id: Id, reply: Told) -> None:
+    def expect(self, envelope: str, to: str, kind: str, id: Id, reply: OnReply) -> None:
         """A request went out in this envelope. `reply` is called with its response, or with the failure."""
         parts = parse_kind(kind)
         assert parts is not None
-        if len(self._asks) >= ASKED_AT_MOST:
+        if len(self._asks) >= MOST_PENDING:
             self._fail(next(iter(self._asks)), PeerError("too many requests wait for an answer"))
         self._asks[envelope] = PendingTopicRequest(to, parts, id, reply)
 
@@ -276,14 +275,13 @@ class Participant:
             del self._asks[answer.envelope.correlation_id or ""]
             ask.reply(answer.envelope.body)
         elif ask is not None:
-            self.topic.count(answer.envelope.sender, "a response to a request that was not theirs to answer")
+            self.topic.count(answer.envelope.sender, "a response to a request that went to somebody else")
         waiting = self._outcomes.get(answer.outcome.id) if answer.outcome is not None else None
         if waiting is not None and not waiting.done() and answer.outcome is not None:
             waiting.set_result(answer.outcome)
 
     def _fail(self, envelope: str, error: PeerError) -> None:
-        ask = self._asks.pop(envelope, None)
-        if ask is not None:
+        if (ask := self._asks.pop(envelope, None)) is not None:
             ask.reply(error)
 
 

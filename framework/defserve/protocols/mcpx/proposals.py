@@ -1,4 +1,4 @@
-"""§3.2, §10.2: operations that a participant may not request and proposes instead, followed for five minutes."""
+"""§3.2, §10.2: proposals: operations that a participant may not request itself. They expire after five minutes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from defserve.protocols.mcpx.kinds import MessageKind, context_of, parse_kind
 from defserve.wire.jsonvalue import is_object
 
 LIFETIME: Final = 300.0
-KEPT: Final = 10_000
-KEPT_OF_ONE: Final = 256
+MOST_PROPOSALS: Final = 10_000
+MOST_OF_ONE_PROPOSER: Final = 256
 
 Clock: TypeAlias = Callable[[], float]
 Status: TypeAlias = Literal["pending", "fulfilled", "completed", "failed", "declined", "expired"]
@@ -49,7 +49,7 @@ class Proposal:
 
     @property
     def target(self) -> str | None:
-        """Who is to do it, if the proposal names one participant."""
+        """The participant that should do it; None unless the proposal names exactly one."""
         return self.to[0] if len(self.to) == 1 else None
 
     @property
@@ -108,9 +108,9 @@ class Proposals:
         if envelope.id in self._known:
             return None
         mine = [found for found in self._known.values() if found.proposer == envelope.sender]
-        if len(mine) >= KEPT_OF_ONE:
+        if len(mine) >= MOST_OF_ONE_PROPOSER:
             self._forget(mine[0])
-        elif len(self._known) >= KEPT:
+        elif len(self._known) >= MOST_PROPOSALS:
             self._forget(next(iter(self._known.values())))
         body = envelope.body
         proposal = Proposal(
@@ -147,11 +147,8 @@ class Proposals:
             if asked and response.sender not in asked:
                 return None
             del self._fulfilments[response.correlation_id or ""]
-        else:
-            unseen = self._outcome_of_mine(response, me)
-            if unseen is None:
-                return None
-            proposal = unseen
+        elif (proposal := self._outcome_of_mine(response, me)) is None:
+            return None
         body = response.body
         proposal.result, proposal.error = body.get("result"), body.get("error")
         proposal.status = "failed" if proposal.error is not None else "completed"
@@ -168,7 +165,7 @@ class Proposals:
         return None
 
     def _sweep(self) -> None:
-        # They are in order and have the same lifetime, so the first that is still valid ends the walk.
+        # They are in order and have the same lifetime, so we can stop at the first that is still valid.
         now = self._clock()
         for proposal in list(self._known.values()):
             if proposal.expires > now:

@@ -1,4 +1,4 @@
-"""What a participant knows of its topic from the frames alone: who it is, who is there, what is proposed. No I/O."""
+"""What a participant learns from frames: its own name, who else is in the topic, what is proposed. No I/O."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from defserve.protocols.mcpx.kinds import (
 from defserve.protocols.mcpx.proposals import Clock, Proposal, Proposals
 from defserve.wire.jsonvalue import is_array, is_object
 
-COUNTED: Final = 1_000
+MOST_COUNTED: Final = 1_000
 NOBODY: Final = "?"
 
 
@@ -102,8 +102,8 @@ Heard: TypeAlias = Welcome | Presence | GatewayProblem | Chat | Proposal | Topic
 class TopicView:
     """One participant's view. Before the welcome, only the gateway's messages count.
 
-    `participants` are the others and what they may send; `misbehaviour` counts the messages of each that were not
-    acted on, and `misbehaved` is told of every one.
+    `participants` are the others and what they may send. `misbehaviour` counts, for each of them, the messages that
+    were not acted on. `misbehaved` is called for every such message.
     """
 
     def __init__(self, *, clock: Clock = time.time, misbehaved: Callable[[str, str], None] | None = None) -> None:
@@ -124,7 +124,7 @@ class TopicView:
         self.participants.clear()
 
     def read(self, frame: bytes) -> Heard | None:
-        """What a frame means; None for one that does not concern us, or that was counted and dropped."""
+        """What a frame means; None if it does not concern us, or if it was counted and dropped."""
         envelope = parse(frame)
         if isinstance(envelope, BrokenEnvelope):
             self.count(envelope.sender or NOBODY, envelope.message)
@@ -144,7 +144,7 @@ class TopicView:
 
     def count(self, participant: str, reason: str) -> None:
         """A message of theirs was not acted on."""
-        if participant in self.misbehaviour or len(self.misbehaviour) < COUNTED:
+        if participant in self.misbehaviour or len(self.misbehaviour) < MOST_COUNTED:
             self.misbehaviour[participant] = self.misbehaviour.get(participant, 0) + 1
         if self._misbehaved is not None:
             self._misbehaved(participant, reason)
@@ -162,7 +162,7 @@ class TopicView:
 
     def _system(self, envelope: Envelope) -> Heard | None:
         if envelope.sender.partition(":")[0] != "system":
-            self.count(envelope.sender, f"{envelope.kind} is for the gateway to say")
+            self.count(envelope.sender, f"only the gateway may send {envelope.kind}")
             return None
         payload = envelope.body
         kind = namespaced(envelope.kind, payload)
@@ -173,8 +173,7 @@ class TopicView:
         return GatewayProblem(payload, envelope.correlation_id) if kind == ERROR else None
 
     def _welcome(self, payload: Mapping[str, Any]) -> Welcome | None:
-        you = _participant(payload.get("you"))
-        if you is None:
+        if (you := _participant(payload.get("you"))) is None:
             self.count(NOBODY, "a welcome that does not say who we are")
             return None
         again = self.me == you[0]
@@ -200,9 +199,9 @@ class TopicView:
 
 def _misplaced(kind: MessageKind, envelope: Envelope) -> str | None:
     if kind.base == PROPOSAL and envelope.correlation_id is not None:
-        return "a proposal refers to nothing (correlation_id)"
+        return "a proposal must not have a correlation_id"
     if kind.base == RESPONSE and envelope.correlation_id is None:
-        return "a response refers to its request (correlation_id)"
+        return "a response needs the correlation_id of its request"
     return None
 
 

@@ -1,6 +1,6 @@
-"""What the sections of MGP share: what was agreed with a peer (§2), and what a tool declared of its security (§4).
+"""What the sections of MGP share: what was agreed with a peer (§2), and the security that a tool declared (§4).
 
-Light: every server imports it.
+Every server imports this file, so it imports little.
 """
 
 from __future__ import annotations
@@ -51,15 +51,14 @@ class Agreement:
 
 def agree(offer: Offer, served: frozenset[str]) -> Agreement | None:
     """The sections that are both offered and served here. None: the conversation stays plain MCP."""
-    offered = _offered(offer)
-    if offered is None:
+    if (offered := _offered(offer)) is None:
         return None
     version, names = offered.get("version"), offered.get("extensions")
     if not isinstance(version, str) or not is_array(names):
-        _log(f"capabilities.mgp needs a version and extensions, got {sorted(offered)}: going on without")
+        _log(f"capabilities.mgp needs a version and extensions, got {sorted(offered)}: continuing without MGP")
         return None
     if version.partition(".")[0] != VERSION.partition(".")[0]:
-        _log(f"the client speaks MGP {version[:32]!r}, this server {VERSION}: going on without")
+        _log(f"the client speaks MGP {version[:32]!r}, this server {VERSION}: continuing without MGP")
         return None
     known = tuple(dict.fromkeys(n for n in names if isinstance(n, str) and SECTIONS.get(n, frozenset()) & served))
     return Agreement(known, frozenset[str]().union(*(SECTIONS[name] & served for name in known)))

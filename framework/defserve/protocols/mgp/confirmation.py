@@ -1,4 +1,4 @@
-"""MGP §4.4: who confirms a dangerous call: a client that speaks MGP, else a person who can be asked, else nobody.
+"""MGP §4.4: who confirms a dangerous call. It depends on what the peer speaks, and on the server's `confirm` policy.
 
 | peer | `auto` | `always` | `never` |
 |---|---|---|---|
@@ -32,7 +32,7 @@ FIX = {
 
 
 class NotConfirmed(Refused):
-    """A call that has to be confirmed, and was not."""
+    """The call must be confirmed, and it was not."""
 
     error_type = "confirmation_required"
 
@@ -65,7 +65,7 @@ def question(tool: Tool, arguments: dict[str, Any]) -> str:
 
     # Redaction turns an object into the name of its class. A person has to read the values, so they become texts first.
     plain = {name: to_jsonable_python(value, bytes_mode="base64", fallback=str) for name, value in arguments.items()}
-    shown = [f"  {name}: {_brief(value)}" for name, value in redact(plain).items()]
+    shown = (f"  {name}: {_brief(value)}" for name, value in redact(plain).items())
     return "\n".join([f"Run {tool.options.title or tool.name}?", *shown])
 
 

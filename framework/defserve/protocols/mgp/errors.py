@@ -103,8 +103,8 @@ class CodedError:
     def __init__(
         self, message: str, *, data: Details = None, details: Details = None, **recovery: Unpack[Recovery]
     ) -> None:
-        told = {**(data or {}), **(details or {}), **recovery}
-        super().__init__(message, data=told)  # pyright: ignore[reportCallIssue]  (of Refused, or of ToolError)
+        merged = {**(data or {}), **(details or {}), **recovery}
+        super().__init__(message, data=merged)  # pyright: ignore[reportCallIssue]  (of Refused, or of ToolError)
 
 
 class PermissionDenied(CodedError, Refused, code=1000):

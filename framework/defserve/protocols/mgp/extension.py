@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Mapping
-from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +75,7 @@ AT_ONCE: Mapping[str, tuple[str, str, str]] = {
 
 
 class MGP(Extension):
-    """Security that is declared, enforced for every peer, and shown to those who speak MGP."""
+    """Security that tools declare, enforced for every peer and shown to those that speak MGP."""
 
     name = NAME
     opens_with = frozenset(method for method in METHODS if method.startswith("mgp/permission/"))
@@ -97,7 +96,7 @@ class MGP(Extension):
 
             self.access = AccessSection(options.access, self.server_id, tools, lambda: self.audit)
         if options.permissions is not None or options.granted:
-            _ = self.permissions  # which complains about a policy or permission that does not exist
+            _ = self.permissions  # raises UsageError for a policy or permission that does not exist
 
     # -- negotiation (§2) --------------------------------------------------------------------------------
 
@@ -111,8 +110,7 @@ class MGP(Extension):
         return agree(offer, self.served)
 
     def capabilities(self, offer: Offer) -> Mapping[str, Any]:
-        agreed = self.negotiate(offer)
-        if agreed is None:
+        if (agreed := self.negotiate(offer)) is None:
             return {}
         mgp = {
             "version": VERSION,
@@ -213,7 +211,7 @@ class MGP(Extension):
         return run
 
     def notifications(self) -> Mapping[str, Listener]:
-        # Both look for a stream, and there is none where streaming was not negotiated.
+        # Without streaming both find no stream and do nothing.
         return {
             "notifications/mgp.stream.pace": lambda session, params: self.streaming.pace(session, params),
             "notifications/mgp.stream.gap": lambda session, params: self.streaming.gap(session, params),
@@ -237,20 +235,21 @@ class MGP(Extension):
             return
         from defserve.protocols.mgp.security.tool_security import ToolSecurity
 
-        found = ToolSecurity.of(item)
-        if found is not None:
+        if (found := ToolSecurity.of(item)) is not None:
             item.facets[self.name] = found
             item.is_dangerous = found.security.risk_level == "dangerous"
 
     def stages(self) -> Stages:
-        return Stages(audit=self._audit, admit=self._admit, judge=self._judge, concerns=self._concerns)
+        return Stages(
+            audit=lambda call, tool: self.audit.around(call, tool),
+            admit=self._admit,
+            judge=self._judge,
+            concerns=self._concerns,
+        )
 
     def _concerns(self, item: Any, active: frozenset[str]) -> bool:
         options = self.options
         return self.name in item.facets or options.access is not None or bool(options.audit) or self.name in active
-
-    def _audit(self, call: Call, tool: Any) -> AbstractAsyncContextManager[Any] | None:
-        return self.audit.around(call, tool)
 
     def _admit(self, call: Call, tool: Any) -> None:
         if self.access is not None:
@@ -259,8 +258,7 @@ class MGP(Extension):
             self.permissions.admit(call, tool)
 
     async def _judge(self, call: Call, tool: Any, arguments: dict[str, Any]) -> None:
-        found = tool_security(tool)
-        if found is None:
+        if (found := tool_security(tool)) is None:
             return
         await found.judge(self.options.egress, arguments)
         if found.security.confirmation_required:
@@ -276,8 +274,7 @@ class MGP(Extension):
         return sections(call) & {"tool_security", "code_safety"}, "meta" in dialect_of(call).has, seen
 
     def describe(self, item: Any, view: Any) -> Mapping[str, Any]:
-        found = tool_security(item)
-        if found is None:
+        if (found := tool_security(item)) is None:
             return {}
         shown, has_meta, _ = view
         described: Params = {}
@@ -293,7 +290,7 @@ class MGP(Extension):
         return failures.failure(call, error)
 
     def phase_changed(self, composition: Composition, previous: Phase) -> None:
-        # Where nobody listens, nothing need be imported.
+        # If nobody listens, the section is not imported.
         listeners = [s for s in composition.sessions if s.terms and "lifecycle" in sections_of(s.terms)]
         if listeners:
             self.lifecycle.phase_changed(composition.service, previous, listeners)

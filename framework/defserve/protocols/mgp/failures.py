@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.core.profile import error_object
 from defserve.errors import BadArguments, InvalidParams, LimitExceeded, Refused, Rejected, ToolError
-from defserve.protocols.mcp.failures import ERROR_KEY, UnknownTool, lone, rejection, tool_failure
+from defserve.protocols.mcp.failures import ERROR_KEY, UnknownTool, rejection, tool_failure, ungrouped
 from defserve.protocols.mcp.trace import trace_id
 from defserve.protocols.mgp.errors import KINDS, TOOL_NOT_FOUND, ErrorKind, Recovery, code_of
 from defserve.wire.messages import Params
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def failure(call: Call, error: BaseException) -> Params | None:
     """The result or error of a request that raised, for a peer that speaks MGP. None leaves it to MCP."""
-    error = lone(error)
+    error = ungrouped(error)
     if isinstance(error, UnknownTool):
         block = _block(KINDS[TOOL_NOT_FOUND], {}, {"tool": call.params["name"]})
         return _error(call, error.code, error.message, {"error_type": KINDS[TOOL_NOT_FOUND].error_type, "_mgp": block})
@@ -37,7 +37,7 @@ def recovery_block(call: Call, kind: ErrorKind, error: Refused | ToolError) -> P
     """§14.4: the `_mgp` object of an error."""
     said: Params = {key: error.data[key] for key in Recovery.__annotations__ if key in error.data}
     if isinstance(error, LimitExceeded):
-        # A result that is too large stays too large. Only a limit that says when it lifts is worth waiting for.
+        # A result that is too large stays too large. Trying again helps only if the error says after how long.
         said.setdefault("retryable", "retry_after_ms" in said)
     elif kind.error_type == "timeout" and not _is_repeatable(call):
         said.setdefault("retryable", False)

@@ -13,7 +13,7 @@ def now() -> datetime:
 
 
 def read(value: object, name: str) -> datetime | None:
-    """Read an instant, or null. Raises InvalidParams, also for a time without an offset: its zone is unknown."""
+    """Read an instant, or null. Raises InvalidParams. A time without an offset is refused: its zone is unknown."""
     if value is None:
         return None
     try:

@@ -54,5 +54,5 @@ class SecurityOptions:
     @property
     def acts(self) -> list[str]:
         """What the author set that changes how tools are protected."""
-        protecting = ("permissions", "granted", "access", "audit")
-        return [name for name in protecting if getattr(self, name)] + (["confirm"] if self.confirm != "auto" else [])
+        found = [name for name in ("permissions", "granted", "access", "audit") if getattr(self, name)]
+        return found if self.confirm == "auto" else [*found, "confirm"]

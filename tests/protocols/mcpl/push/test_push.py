@@ -485,7 +485,7 @@ async def test_an_event_of_a_source_for_all_may_be_for_one(server: Server):
 
 
 async def test_a_host_that_is_silent_holds_nobody_up(server: Server, reminders: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.protocols.mcpl.push.section.PATIENCE", 0.01)
+    monkeypatch.setattr("defserve.protocols.mcpl.push.section.SOURCE_WAIT_SECONDS", 0.01)
     monkeypatch.setattr("defserve.protocols.mcpl.push.section.BACKLOG", 20)
     go = asyncio.Event()
 

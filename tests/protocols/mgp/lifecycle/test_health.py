@@ -294,7 +294,7 @@ async def test_a_check_that_hangs_is_not_begun_again_and_costs_one_thread():
 
     async with kernel(server) as peer:
         problems = [(await status(peer))["problems"]["hangs"] for _ in range(3)]
-        assert problems == ["no answer within 0.02 s", *["still busy with the check before"] * 2]
+        assert problems == ["no answer within 0.02 s", *["the previous check is still running"] * 2]
         assert len(begun) == 1
         go.set()
         await until(lambda: "defserve-health-hangs" not in {thread.name for thread in threading.enumerate()})

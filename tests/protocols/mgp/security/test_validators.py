@@ -327,7 +327,7 @@ def test_a_guarded_type_beside_one_that_takes_what_it_refuses_is_refused(annotat
         return "ran"
 
     work.__annotations__["command"] = annotation
-    with pytest.raises(UsageError, match="which takes what it refuses"):
+    with pytest.raises(UsageError, match="which accepts what the guard refuses"):
         serving(work)
 
 

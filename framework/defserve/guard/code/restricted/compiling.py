@@ -1,6 +1,7 @@
 """Layer 2: how strict and readonly code is compiled, and the names it runs with (RestrictedPython with our hooks).
 
-RestrictedPython is a compiler policy, not a sandbox: run the result in the jail. Light: the jailed child imports this.
+RestrictedPython is a compiler policy, not a sandbox: run the result in the jail. The jailed child imports this file,
+so it imports little.
 """
 
 from __future__ import annotations

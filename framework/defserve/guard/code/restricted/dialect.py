@@ -1,4 +1,4 @@
-"""RestrictedPython's language, widened by what everyday programs need and its hooks can still guard.
+"""RestrictedPython's language, with additions that everyday programs need and that its hooks can still guard.
 
 Added: annotated assignment, `d[k] += 1` and `x.n += 1`, `nonlocal`, `_private` names, plain `print`, a few more
 special methods, `__name__`. A bare `except:` becomes `except Exception:`.
@@ -64,15 +64,12 @@ class RestrictedDialect(RestrictingNodeTransformer):
             return ast.copy_location(ast.Pass(), node)
         return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
 
-    def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.AST:
+    def visit_Nonlocal(self, node: ast.Nonlocal | ast.Global) -> ast.AST:
         for name in node.names:
             self.check_name(node, name)
         return node
 
-    def visit_Global(self, node: ast.Global) -> ast.AST:
-        for name in node.names:
-            self.check_name(node, name)
-        return node
+    visit_Global = visit_Nonlocal
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> Any:
         if node.type is None:

@@ -1,4 +1,7 @@
-"""What attribute access and writes of restricted code call at run time. Light: the jailed child imports this file."""
+"""What attribute access and writes of restricted code call at run time.
+
+The jailed child imports this file, so it imports little.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,7 @@ def _kind(ob: object) -> str:
 
 
 class ClassBuilder:
-    """Stands where `metaclass=` goes: builds the class as `type` (or `EnumType`, `ABCMeta`) would, and remembers it."""
+    """Used as the metaclass: builds the class as `type` (or `EnumType`, `ABCMeta`) would, and remembers it."""
 
     def __init__(self, made: set[type]) -> None:
         self._made = made

@@ -46,7 +46,7 @@ class Root:
 
 
 class Asker(Protocol):
-    """Another way than elicitation to have a person fill in a form."""
+    """A way to have a person fill in a form, other than elicitation."""
 
     async def form(self, call: Call, message: str, form: Form) -> Params:
         """The fields that were filled in, and None for those left blank. The call's own timeout is paused meanwhile.
@@ -61,16 +61,15 @@ class BringsAsker(Protocol):
     """An extension with its own way to ask. It is preferred to elicitation."""
 
     def asker(self, call: Call) -> Asker | None:
-        """The way to the person behind this call; None where it was not negotiated or nobody can be reached."""
+        """A way to ask the person behind this call; None if it was not negotiated, or nobody can be reached."""
         ...
 
 
 async def ask(call: Call, message: str, kind: Any, *, key: str | None = None, strict: bool = False) -> Any:
-    """Show a person a form; raises Declined, Dismissed, or NoBackChannel where nobody can be asked."""
+    """Show a person a form. Raises Declined, Dismissed, or NoBackChannel if nobody can be asked."""
     _require(call, "elicitation")
     form = kind if isinstance(kind, Form) else Form.of(kind)
-    asker = _asker(call)
-    if asker is not None:
+    if (asker := _asker(call)) is not None:
         content = await call.asked(asker.form(call, message, form))
     else:
         content = await _elicited(call, message, form, key, strict)
@@ -90,8 +89,7 @@ async def ask_url(call: Call, message: str, url: str, *, key: str | None = None)
         import secrets
 
         params["elicitationId"] = secrets.token_urlsafe(16)
-    answer = await _question(call, "elicitation/create", params, key, _is_form_answer, strict=False)
-    _accepted(answer, message)
+    _accepted(await _question(call, "elicitation/create", params, key, _is_form_answer, strict=False), message)
 
 
 async def choose(
@@ -110,8 +108,8 @@ async def choose(
 
 async def confirm(call: Call, message: str, *, key: str | None = None) -> bool:
     """Yes or no. Only an answer with proof that the question was asked counts."""
-    form = Form.of_one({"type": "boolean", "title": "Confirm"})
     try:
+        form = Form.of_one({"type": "boolean", "title": "Confirm"})
         return await ask(call, message, form, key=key, strict=True) is True
     except (Declined, Dismissed):
         return False
@@ -159,8 +157,8 @@ def can(call: Call, capability: str, detail: str | None = None) -> bool:
 
 
 def _asker(call: Call) -> Asker | None:
-    roads = (e.asker(call) for e in call.session.composition.extensions if isinstance(e, BringsAsker))
-    return next((road for road in roads if road is not None), None)
+    askers = (e.asker(call) for e in call.session.composition.extensions if isinstance(e, BringsAsker))
+    return next((asker for asker in askers if asker is not None), None)
 
 
 async def _elicited(call: Call, message: str, form: Form, key: str | None, strict: bool) -> Params:
@@ -168,8 +166,7 @@ async def _elicited(call: Call, message: str, form: Form, key: str | None, stric
     params: Params = {"message": message, "requestedSchema": form.schema(dialect)}
     if "elicitation_url" in dialect.has and not dialect.stateless:
         params = {"mode": "form", **params}
-    answer = await _question(call, "elicitation/create", params, key, _is_form_answer, strict)
-    return _accepted(answer, message)
+    return _accepted(await _question(call, "elicitation/create", params, key, _is_form_answer, strict), message)
 
 
 async def _question(
@@ -182,15 +179,13 @@ async def _question(
         return answer
     rounds = call.local(RoundTrips)
     name, digest = rounds.key_of(key, method, params)
-    answer = rounds.answer(name, digest, acceptable, strict)
-    if answer is None:
+    if (answer := rounds.answer(name, digest, acceptable, strict)) is None:
         answer = await rounds.suspend(call, name, digest, {"method": method, "params": params})
     return answer
 
 
 def _require(call: Call, capability: str, detail: str | None = None) -> Dialect:
-    obstacle = _obstacle(call, capability, detail)
-    if obstacle is not None:
+    if (obstacle := _obstacle(call, capability, detail)) is not None:
         raise obstacle
     return dialect_of(call)
 
@@ -200,8 +195,7 @@ def _obstacle(call: Call, capability: str, detail: str | None) -> NoBackChannel 
         return None
     if dialect_of(call).stateless and call.method not in METHODS:
         return NoBackChannel(f"{call.method} cannot ask the client: only {', '.join(sorted(METHODS))} can")
-    missing = _missing(call, capability, detail)
-    if missing is None:
+    if (missing := _missing(call, capability, detail)) is None:
         return None
     what = f"{capability} ({detail})" if detail else capability
     return NoBackChannel(f"this needs a client that offers {what}, and this one does not", needs=missing)
@@ -239,9 +233,8 @@ def _accepted(answer: Params, message: str) -> Params:
 
 
 def _is_form_answer(answer: Any) -> bool:
-    if not is_object(answer) or answer.get("action") not in ("accept", "decline", "cancel"):
-        return False
-    return isinstance(answer.get("content"), dict | None)
+    known = is_object(answer) and answer.get("action") in ("accept", "decline", "cancel")
+    return known and isinstance(answer.get("content"), dict | None)
 
 
 def _is_sample(answer: Any) -> bool:
@@ -254,7 +247,6 @@ def _is_roots(answer: Any) -> bool:
 
 
 def _brief(error: ValueError) -> str:
-    problems = getattr(error, "errors", None)
-    if problems is None:
+    if (problems := getattr(error, "errors", None)) is None:
         return str(error)
     return "; ".join(f"{'.'.join(map(str, p['loc'])) or VALUE}: {p['msg']}" for p in problems())

@@ -132,7 +132,7 @@ def _resolved(field: Params, definitions: Params) -> Params:
 
 
 def _choices(field: Params) -> Params:
-    """A lone constant read as a choice of one; the type of a choice made explicit where it is text."""
+    """Read a constant as a choice of one, and set the type of a choice of texts."""
     if "const" in field:
         field = {**field, "enum": [field["const"]]}
     if "type" not in field and all(isinstance(choice, str) for choice in field.get("enum", [None])):

@@ -26,14 +26,14 @@ MIN_SECRET = 16
 SKEW = 60.0
 """How far ahead another worker's clock may be, in seconds."""
 
-ROUNDS = 100_000
-"""How many spent states this process remembers within the ttl, where no store does."""
+REMEMBERED_STATES = 100_000
+"""How many used states this process remembers within the ttl, if there is no store."""
 
 _NONCE, _TAG, _TIME = 16, 32, 8
 
 
 class InvalidState(InvalidParams):
-    """A `requestState` that is not honoured. The peer is never told why."""
+    """A `requestState` that is not accepted. The peer is never told why."""
 
     def __init__(self) -> None:
         super().__init__("Invalid or expired requestState")
@@ -63,7 +63,7 @@ class Sealer:
     """Seals what a server must remember between two rounds of a request, and opens it again, once.
 
     Workers that share `secret` open one another's states. `previous` secrets open states but never seal. `nonces` is
-    where single use is remembered: share it between sealers that must not honour a state twice.
+    where single use is remembered: share it between sealers that must not accept a state twice.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class Sealer:
     ) -> None:
         self._keys = tuple(map(_Keys.derive, (secret, *previous)))
         self._ttl, self._clock = ttl, clock
-        self._nonces = MemoryNonces(ROUNDS) if nonces is None else nonces
+        self._nonces = MemoryNonces(REMEMBERED_STATES) if nonces is None else nonces
 
     def seal(self, payload: Any, *, binding: bytes) -> str:
-        """Seal a JSON-able payload for the request that `binding` is the digest of.
+        """Seal a JSON payload. `binding` is the digest of the request that the state belongs to.
 
         Raises LimitExceeded when the sealed text would be longer than `open` accepts.
         """

@@ -1,7 +1,7 @@
 """MCP multi round-trip requests (2026-07-28: input-required results): a function run again with the answers so far.
 
-An answer belongs to a question by the author's key, or by the digest of its kind, text and occurrence; one that
-does not match what was asked is asked again.
+An answer is matched to its question by the author's key, or by the digest of the question's kind, text and occurrence.
+If the answer does not match what was asked, the question is asked again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RoundTrips:
         payload = await _sealer(call).open(text(params, "requestState"), binding=_binding(call))
         self.effects.done = payload["once"]
         self.answers = {key: (digest, answer) for key, (digest, answer) in payload["answers"].items()}
-        # All of them, because this run may stop at another question before it reaches theirs.
+        # All answers, because this run may stop at another question before it reaches theirs.
         self.answers |= {key: (digest, given[key]) for key, digest in payload["asked"].items() if key in given}
 
     # -- a question --------------------------------------------------------------------------------------
@@ -117,8 +117,8 @@ class RoundTrips:
         }
 
 
-async def take_up(call: Call) -> None:
-    """Read the answers that a request brings, before its function runs; once, even if it reads another resource."""
+async def read_answers(call: Call) -> None:
+    """Read the answers that a request brings, before its function runs. Done once, even if it reads a resource."""
     if call.peek(RoundTrips) is None and dialect_of(call).stateless:
         await call.local(RoundTrips).take(call, call.params)
 

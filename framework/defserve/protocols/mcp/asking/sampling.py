@@ -26,7 +26,7 @@ class Message:
         self.content: Part = Text(content) if isinstance(content, str) else content
 
     def wire(self, dialect: Dialect) -> Params:
-        """As the client is asked, in the words of its version."""
+        """The message for the wire, as the client's version has it."""
         return {"role": self.role, "content": block(self.content, dialect)}
 
 

@@ -1,6 +1,6 @@
 """The server's secret (2026-07-28: multi round-trip requests): given, from the environment, or ephemeral.
 
-What it sealed is opened once, by this process or by one that shares its store.
+Each sealed state is opened once: by this process, or by a process that shares its store.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ class ServerSecret:
         self._is_ephemeral = False
 
     def sealer(self, *, is_local: bool) -> Sealer:
-        """The sealer. A key that ends with this process is logged when the first network peer needs it.
+        """The sealer. Warns once if a network peer needs it and its key ends with this process.
 
-        A local peer ends with this process too.
+        A local peer ends with this process too, so it needs no warning.
         """
         if self._sealer is None:
-            self._sealer = self._made()
+            self._sealer = self._make_sealer()
         if self._is_ephemeral and not is_local:
             self._is_ephemeral = False
             import logging
 
             logging.getLogger("defserve").warning(
                 "questions are sealed with a key that ends with this process; set %s (or Server(secret=…)) so that "
-                "another process can take up their answers",
+                "another process can accept the answers",
                 VARIABLE,
             )
         return self._sealer
 
     def known(self) -> bytes | None:
-        """The secret that outlives this process; None where none was given."""
+        """The secret that outlives this process; None if none was given."""
         secret = os.environ.get(VARIABLE) if self._secret is None else None
         return _checked(secret, VARIABLE) if secret else self._secret
 
-    def _made(self) -> Sealer:
+    def _make_sealer(self) -> Sealer:
         import secrets
 
         from defserve.protocols.mcp.asking.request_state import Sealer
@@ -67,10 +67,10 @@ class ServerSecret:
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         """Closes the store when serving ends; None without a store."""
-        return self._letting_go(self._store) if self._store is not None else None
+        return self._closing(self._store) if self._store is not None else None
 
     @asynccontextmanager
-    async def _letting_go(self, store: Store) -> AsyncGenerator[None]:
+    async def _closing(self, store: Store) -> AsyncGenerator[None]:
         """The store opens itself on first use, but has to be closed."""
         try:
             yield

@@ -29,14 +29,12 @@ class Authorization(Extension):
     name = "authorization"
 
     def __init__(self, rate: Rate) -> None:
-        self._buckets = Buckets(rate)
-        self._of_callers = Buckets()
+        self._by_item = Buckets(rate)
+        self._by_key = Buckets()
 
     def visible(self, call: Call, item: Any) -> bool:
         caller = identity(call.session)
-        if item.kind == "tool" and not caller.may_read(item.name):
-            return False
-        return not caller.missing(item.options.scopes)
+        return (item.kind != "tool" or caller.may_read(item.name)) and not caller.missing(item.options.scopes)
 
     def view(self, call: Call) -> object:
         caller = identity(call.session)
@@ -53,8 +51,7 @@ class Authorization(Extension):
             raise NotPermitted(f"this key may not call {item.name}", data={"permission": f"ToolInvoke({item.name})"})
         if rates := caller.rates:
             self._count(rates)
-        wait = self._buckets.take((caller.id, item.name))
-        if wait:
+        if wait := self._by_item.take((caller.id, item.name)):
             raise LimitExceeded(
                 f"too many calls of {item.name}: wait {wait:.1f} s",
                 data={"limit": "rate", "retry_after_ms": int(wait * 1000) + 1},
@@ -62,14 +59,14 @@ class Authorization(Extension):
 
     def _count(self, rates: Mapping[tuple[str, str], Rate]) -> None:
         """Count a call under all of the rates, or under none of them."""
-        wait, limit = max((self._of_callers.peek(key, rate), key[1]) for key, rate in rates.items())
+        wait, limit = max((self._by_key.peek(key, rate), key[1]) for key, rate in rates.items())
         if wait:
             raise LimitExceeded(
                 f"too many calls with this key: wait {wait:.1f} s",
                 data={"limit": limit, "retry_after_ms": int(wait * 1000) + 1, "retry_after": int(wait) + 1},
             )
         for key, rate in rates.items():
-            self._of_callers.take(key, rate)
+            self._by_key.take(key, rate)
 
 
 def identity(session: Session) -> Principal:

@@ -29,13 +29,13 @@ class TokenRequired(Refused):
 
 
 class MessageTokens:
-    """Wraps every method of a local conversation. Its first valid token says whose it is; every request needs one."""
+    """Wraps every method of a local conversation. Every request needs a token; the first valid one names the owner."""
 
     def __init__(self, auth: Auth) -> None:
         self._auth = auth
 
     async def __call__(self, call: Call, params: Params, next: Next) -> Any:
-        # Removed at once: what is not in the message cannot be logged.
+        # Removed at once, so that it is never logged.
         shown, session = call.raw.pop(MEMBER, None), call.session
         if session.is_local:
             caller, known = await self._caller(shown), session.identity
@@ -48,10 +48,10 @@ class MessageTokens:
         if not is_object(shown) or shown.get("type") != "bearer" or not isinstance(shown.get("token"), str):
             raise TokenRequired('a token is needed: "auth": {"type": "bearer", "token": "…"}')
         if not is_token(shown["token"]):
-            raise TokenRequired("the token is not good here")
+            raise TokenRequired("the token is not valid here")
         found = await self._auth.authenticate([f"Bearer {shown['token']}".encode("latin-1")])
-        if isinstance(found, Denied):
-            if found.status == 403:
-                raise NotPermitted("the token lacks a scope", data={"scopes": list(self._auth.scopes)})
-            raise TokenRequired("the token is not good here")
-        return found
+        if not isinstance(found, Denied):
+            return found
+        if found.status == 403:
+            raise NotPermitted("the token lacks a scope", data={"scopes": list(self._auth.scopes)})
+        raise TokenRequired("the token is not valid here")

@@ -1,7 +1,7 @@
 """Errors by number: ten types, each a JSON-RPC error with its own code and what to try instead. Opt-in.
 
-Only sessions that began with a handshake see them: 2026-07-28 forbids own codes below -32000. An unreadable
-message belongs to no session and has one of JSON-RPC's codes, so every peer is told its type.
+Only sessions that began with a handshake see them, because 2026-07-28 forbids own codes below -32000. An unreadable
+message belongs to no session. Its code is one of JSON-RPC's own, so every peer is told its type.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from defserve.errors import (
     TimedOut,
     ToolError,
 )
-from defserve.protocols.mcp.failures import ResourceNotFound, UnknownTool, lone
+from defserve.protocols.mcp.failures import ResourceNotFound, UnknownTool, ungrouped
 from defserve.protocols.mcp.numbered_errors import suggestions
 from defserve.protocols.mcp.trace import new_trace_id, trace_id
 from defserve.wire.jsonvalue import is_object
@@ -94,7 +94,7 @@ SYMBOLS: Mapping[str, ErrorNumber] = {
 }
 
 # Prompts and resources have no tool that could fail.
-ELSEWHERE: Mapping[ErrorNumber, ErrorNumber] = {
+OUTSIDE_TOOL_CALLS: Mapping[ErrorNumber, ErrorNumber] = {
     VALIDATION_ERROR: INVALID_PARAMS,
     TOOL_EXECUTION: INTERNAL_ERROR,
     TOOL_TIMEOUT: INTERNAL_ERROR,
@@ -102,9 +102,9 @@ ELSEWHERE: Mapping[ErrorNumber, ErrorNumber] = {
 
 
 class NumberedErrors(Extension):
-    """Every failure of a handshake session as a JSON-RPC error, even what is otherwise a result of the tool.
+    """Every failure of a handshake session as a JSON-RPC error, even one that is otherwise a tool result.
 
-    `documentation_url` travels in the data of each.
+    `documentation_url` is in the data of each error.
     """
 
     name = "errors"
@@ -117,14 +117,13 @@ class NumberedErrors(Extension):
         return None if offer.stateless else self
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
-        """The error object of the table's kind; None for what it has no code for."""
-        error = lone(error)
-        kind = kind_of(call, error)
-        if kind is None:
+        """The error object with the code of its kind; None if the table has no code for the error."""
+        error = ungrouped(error)
+        if (kind := kind_of(call, error)) is None:
             return None
         reason = _reason(call, error)
         data = {
-            **_particulars(call, error),
+            **_own_data(call, error),
             **self._data(kind, reason, trace_id(call)),
             "field": error.problems[0].field or None if isinstance(error, BadArguments) else None,
             "suggestions": _suggestions(kind, error),
@@ -150,14 +149,14 @@ class NumberedErrors(Extension):
 
 
 def kind_of(call: Call, error: BaseException) -> ErrorNumber | None:
-    """Which of the ten an error is; None for one whose code MCP itself has given a meaning."""
+    """Which of the ten kinds an error is; None if MCP itself gives its code a meaning."""
     if isinstance(error, UnknownTool):
         return TOOL_NOT_FOUND
     if isinstance(error, ProtocolError):
         return None if isinstance(error, ResourceNotFound) else STANDARD.get(error.code)
     symbol = error.error_type if isinstance(error, Refused | ToolError) else ""
     kind = SYMBOLS.get(symbol) or (INTERNAL_ERROR if isinstance(error, Refused) else TOOL_EXECUTION)
-    return kind if call.method == "tools/call" else ELSEWHERE.get(kind, kind)
+    return kind if call.method == "tools/call" else OUTSIDE_TOOL_CALLS.get(kind, kind)
 
 
 class _Masked:
@@ -181,7 +180,7 @@ def _reason(call: Call, error: BaseException) -> str:
     return masked.text
 
 
-def _particulars(call: Call, error: BaseException) -> Params:
+def _own_data(call: Call, error: BaseException) -> Params:
     """The data that the error itself carries."""
     if isinstance(error, BadArguments):
         return {"problems": [{"field": p.field, "reason": p.reason} for p in error.problems]}

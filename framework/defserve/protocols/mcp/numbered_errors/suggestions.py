@@ -9,7 +9,7 @@ from typing import Any
 from defserve.errors import Problem
 from defserve.wire.jsonvalue import is_array
 
-MOST = 10
+MOST_SUGGESTIONS = 10
 
 _Found = re.Match[str]
 
@@ -62,8 +62,7 @@ def _for_problem(problem: Problem) -> Iterable[str]:
 
 
 def _for_pattern(pattern: str) -> Iterator[str]:
-    found = re.fullmatch(SIMPLE, pattern)
-    if found is None:
+    if (found := re.fullmatch(SIMPLE, pattern)) is None:
         yield f"Match the pattern {pattern}"
         return
     yield f"Use {_spelt(found['several'] or found['one'])} only"
@@ -80,4 +79,4 @@ def _spelt(characters: str) -> str:
 
 
 def _distinct(suggestions: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(suggestions))[:MOST]
+    return list(dict.fromkeys(suggestions))[:MOST_SUGGESTIONS]

@@ -14,7 +14,7 @@ from defserve.errors import UsageError
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import ResourceNotFound
 from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
-from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_running, take_up_answers
+from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, ItemOptions, check_running, read_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import text
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.resources.uri_template import UriTemplate
 
 URI_LENGTH = 8 * 1024
-# RFC 3986: a scheme and something behind it, without blanks. A template's variables are its own business.
+# RFC 3986: a scheme and something behind it, without blanks. Template variables are not checked here.
 URI = r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+$"
 
 
@@ -91,8 +91,8 @@ class Resource(Item[ResourceOptions]):
 
     def renamed(self, uri: str) -> Resource:
         """The same resource under another URI, for mounting."""
-        options = replace(self.options, name=self.name)
-        return Resource(uri, options, self.function, _template(uri, "") if self.template else None, self.owner)
+        template = _template(uri, "") if self.template else None
+        return Resource(uri, replace(self.options, name=self.name), self.function, template, self.owner)
 
     def describe(self, dialect: Dialect) -> Params:
         """The resource, or template, as its list shows it to a peer of this version."""
@@ -135,8 +135,7 @@ class Resources:
 
     async def read(self, call: Call, params: Params) -> Params:
         uri = text(params, "uri")
-        found = self.find(call, uri)
-        if found is None:
+        if (found := self.find(call, uri)) is None:
             raise ResourceNotFound(uri)
         return await self._read(call, uri, *found)
 
@@ -168,17 +167,17 @@ class Resources:
 
     async def _read(self, call: Call, uri: str, resource: Resource, values: Params) -> Params:
         seconds = resource.begin(call)
-        if not ANSWERS.isdisjoint(call.params):
-            await take_up_answers(call)
+        if not ANSWER_PARAMS.isdisjoint(call.params):
+            await read_answers(call)
         dialect, options = dialect_of(call), resource.options
-        is_kept, left = options.ttl > 0 and resource.function.injection is None, options.ttl
-        if is_kept and (reading := self.cache.get(uri, dialect.version)) is not None:
+        is_cached, left = options.ttl > 0 and resource.function.injection is None, options.ttl
+        if is_cached and (reading := self.cache.get(uri, dialect.version)) is not None:
             found, left = reading
         else:
             changes = self.cache.changes
             kwargs = resource.function.arguments.validate(_values(resource, values))
             found = contents(uri, await resource.function.run(call, kwargs, seconds), options.mime_type, dialect)
-            if is_kept:
+            if is_cached:
                 self.cache.put(uri, dialect.version, found, left, changes)
         return {"contents": found, **dialect_cache_hints(dialect, int(left * 1000))}
 

@@ -57,7 +57,7 @@ class Subscriptions:
         self._changed: dict[Engine, set[str]] = {}
         self._forwards: list[Callable[[str], None]] = []
 
-    # -- the client's wishes -----------------------------------------------------------------------------
+    # -- what clients ask for ----------------------------------------------------------------------------
 
     def subscribe(self, call: Call, params: Params) -> Params:
         handshake_only(call)
@@ -103,7 +103,7 @@ class Subscriptions:
         kinds = frozenset(kind for kind, member in KINDS.items() if wanted.get(member) is True)
         return ListenRequest(call, kinds, frozenset(uri for uri in uris if self._readable(call, uri)))
 
-    # -- the server's news -------------------------------------------------------------------------------
+    # -- what clients are told ---------------------------------------------------------------------------
 
     def changed(self, kind: str) -> None:
         """The list of tools, prompts or resources has changed. From any thread."""
@@ -124,11 +124,11 @@ class Subscriptions:
     def _engines(self) -> set[Engine]:
         """The loops on which somebody may want to hear of changes."""
         sessions = list(self.composition.sessions) if self.composition is not None else []
-        listening = [each.call.engine for each in list(self._listening)]
-        return {session.engine for session in sessions if session.engine.ready}.union(listening)
+        listening = {each.call.engine for each in list(self._listening)}
+        return listening | {session.engine for session in sessions if session.engine.ready}
 
     def forward(self, updated: Callable[[str], None]) -> None:
-        """Pass every update that is for everybody on, for example to the server that this one is mounted on."""
+        """Call `updated` with every update that is for everybody. Used to tell the server this one is mounted on."""
         self._forwards.append(updated)
 
     def _tell_changes(self, engine: Engine) -> None:

@@ -1,7 +1,7 @@
 """RFC 6570 URI templates: their parts, and expansion (§3.2).
 
-Everything but prefixes (`{var:3}`), which are refused when parsed: a value cut short cannot be matched back.
-Own code, because matching needs the parts, which the libraries do not expose.
+All of RFC 6570 except prefixes (`{var:3}`). They are refused when parsed, because a value that was cut short cannot be
+matched back. This is our own code because matching needs the parts, and the libraries do not expose them.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _expression(body: str) -> Expression:
 
 
 def expand(parts: Sequence[Part], values: Mapping[str, Any]) -> str:
-    """The URI for these values; those missing or None leave nothing behind."""
+    """The URI for these values. A value that is missing or None adds nothing."""
     return "".join(part if isinstance(part, str) else _expand_expression(part, values) for part in parts)
 
 
@@ -108,7 +108,7 @@ def _expand_expression(expression: Expression, values: Mapping[str, Any]) -> str
 
 
 def _pieces(operator: Operator, variable: Variable, value: Any) -> list[str]:
-    """What one variable adds to its expression: nothing when undefined, one piece, or one an item when exploded."""
+    """What one variable adds: nothing when undefined, otherwise one piece, or one for each item when exploded."""
 
     def encoded(value: Any) -> str:
         return _encode(str(value).lower() if isinstance(value, bool) else str(value), reserved=operator.reserved)

@@ -6,12 +6,12 @@ What RFC 6570 leaves open is settled here, for safety:
 - `{+var}` takes any non-empty text up to `?` or `#`. Right behind a `/` it may not start with a slash, which would make
   the value an absolute path, unless the template says so: `file://{+path}`.
 - `{var*}`, `{+var*}`, `{/var*}`, `{.var*}` and `{;var*}` give a list, empty where nothing stands.
-- `{?a,b*}` and `{&a}` stand at the end, in any order; absent ones are left out, unknown parameters ignored, a repeated
-  one is no match unless exploded, and `+` stays `+`. `{#var}` comes last and may be absent.
+- `{?a,b*}` and `{&a}` stand at the end, in any order. Absent ones are left out. Unknown parameters are ignored. A
+  repeated one is no match unless exploded. `+` stays `+`. `{#var}` comes last and may be absent.
 - Values are percent-decoded once. One that holds NUL or a `..` segment does not match, wherever it stands. Keeping a
   path inside its root (symbolic links, drive letters) is still the caller's duty.
 - Refused when parsed: prefixes (`{var:3}`), a name used twice, two variables side by side, two that take any number of
-  segments. Each leaves a guess where one value ends.
+  segments. With any of these it would be unclear where a value ends.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Slot(NamedTuple):
     slashes: bool = True
     """Whether the decoded value may hold slashes."""
     rooted: bool = False
-    """Whether a `/` stands right before it, so that a value with one of its own is an absolute path in disguise."""
+    """Whether a `/` stands right before it. A value that starts with a slash would then be an absolute path."""
     items: str = ""
     """What separates the items of an exploded variable."""
     label: str = ""
@@ -104,8 +104,7 @@ class UriTemplate:
         head, queries, fragment = _split(self._parts)
         self._layouts = _layouts(head)
         self._query = {variable.name: variable.explode for query in queries for variable in query.variables}
-        self._fixed = _fixed_pairs(head)
-        self._fragment = fragment
+        self._fixed, self._fragment = _fixed_pairs(head), fragment
 
     @classmethod
     def parse(cls, text: str) -> UriTemplate:
@@ -113,7 +112,7 @@ class UriTemplate:
         return cls(text)
 
     def expand(self, values: Mapping[str, Any]) -> str:
-        """The URI for these values; those missing or None leave nothing behind."""
+        """The URI for these values. A value that is missing or None adds nothing."""
         return expand(self._parts, values)
 
     def match(self, uri: str) -> dict[str, Value] | None:
@@ -139,8 +138,7 @@ class UriTemplate:
         if query is None or fragment is None:
             return None
         for layout in self._layouts:
-            head = _scan(layout, uri)
-            if head is not None:
+            if (head := _scan(layout, uri)) is not None:
                 return {**head, **query, **fragment}
         return None
 
@@ -210,7 +208,7 @@ def _layout(atoms: _Atoms, absent: str) -> _Layout:
 
 
 def _atoms(head: Sequence[Part], leave_out: str = "") -> _Atoms:
-    """Literals and slots in turn. Raises ValueError where the end of a value would be a guess."""
+    """Literals and slots in turn. Raises ValueError if it would be unclear where a value ends."""
     atoms: _Atoms = [""]
     in_query = False
     for part in head:
@@ -244,7 +242,7 @@ def _append_slot(atoms: _Atoms, operator: str, variable: Variable, in_query: boo
     before, name = atoms[-1], variable.name
     if not isinstance(before, str):
         raise ValueError(
-            f"{before.name!r} and {name!r} stand side by side, so where one ends and the other begins is a guess; "
+            f"{before.name!r} and {name!r} stand side by side, so it is unclear where one ends; "
             "put a literal such as '/' between them"
         )
     rules = OPERATORS[operator]
@@ -264,8 +262,8 @@ def _append_slot(atoms: _Atoms, operator: str, variable: Variable, in_query: boo
 
 def _two_open(first: str, second: str) -> ValueError:
     return ValueError(
-        f"{first!r} and {second!r} may both take any number of segments, so which one gets the extra ones is a guess; "
-        "make one of them a plain {var}"
+        f"{first!r} and {second!r} may both take any number of segments, so it is unclear which one gets the extra "
+        "ones; make one of them a plain {var}"
     )
 
 
@@ -284,8 +282,8 @@ def _normal(uri: str) -> str:
 def _scan(layout: _Layout, uri: str) -> dict[str, Value] | None:
     """Find the literals from both ends towards `rest`, each at the nearest place.
 
-    The nearest is never wrong: a value that ran past it would hold it, and what stops one value stops
-    its neighbours. So nothing is tried twice.
+    The nearest place is never wrong: a value that ran past it would contain the literal, and what stops one value
+    stops its neighbours. So nothing is tried twice.
     """
     texts: dict[_Slot, str] = {}
     start = _scan_forward(layout.before, uri, texts)
@@ -360,7 +358,7 @@ def _read_query(wanted: Mapping[str, bool], pairs: Iterable[str]) -> dict[str, V
 
 
 def _decode(raw: str) -> str | None:
-    """Decoded once; None when the value is one that no handler should be given."""
+    """The value, decoded once; None if it is unsafe to hand to a function (NUL, or a `..` segment)."""
     value = unquote_to_bytes(raw).decode()
     unsafe = "\0" in value or (".." in value and ".." in value.replace("\\", "/").split("/"))
     return None if unsafe else value

@@ -30,7 +30,7 @@ Path = tuple[str, ...]
 def param_headers(schema: dict[str, Any]) -> dict[Path, str]:
     """The path of each annotated argument → the full name of its header, such as `Mcp-Param-Region`.
 
-    Raises ValueError for an annotation for which a client would drop the whole tool.
+    Raises ValueError for an annotation that would make a client drop the whole tool.
     """
     found: dict[Path, str] = {}
     owners: dict[str, Path] = {}
@@ -40,12 +40,14 @@ def param_headers(schema: dict[str, Any]) -> dict[Path, str]:
         if not path:
             raise ValueError(
                 f"{ANNOTATION} {position[ANNOTATION]!r} is where clients do not look: "
-                "only properties reached from the root through `properties` alone may have one"
+                "put it on a property that is reached from the root through `properties` alone"
             )
         token = _token(".".join(path), position)
         if (owner := owners.setdefault(token.lower(), path)) != path:
-            both = f"{'.'.join(owner)} and {'.'.join(path)}"
-            raise ValueError(f"{ANNOTATION} {token!r} is on both {both}; letter case makes no difference")
+            raise ValueError(
+                f"{ANNOTATION} {token!r} is on both {'.'.join(owner)} and {'.'.join(path)}; "
+                "letter case makes no difference"
+            )
         found[path] = PREFIX + token
     return found
 

@@ -14,9 +14,17 @@ from defserve.core.stages import Pipeline, surround
 from defserve.errors import ProtocolError, UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp import content
-from defserve.protocols.mcp.failures import VENDOR, UnknownTool, is_missing_capability, lone, tool_failure
+from defserve.protocols.mcp.failures import VENDOR, UnknownTool, is_missing_capability, tool_failure, ungrouped
 from defserve.protocols.mcp.function import Emitted, FindProvider, Function, nothing_injectable
-from defserve.protocols.mcp.items import ANSWERS, Item, ItemOptions, check_running, checked_name, find, take_up_answers
+from defserve.protocols.mcp.items import (
+    ANSWER_PARAMS,
+    Item,
+    ItemOptions,
+    check_running,
+    checked_name,
+    find,
+    read_answers,
+)
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import optional_fields, text
@@ -80,7 +88,7 @@ class Tool(Item[ToolOptions]):
 
     @property
     def param_headers(self) -> Mapping[tuple[str, ...], str]:
-        """The arguments that clients repeat as HTTP headers. Raises UsageError where the schema breaks their rules."""
+        """The arguments that clients repeat as HTTP headers. Raises UsageError if the schema breaks their rules."""
         if self._param_headers is None:
             from defserve.protocols.mcp.tools.param_headers import param_headers
 
@@ -92,7 +100,7 @@ class Tool(Item[ToolOptions]):
 
     @property
     def may_annotate(self) -> bool:
-        """Whether its schema may hold annotations at all; found without making it."""
+        """Whether its schema may hold header annotations. The schema is not made for this."""
         return self.function.arguments.may_annotate
 
     def check(self, limits: Limits) -> None:
@@ -132,10 +140,10 @@ class Tools:
 
     def param_headers(self, name: Any) -> Mapping[tuple[str, ...], str]:
         """Which arguments of a tool clients repeat as HTTP headers; read from its schema once."""
-        if self._annotated_at != self.registry.version:
-            version = self.registry.version
-            annotated = {name: tool.param_headers for name, tool in self.registry.items() if tool.may_annotate}
-            self._annotated, self._annotated_at = annotated, version
+        version = self.registry.version
+        if self._annotated_at != version:
+            self._annotated = {name: tool.param_headers for name, tool in self.registry.items() if tool.may_annotate}
+            self._annotated_at = version
         return self._annotated.get(name, NO_HEADERS) if self._annotated and isinstance(name, str) else NO_HEADERS
 
     def scopes(self, name: str) -> Sequence[str]:
@@ -147,11 +155,11 @@ class Tools:
         return self._listing.page(call, params)
 
     async def call(self, call: Call, params: Params) -> Params:
-        """Admit, bind, judge, hold, run. Whatever the tool does wrong becomes a result the model reads."""
+        """Admit, bind, judge, hold, run. A failure of the tool becomes a result that the model reads."""
         tool = find(call, self.registry, text(params, "name"), UnknownTool)
         arguments, seconds = optional_fields(params, "arguments"), tool.begin(call)
-        if not ANSWERS.isdisjoint(params):
-            await take_up_answers(call)
+        if not ANSWER_PARAMS.isdisjoint(params):
+            await read_answers(call)
         try:
             pipeline = call.terms.table.pipeline(tool)
             if not pipeline.empty:
@@ -161,16 +169,15 @@ class Tools:
         except ProtocolError:
             raise
         except Exception as raised:
-            error = lone(raised)
+            error = ungrouped(raised)
             if isinstance(error, ResultMismatch):
                 error = _placed(error, tool)
             if is_missing_capability(error, dialect_of(call)):
                 raise error from None
-            worded = call.terms.table.failure(call, error)
-            if worded is None:
+            if (worded := call.terms.table.failure(call, error)) is None:
                 return tool_failure(call, error)
             if "result" not in worded:
-                raise error from None  # only the session can answer with an error; it words the error again
+                raise error from None  # only the session can answer with an error; it makes the reply again
             return worded["result"]
 
     async def _run_staged(
@@ -192,8 +199,7 @@ def _result(call: Call, tool: Tool, value: Any) -> Params:
     """What was returned, after what was emitted on the way, as `CallToolResult`."""
     emitted, dialect = call.peek(Emitted), dialect_of(call)
     outcome = tool.returns.pack(value) if emitted is None else _joined(tool, value, emitted)
-    limit = call.session.composition.limits.response
-    found: Params = {"content": content.blocks(outcome.said, dialect, limit)}
+    found: Params = {"content": content.blocks(outcome.said, dialect, call.session.composition.limits.response)}
     structured = outcome.structured
     fits = "structured" if isinstance(structured, dict) else "any_structured"
     if structured is not NOTHING and fits in dialect.has:
@@ -202,7 +208,7 @@ def _result(call: Call, tool: Tool, value: Any) -> Params:
 
 
 def _placed(error: ResultMismatch, tool: Tool) -> ResultMismatch:
-    """The complaint with the function's place, because its traceback ends in the framework."""
+    """The error with the place of the tool's function, because its traceback ends in the framework."""
     signature = tool.function.signature
     if error.forgotten.startswith("ctx.") and signature.flow == "sync":
         fix = f"write ctx.wait({error.forgotten}), or make it async def"
@@ -219,13 +225,13 @@ def _joined(tool: Tool, value: Any, emitted: Emitted) -> PackedResult:
     return PackedResult(given.parts + outcome.parts, outcome.structured)
 
 
-def pieces(call: Call, part: Any) -> list[Params]:
+def part_blocks(call: Call, part: Any) -> list[Params]:
     """Something that the tool of a call has just yielded or, as an `EmittedPart`, emitted: its content blocks."""
     parts = pack_any(part.part).parts if isinstance(part, EmittedPart) else call.subject.returns.pack(part).parts
     return content.blocks(parts, dialect_of(call))
 
 
-def so_far(call: Call) -> list[Params]:
+def content_so_far(call: Call) -> list[Params]:
     """The content that the tool of a call has yielded and emitted so far, as its result would hold it."""
     emitted = call.peek(Emitted)
     if emitted is None or not emitted.parts:

@@ -13,16 +13,15 @@ from defserve.wire.messages import Params
 
 
 class Validation:
-    """For everyone who may call the tool. A tool that is hidden or forbidden in `tools/call` is so here too."""
+    """For callers who may call the tool. It hides and refuses the same tools as `tools/call`."""
 
     def __init__(self, tools: Registry[Tool]) -> None:
         self._tools = tools
 
     async def validate(self, call: Call, params: Params) -> Params:
-        """`valid`, and where it is false the `problems`, each a `field` and a `reason`, as a call would tell them."""
+        """`valid`, and if it is false the `problems` that a call would report, each a `field` and a `reason`."""
         name, arguments = text(params, "name"), optional_fields(params, "arguments")
-        tool = find(call, self._tools, name, UnknownTool)
-        call.subject = tool
+        call.subject = tool = find(call, self._tools, name, UnknownTool)
         # Only callers who may use the tool learn what a guard finds in an argument.
         await call.terms.table.pipeline(tool).admit(call, tool)
         try:

@@ -45,7 +45,7 @@ class SessionChannels:
 
     def note(self, held: HeldChannel) -> Params:
         """The descriptor of a channel that this host asked for. It counts as told."""
-        wire = self.told[held.channel.id] = held.wire()
+        self.told[held.channel.id] = wire = held.wire()
         return wire
 
 
@@ -100,8 +100,7 @@ class ChannelDirectory:
         return gone
 
     def _refuse_foreign(self, kind: ChannelKind, id: str) -> None:
-        held = self.shared.get(id)
-        if held is None:
+        if (held := self.shared.get(id)) is None:
             raise UsageError(f"there is no channel {id!r} among {kind.name}", fix="add it first")
         if held.kind is not kind:
             raise UsageError(f"channel {id!r} is one of {held.kind.name}, not of {kind.name}")
@@ -123,8 +122,8 @@ class ChannelDirectory:
     def listed(self, view: SessionChannels | None, found: FeaturePolicy) -> dict[str, Params]:
         """The descriptors of the channels that a host has and has enabled, by id."""
         closed, opened = (view.closed, view.opened) if view is not None else (set[str](), dict[str, HeldChannel]())
-        shared = {id: held for id, held in self.shared.items() if id not in closed}
-        return {id: held.wire() for id, held in (shared | opened).items() if found.enabled(held.kind.feature_set.name)}
+        mine = {id: held for id, held in self.shared.items() if id not in closed} | opened
+        return {id: held.wire() for id, held in mine.items() if found.enabled(held.kind.feature_set.name)}
 
     # -- telling -----------------------------------------------------------------------------------------
 

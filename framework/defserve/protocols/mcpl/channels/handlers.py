@@ -1,4 +1,4 @@
-"""MCPL §14.3: the authors' functions for channels: which values each may take by name, and how it runs."""
+"""MCPL §14.3: the author's functions for channels: which values each may take by name, and how it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from defserve.protocols.mcpl.current import CURRENT
 from defserve.wire.messages import Params
 
 # Verb → the parameters its function may take, besides Context and dependencies.
-GIVES: Mapping[str, tuple[str, ...]] = {
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "open": ("address", "metadata"),
     "close": ("channel",),
     "publish": ("channel", "content", "text", "conversation_id", "stream"),
@@ -22,7 +22,7 @@ GIVES: Mapping[str, tuple[str, ...]] = {
 
 
 class ChannelFunction:
-    """One function of a channel type. `scope` returns the label of what is to be opened, from its address."""
+    """One function of a channel type. `scope` returns the label for an address, before the channel is opened."""
 
     __slots__ = ("function", "takes", "timeout", "scope")
 
@@ -44,11 +44,11 @@ class ChannelFunction:
                 f"{signature.name}: a function for {verb} yields nothing", where=signature.where, fix="return a value"
             )
         for parameter in signature.parameters:
-            if parameter.wire_name not in GIVES[verb] and parameter.required:
+            if parameter.wire_name not in PARAMETERS[verb] and parameter.required:
                 raise UsageError(
                     f"{signature.name}: {verb} has no value for the parameter {parameter.name!r}",
                     where=signature.where,
-                    fix=f"take some of {', '.join(GIVES[verb])}, Context and dependencies",
+                    fix=f"take some of {', '.join(PARAMETERS[verb])}, Context and dependencies",
                 )
 
     def validated(self, params: Params) -> dict[str, Any]:

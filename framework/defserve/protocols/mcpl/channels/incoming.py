@@ -50,7 +50,7 @@ class MessageDelivery:
                 self.to_send.setdefault(peer.session, PeerMessages(peer, {})).messages[place] = message
 
     def _readers(self, message: Message) -> tuple[list[peers.Peer], tuple[str | None, ...]]:
-        """The peers that are sent a message, and for whom the inbox keeps it: a principal, None for all, or nobody."""
+        """The peers that are sent a message, and the readers whose inbox keeps it: a principal, or None for all."""
         inbox, shared = self.kind.feature_set.inbox, message.channel_id in self.directory.shared
         try:
             found = peers.addressed(
@@ -99,13 +99,11 @@ class MessageDelivery:
     async def _send(self, for_peer: PeerMessages, batch: list[int]) -> list[MessageReceipt]:
         peer, wires = for_peer.peer, [self.wires[place] for place in batch]
         for place in batch:  # the host may have changed its policy in the meantime
-            problem = self._obstacle(for_peer.messages[place], peer)
-            if problem is not None:
+            if (problem := self._obstacle(for_peer.messages[place], peer)) is not None:
                 raise problem
         if peers.obstacle(peer, self.kind.feature_set, "incoming", "channels") is None:
             limit = peer.session.composition.limits.callback
-            answer = await peer.request(METHOD, {"messages": wires}, timeout=limit)
-            return receipts(wires, answer, peer.session)
+            return receipts(wires, await peer.request(METHOD, {"messages": wires}, timeout=limit), peer.session)
         for wire in wires:
             claude_channel.tell(peer, _as_event(self.kind, wire))
         return receipts(wires, {}, peer.session)
@@ -120,9 +118,8 @@ class MessageDelivery:
             return UnknownChannel(message.channel_id)
         if not isinstance(message.channel, str) and held.channel != message.channel:
             return UnknownChannel(message.channel_id)
-        if not self.kind.permits(peer.policy, message.channel_id):
-            return ChannelNotPermitted(message.channel_id)
-        return None
+        permitted = self.kind.permits(peer.policy, message.channel_id)
+        return None if permitted else ChannelNotPermitted(message.channel_id)
 
 
 def _as_event(kind: ChannelKind, wire: Params) -> Params:

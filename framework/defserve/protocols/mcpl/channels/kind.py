@@ -1,4 +1,4 @@
-"""Channels of one type as the room sees them: whose they are, what serves them, who may use them."""
+"""Channels of one type as the other files here see them: their set, their functions, and who may use them."""
 
 from __future__ import annotations
 

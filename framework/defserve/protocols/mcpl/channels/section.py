@@ -73,12 +73,10 @@ class ChannelSection(Section):
         self.directory.follow(session)
 
     def removed(self, feature_set: Feature) -> None:
-        gone = self.directory.forget(feature_set)
-        self.server.for_each_session(lambda session: self._close_gone(session, gone))
+        self.server.for_each_session(partial(self._close_gone, gone=self.directory.forget(feature_set)))
 
     def _close_gone(self, session: Session, gone: list[ChannelKind]) -> None:
-        view = session.peek(SessionChannels)
-        if view is not None:
+        if (view := session.peek(SessionChannels)) is not None:
             self._close_soon(session, [held for held in view.opened.values() if held.kind in gone])
             self.directory.follow(session)
 
@@ -131,8 +129,7 @@ class ChannelSection(Section):
         """`channels/open`: by type and address, or an existing channel by its id."""
         if "type" not in params and "channelId" in params:
             return self._reopen(call, text(params, "channelId"))
-        kind = self.directory.types.get(text(params, "type"))
-        if kind is None:
+        if (kind := self.directory.types.get(text(params, "type"))) is None:
             raise ChannelOpenFailed(f"there are no channels of type {params['type']!r:.80}")
         kind.feature_set.require(call)
         shared = self.directory.shared_at(kind, params.get("address"))
@@ -158,8 +155,7 @@ class ChannelSection(Section):
 
     async def _opened(self, call: Call, kind: ChannelKind, params: Params) -> Channel:
         """What the author's function opened. Raises ChannelOpenFailed with a reason for the host."""
-        function = kind.functions.get("open")
-        if function is None:
+        if (function := kind.functions.get("open")) is None:
             raise ChannelOpenFailed(f"{kind.name} cannot be opened")
         try:
             values = function.validated(params)
@@ -193,13 +189,10 @@ class ChannelSection(Section):
     async def close(self, call: Call, params: Params) -> Params:
         """`channels/close`. A shared channel is closed for this host only."""
         id, view = text(params, "channelId"), channels_of(call)
-        held = self.directory.held(view, id)
-        if held is None:
+        if (held := self.directory.held(view, id)) is None:
             raise UnknownChannel(id)
         held.kind.feature_set.require(call)
-        if view is None:
-            return {"closed": False}
-        if id in view.opened and await self._run_close(call, held) is False:
+        if view is None or (id in view.opened and await self._run_close(call, held) is False):
             return {"closed": False}
         view.opened.pop(id, None)
         view.told.pop(id, None)
@@ -230,9 +223,7 @@ class ChannelSection(Section):
             raise ChannelNotPermitted(id)
         values = _content(held.channel, params) | {"stream": params.get("stream") is True}
         outcome = await function.run(call, held.kind, values)
-        if outcome is False:
-            return {"delivered": False}
-        return {"delivered": True} | ({"messageId": outcome} if isinstance(outcome, str) else {})
+        return {"delivered": outcome is not False} | ({"messageId": outcome} if isinstance(outcome, str) else {})
 
     # -- observing ---------------------------------------------------------------------------------------
 
@@ -255,9 +246,8 @@ class ChannelSection(Section):
         held = self.directory.held(channels_of(call), id)
         channel = held.channel if held is not None else Channel(id, direction="outbound")
         for kind in self.directory.types:
-            concerned = kind.covers(id) or (held is not None and held.kind is kind)
-            enabled = concerned and verb in kind.functions and kind.feature_set.is_enabled(call)
-            if enabled and kind.permits(policy(call), id):
+            concerned = verb in kind.functions and (kind.covers(id) or (held is not None and held.kind is kind))
+            if concerned and kind.feature_set.is_enabled(call) and kind.permits(policy(call), id):
                 yield kind, channel
 
 
@@ -287,8 +277,7 @@ async def _run_unanswered(
     session: Session, method: str, params: Params, work: Callable[[Call, Params], Awaitable[object]]
 ) -> None:
     """Serve a notification. It is dropped if too many of this host wait already."""
-    call = call_of_notification(session, method, params)
-    if call is None:
+    if (call := call_of_notification(session, method, params)) is None:
         return
     if session.local(ChannelQueues).full:
         logging.getLogger("defserve").warning("%s: dropped, because too many wait already", method)
@@ -300,7 +289,7 @@ async def _run_unanswered(
 
 
 def _log_failure(call: Call, error: Exception) -> None:
-    if not isinstance(error, InvalidParams | LiveRefusal | ToolError):
-        mask(call, error)
-    else:
+    if isinstance(error, InvalidParams | LiveRefusal | ToolError):
         logging.getLogger("defserve").warning("%s: %s", call.title, error)
+    else:
+        mask(call, error)

@@ -87,8 +87,7 @@ class ChannelType(ChannelKind):
             raise UsageError(
                 f"{self.name} can only be observed, not {verb}", where=where(function), fix="use @….observe"
             )
-        find_provider = self._directory.server.find_provider
-        self.functions[verb] = ChannelFunction(verb, function, find_provider, timeout, scope)
+        self.functions[verb] = ChannelFunction(verb, function, self._directory.server.find_provider, timeout, scope)
         if verb == "publish":
             self.feature_set.use("channels.publish")
 

@@ -90,7 +90,7 @@ class Author:
     name: str = ""
 
     def wire(self) -> Params:
-        """As a host is told (§14). Without a name, the id is the name."""
+        """The author for the wire (§14). Without a name, the id is the name."""
         return {"id": self.id, "name": self.name or self.id}
 
 

@@ -1,4 +1,4 @@
-"""MCPL §10: one context hook of the author's, and how it is run."""
+"""MCPL §10: one context hook, and how it is run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HookTurn:
 
 
 class Hook:
-    """A function of the author's that takes part in inference. Raises UsageError for one that could not be a hook."""
+    """An author's function that takes part in inference. Raises UsageError if the function cannot be a hook."""
 
     __slots__ = ("feature_set", "function", "owner", "blocking", "fail_open", "timeout")
 
@@ -79,7 +79,7 @@ class Hook:
             error: BaseException | None = None
             try:
                 with in_hook():
-                    # The time limit is kept here, not by the call: the host waits, whatever the hook waits for.
+                    # The limit is kept here, not by the call, whose timeout pauses while the hook waits for answers.
                     found = await self.function.run(own, {}, seconds * 2)
             except BaseException as raised:
                 error = raised if isinstance(raised, Exception) else RuntimeError(f"ended by {type(raised).__name__}")

@@ -25,7 +25,7 @@ AFTER = "context/afterInference"
 
 
 class Observers:
-    """How many observations of finished turns run for a session. Nobody waits for them."""
+    """How many observations of finished turns run for a session, in the background."""
 
     count = 0
 
@@ -118,8 +118,7 @@ class HookSection(Section):
 
     async def ended(self, session: Session, params: Params) -> None:
         """The same as a notification: nothing is answered, and blocking hooks only watch."""
-        call = call_of_notification(session, AFTER, params)
-        if call is None:
+        if (call := call_of_notification(session, AFTER, params)) is None:
             return
         try:
             turn, hooks = FinishedTurn.read(params), _enabled(call, self._after)
@@ -158,9 +157,9 @@ async def _rewritten(
         try:
             rewrite = _as_rewrite(await hook.run(own, limits.blocking_hook))
         except Exception as error:
-            told = log_failure(own, error)
+            reason = log_failure(own, error)
             if not hook.fail_open and hook.may_run(call):
-                failed.append(HookFailed(told, hook.feature_set.name))
+                failed.append(HookFailed(reason, hook.feature_set.name))
             continue
         if rewrite is not None and hook.may_run(call):
             rewrites.append((hook, rewrite))
@@ -174,7 +173,7 @@ async def _watch(call: Call, turn: FinishedTurn, hooks: Sequence[Hook]) -> None:
     try:
         left, _ = await _rewritten(call, turn, hooks)
     except HookFailed:
-        return  # the failure is in the log; what no hook has checked is shown to nobody
+        return  # the failure is in the log; an unchecked answer is not shown to other hooks
     await _observe(call, left, hooks)
 
 
@@ -193,7 +192,7 @@ async def _observe(call: Call, turn: FinishedTurn, hooks: Sequence[Hook]) -> Non
 
 
 async def _counted(session: Session, work: Coroutine[Any, Any, None]) -> None:
-    """Run what nobody waits for, unless too much of it runs already."""
+    """Run work in the background, unless too much of it runs already."""
     observers = session.local(Observers)
     if observers.count >= session.composition.limits.in_flight:
         import logging

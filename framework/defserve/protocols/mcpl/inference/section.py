@@ -116,7 +116,7 @@ async def model_info(call: Call, timeout: float) -> ModelInfo:
 
 
 def can_model_info(peer: peers.Peer) -> bool:
-    """Whether it is worth asking."""
+    """Whether the host can be asked. It may still leave the question unanswered."""
     return peer.live is not None and peer.calls_back and peer.live.offered.get("modelInfo") is not False
 
 
@@ -127,8 +127,7 @@ async def _ask(
     timeout: float | None,
     numbered: Callable[[Id], None] | None = None,
 ) -> Inference:
-    problem = _obstacle(peer, feature_set)
-    if problem is not None:
+    if (problem := _obstacle(peer, feature_set)) is not None:
         raise problem
     return Inference.read(await peer.request(METHOD, params, timeout=timeout, numbered=numbered))
 

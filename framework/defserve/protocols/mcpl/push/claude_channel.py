@@ -33,7 +33,7 @@ def offered(offer: Offer) -> bool:
 
 
 def replaces(peer: Peer, feature_set: Feature, problem: Exception | None) -> bool:
-    """Whether the notification can be sent where a request cannot, because of `problem`."""
+    """Whether the notification can be sent instead of a request, which `problem` prevents."""
     offer = peer.terms.offer if peer.terms is not None else None
     takes = peer.session.ready and not peer.session.closed and offer is not None and offered(offer)
     return takes and feature_set.claude_channel and isinstance(problem, NoBackChannel)

@@ -1,4 +1,4 @@
-"""MCPL §9.2–9.3: push events and receipts, as authors see them and as they travel."""
+"""MCPL §9.2–9.3: push events and receipts, as authors see them and on the wire."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ REMEMBERED = 4_096
 
 # For events to everyone: how many may wait for one session, and how long a source waits for the sessions that keep up.
 BACKLOG = 256
-PATIENCE = 1.0
+SOURCE_WAIT_SECONDS = 1.0
 
 # Seconds before an event is sent again. After the last one, the author gets the error.
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -87,11 +87,8 @@ class PushSection(Section):
             return _kept(feature_set, wire, reader)
         if to is not peers.everyone:
             return await self._delivered(found[0], feature_set, wire)
-        sent = [self._outcome(peer, feature_set, wire) for peer in found]
-        receipts = list(await asyncio.gather(*sent))
-        if feature_set.inbox is not None:
-            receipts.append(_kept(feature_set, wire, None))
-        return receipts
+        receipts = await asyncio.gather(*[self._outcome(peer, feature_set, wire) for peer in found])
+        return receipts if feature_set.inbox is None else [*receipts, _kept(feature_set, wire, None)]
 
     def can(self, peer: peers.Peer) -> bool:
         """Whether some set can push to this peer, directly or through its inbox."""
@@ -112,13 +109,12 @@ class PushSection(Section):
 
     async def _deliver(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         events, key = peer.session.local(SessionPushes), (feature_set.name, wire["eventId"])
-        before = await events.accepted(key)
-        if before is not None:
+        if (before := await events.accepted(key)) is not None:
             return before
         decided = events.under_way[key] = asyncio.get_running_loop().create_future()
         try:
             async with events.room:
-                receipt = await self._insist(peer, feature_set, wire)
+                receipt = await self._send_until_answered(peer, feature_set, wire)
             if receipt.accepted:
                 events.remember(key, receipt)
             return receipt
@@ -126,7 +122,7 @@ class PushSection(Section):
             del events.under_way[key]
             decided.set_result(None)
 
-    async def _insist(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+    async def _send_until_answered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         """Send until there is an answer. The host's policy is checked each time, because it may have changed."""
         for delay in (*self.delays, None):
             problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
@@ -139,7 +135,7 @@ class PushSection(Section):
                 answer = await peer.request(METHOD, wire, timeout=peer.session.composition.limits.callback)
                 return Receipt.read(wire["eventId"], answer, peer.session)
             except PeerError as error:
-                if delay is None or not _may_pass(error):
+                if delay is None or not _may_succeed_later(error):
                     raise _typed(error, feature_set) from error
             await asyncio.sleep(delay)
         raise AssertionError("the last delay is None")
@@ -165,7 +161,7 @@ class PushSection(Section):
     async def _broadcast(self, feature_set: Feature, wire: Params, to: str | None) -> None:
         """Send to every session of this loop. A slow session delays nobody; with a full backlog it misses the event."""
         found = peers.addressed(self.server, "push", peers.everyone, lambda peer: _obstacle(peer, feature_set))
-        prompt: list[asyncio.Task[Receipt]] = []
+        to_await: list[asyncio.Task[Receipt]] = []
         for peer in found:
             if not peer.session.engine.on_loop() or to not in (None, peer.session.principal):
                 continue
@@ -183,11 +179,11 @@ class PushSection(Section):
             self._sending.add(sending)
             sending.add_done_callback(self._sending.discard)
             if not waiting:
-                prompt.append(sending)
+                to_await.append(sending)
         if feature_set.inbox is not None:
             feature_set.inbox.keep(wire, to)
-        if prompt:
-            await asyncio.wait(prompt, timeout=PATIENCE)
+        if to_await:
+            await asyncio.wait(to_await, timeout=SOURCE_WAIT_SECONDS)
 
     def _may_run(self, feature_set: Feature, session: Session) -> bool:
         return _obstacle(peers.Peer(session), feature_set) is None
@@ -216,7 +212,7 @@ def _obstacle(peer: peers.Peer, feature_set: Feature) -> Exception | None:
     return None if claude_channel.replaces(peer, feature_set, problem) else problem
 
 
-def _may_pass(error: PeerError) -> bool:
+def _may_succeed_later(error: PeerError) -> bool:
     """Whether the same event may succeed later."""
     return isinstance(error, PeerTimeout) or (type(error) is PeerError and error.code == INTERNAL_ERROR)
 

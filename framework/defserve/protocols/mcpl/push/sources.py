@@ -72,7 +72,7 @@ class EventSources:
         self._push, self._may_run = push, may_run
 
     def follow(self, session: Session) -> None:
-        """Start and stop sources so that exactly those run that the session's host wants now. From any thread."""
+        """Start and stop sources, so that exactly those that the session's host wants now run. From any thread."""
         engine = session.engine
         if not engine.ready:
             return
@@ -119,7 +119,7 @@ class EventSources:
             crashes += 1
 
     async def _sent(self, source: EventSource, event: Any, session: Session | None) -> bool:
-        """Send what was yielded. False if nobody is left to send to."""
+        """Send an event. False if the host has left or has disabled the set."""
         try:
             await self._push(source.feature_set, event, session)
         except (FeatureDisabled, PeerGone):

@@ -1,4 +1,4 @@
-"""MCPL §7: scopes. A scoped tool runs where the host's lists allow it, and asks the host where they say nothing.
+"""MCPL §7: scopes. A scoped tool runs if the host's lists allow its label, and asks the host if they do not say.
 
 The lists are matched against the *resolved* label, the blacklist first. For a label on neither list the host is asked
 with `scope/elevate`; if it cannot be called back, the user is asked. A host without MCPL has no lists: its scoped tools
@@ -53,8 +53,7 @@ class ToolScope:
 
     async def check(self, call: Call, arguments: Mapping[str, Any]) -> None:
         """Let a call pass, and set its `ctx.scope`. Raises ScopeDenied."""
-        scope = self._resolved(arguments)
-        tag = call.params.get("scope")
+        scope, tag = self._resolved(arguments), call.params.get("scope")
         if agreed(call.terms) is not None:
             if is_object(tag) and normal(str(tag.get("label"))) != scope.label:
                 raise self._denied(scope.label, "the call was made for another scope")
@@ -76,8 +75,7 @@ class ToolScope:
         """The scope as the host approves it, perhaps with more in its payload."""
         name, found = self.feature_set.name, policy(call)
         key, revision = (name, scope.label, _digest(scope)), found.revision
-        payload = found.approved.get(key)
-        if payload is not None:
+        if (payload := found.approved.get(key)) is not None:
             return Scope(scope.label, payload | dict(scope.payload or {}))
         answer = await (_confirmed(call, name, scope) if is_stateless(call) else _asked(call, name, scope))
         if answer.get("approved") is not True:
@@ -92,9 +90,8 @@ class ToolScope:
         if found.revision != revision:
             self._covered(policy(call), scope.label)
         elif len(found.approved) < MOST_APPROVALS:
-            sent = scope.payload or {}
-            more = {member: value for member, value in (approved.payload or {}).items() if member not in sent}
-            found.approved[key] = more
+            sent, given = scope.payload or {}, approved.payload or {}
+            found.approved[key] = {member: value for member, value in given.items() if member not in sent}
         return approved
 
     def _resolved(self, arguments: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Scope:

@@ -21,7 +21,7 @@ class Scope:
     payload: Mapping[str, Any] | None = None
 
     def wire(self) -> Params:
-        """As a host is told (§7)."""
+        """The scope for the wire (§7)."""
         return {"label": self.label} | ({"payload": dict(self.payload)} if self.payload else {})
 
 

@@ -1,4 +1,4 @@
-"""A state held for one call, whatever the peer speaks: the call's value is kept if it succeeds, dropped otherwise."""
+"""A state held for one call, with or without MCPL: the call's value is kept if the call succeeds, dropped otherwise."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class StateHold:
             await uninterrupted(self._call, self._commit(*made))
 
     def _made(self) -> tuple[CheckpointDraft, Any] | None:
-        """What is to be kept, and a value of it for the next call; None if nothing has changed.
+        """What to keep, and a value of it for the next call; None if nothing has changed.
 
         The first call always makes a checkpoint, so that a host can roll back to it. Raises TypeError for a value that
         could not be read again.

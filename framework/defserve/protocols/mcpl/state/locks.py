@@ -25,7 +25,7 @@ class StateBusy(LimitExceeded):
 
 
 class TreeLock:
-    """HeldCheckpoint by a call while it works on a tree. The call must release it."""
+    """Held by a call while it works on a tree. The call must release it."""
 
     __slots__ = ("_lock", "_lease")
 
@@ -53,8 +53,7 @@ class TreeLocks:
     async def acquire(self, key: TreeKey, seconds: float) -> TreeLock:
         """Raises StateBusy, and what the store raises."""
         place = id(asyncio.get_running_loop()), key
-        lock = self._locks.get(place)
-        if lock is None:
+        if (lock := self._locks.get(place)) is None:
             lock = self._locks[place] = asyncio.Lock()
         try:
             async with asyncio.timeout(seconds):

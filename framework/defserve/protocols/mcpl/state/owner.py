@@ -1,4 +1,4 @@
-"""Whose state it is. A caller who cannot be told apart from others has no head: it must name where to start.
+"""Who owns a state. A caller that cannot be told apart from others has no head: it must name where to start.
 
 | who calls | `per="principal"` | `per="session"` | `per="server"` |
 |---|---|---|---|

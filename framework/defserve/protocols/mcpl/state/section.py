@@ -101,22 +101,19 @@ class StateSection(Section):
 
     async def rollback(self, call: Call, params: Params) -> Params:
         name, checkpoint = text(params, "featureSet"), checkpoint_in(params)
-        feature_set = self.server.sets.get(name)
-        if feature_set is None:
+        if (feature_set := self.server.sets.get(name)) is None:
             raise UnknownFeatureSet(name)
         feature_set.require(call)
-        states = self._states.get(name)
-        if states is None:
+        if (states := self._states.get(name)) is None:
             raise InvalidParams(f"Invalid params: feature set {name!r} has no state to roll back")
         return await roll_back(call, states, checkpoint, self._undos.get(name))
 
     def session_closed(self, session: Session) -> None:
-        owner = session.peek(SessionOwner)
-        if owner is not None:
+        if (owner := session.peek(SessionOwner)) is not None:
             session.engine.spawn(self._forget(owner.id))
 
     async def _forget(self, owner: str) -> None:
-        """Drop what belonged to a session that is over: nobody can come back to it."""
+        """Drop the state of a session that is over. Nobody can return to it."""
         for states in self:
             if states.per == "server":
                 continue

@@ -151,9 +151,8 @@ class States(Generic[M]):
             return session_owner(owner)
         if owner is not None:
             return owner
-        call = CURRENT.get()
-        if call is None:
-            raise UsageError(f"{self!r}: outside a call nobody knows whose state is meant", fix="say owner=…")
+        if (call := CURRENT.get()) is None:
+            raise UsageError(f"{self!r}: outside a call the owner is not known", fix="pass owner=…")
         caller = owner_of(call, self.per)
         if not (caller.has_head or names):
             raise StateUnowned  # it may not see what others did from there

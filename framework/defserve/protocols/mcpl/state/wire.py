@@ -83,7 +83,7 @@ def state_params(call: Call) -> StateParams:
 
 
 def checkpoint_in(params: Params) -> str:
-    """Raises InvalidParams for what is not a text, or too long to repeat in an error."""
+    """The checkpoint in params. Raises InvalidParams if it is not a text, or too long to repeat in an error."""
     found = text(params, "checkpoint")
     if len(found) > LONGEST_ID:
         raise InvalidParams(f"Invalid params: checkpoint has more than {LONGEST_ID} characters")
@@ -125,8 +125,7 @@ def tell(call: Call, states: States[Any], made: Commit, result: Params) -> None:
     state: Params = {"checkpoint": at.id, "parent": at.parent, "featureSet": states.name}
     if states.mode != "opaque":
         patch = made.patch() if states.mode == "patch" and _has(call, at.parent) else None
-        most = call.session.composition.limits.patch_operations
-        if patch is not None and len(patch) <= most:
+        if patch is not None and len(patch) <= call.session.composition.limits.patch_operations:
             state["patch"] = patch
         else:
             state["data"] = made.content
@@ -141,8 +140,7 @@ def _has(call: Call, parent: str | None) -> bool:
     """Whether the host can apply a patch to this checkpoint: it named it, brought its content, or was sent it."""
     if parent is None:
         return False
-    brought = state_params(call)
-    sent = call.session.peek(SentCheckpoints)
+    brought, sent = state_params(call), call.session.peek(SentCheckpoints)
     return brought.checkpoint == parent or brought.has_content or (sent is not None and sent.knows(parent))
 
 

@@ -1,7 +1,7 @@
 """Access control (MGP §5): which agents see and call which tools, and the methods by which an admin changes that.
 
-An agent is whoever the transport authenticated; an id in a message is never authority. A change that cannot be recorded
-is not made.
+The caller is the agent that the transport authenticated; an id in a message is never authority. A change that cannot be
+recorded is not made.
 
 May import: `core`, `wire`, `auth.principals`, `protocols.mcp`, `protocols.mgp.audit`, `protocols.mgp.errors`,
 `protocols.mgp.instants`.

@@ -1,6 +1,6 @@
 """MGP §5: access control. Which tools an agent sees and calls, and the methods by which an admin changes that.
 
-An agent is whoever the transport authenticated: an `agent_id` in params only says whom an admin means.
+The caller is the agent that the transport authenticated. An `agent_id` in params only says which agent an admin means.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class AccessSection:
         }
 
     async def grant(self, call: Call, params: Params) -> Params:
-        """Put an entry in place, and answer with it. `granted_by` is always the caller, whatever it says."""
+        """Set an entry, and answer with it. `granted_by` is always the caller; params cannot set it."""
         self._check(call, params)
         entry = self._entry(call, params)
         event = "ACCESS_GRANTED" if entry.permission == "allow" else "ACCESS_REVOKED"
@@ -95,8 +95,7 @@ class AccessSection:
             raise InvalidParams(f"Invalid params: entry_type must be one of {', '.join(get_args(EntryType))}")
         if (entry_type == "tool_grant") != (tool_name is not None):
             raise InvalidParams("Invalid params: a tool_grant has a tool_name, a server_grant has none")
-        entry = self.policy.entry(agent_id, tool_name)
-        if entry is None:
+        if (entry := self.policy.entry(agent_id, tool_name)) is None:
             return {"revoked": False, "reason": NO_ENTRY}
         change = partial(self.policy.revoke, agent_id, tool_name)
         revoked = await call.in_thread(self._change, call, "ACCESS_REVOKED", entry, change)
@@ -125,7 +124,8 @@ class AccessSection:
             raise InvalidParams(f"Invalid params: {error.problem}") from None
 
     def _change(self, call: Call, event: str, entry: Entry, change: Callable[[], Entry | None]) -> Entry | None:
-        """Record a change, then make it: one that cannot be recorded is not made. In a thread, because of the disk."""
+        """Record a change, then make it. A change that cannot be recorded is not made. Runs in a thread: it may write
+        to disk."""
         self._audit().report(call, event, tool=entry.tool_name, details=self._wire(entry), durable=True)
         return change()
 

@@ -85,12 +85,13 @@ _Entries: TypeAlias = Mapping[str, Mapping[str | None, Entry]]
 
 
 class AccessPolicy:
-    """Which agents may use which tools: a tool's own entry, else the server's, else `default`.
+    """Which agents may use which tools. An agent's entry for the tool decides, then its entry for the server, then
+    `default`.
 
     `opt-in` denies an agent without an entry, `opt-out` allows it. `admins` are ids or scopes of principals who may
-    change entries over the wire; without any, nobody can. `grant` and `revoke` may be called from any thread. An entry
-    in `store` replaces one of `entries` for the same agent and tool. An entry of `entries` that is revoked comes back
-    at the next start.
+    change entries over the wire; without admins, nobody can. `grant` and `revoke` may be called from any thread. An
+    entry in `store` replaces one of `entries` for the same agent and tool. An entry of `entries` that is revoked comes
+    back at the next start.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class AccessPolicy:
         for entry in entries:
             if self.entry(entry.agent_id, entry.tool_name) is not None:
                 subject = "the server" if entry.tool_name is None else f"tool {entry.tool_name!r}"
-                raise UsageError(f"two entries for {entry.agent_id!r} and {subject}", fix="keep the one that is meant")
+                raise UsageError(f"two entries for {entry.agent_id!r} and {subject}", fix="remove one of them")
             self._entries = _with(self._entries, entry)
         for entry in store.load() if store is not None else ():
             self._entries = _with(self._entries, entry)
@@ -128,16 +129,16 @@ class AccessPolicy:
         return self._fallback
 
     def rules(self, agent_id: str, now: datetime) -> frozenset[tuple[str | None, Permission]]:
-        """What holds for an agent besides the default. Agents with the same rules may do the same."""
-        mine = self._entries.get(agent_id, {})
-        return frozenset((subject, entry.permission) for subject, entry in mine.items() if entry.holds(now))
+        """The entries that apply to an agent now. Agents with the same rules may do the same."""
+        mine = self._entries.get(agent_id, {}).items()
+        return frozenset((subject, entry.permission) for subject, entry in mine if entry.holds(now))
 
     def entry(self, agent_id: str, tool_name: str | None = None) -> Entry | None:
         """The entry of an agent for a tool or, if none is named, for the server. None if there is none."""
         return self._entries.get(agent_id, {}).get(tool_name)
 
     def is_admin(self, principal: Principal) -> bool:
-        """Whether a caller may change entries. An anonymous one never may, whatever its id."""
+        """Whether a caller may change entries. An anonymous caller never may."""
         return principal.kind != "anonymous" and not self.admins.isdisjoint({principal.id, *principal.scopes})
 
     def grant(self, entry: Entry) -> None:
@@ -151,8 +152,7 @@ class AccessPolicy:
     def revoke(self, agent_id: str, tool_name: str | None = None) -> Entry | None:
         """Remove an agent's entry for a tool, or for the server. Returns it, or None if there was none."""
         with self._lock:
-            entry = self.entry(agent_id, tool_name)
-            if entry is None:
+            if (entry := self.entry(agent_id, tool_name)) is None:
                 return None
             if self._store is not None:
                 self._store.remove(entry)

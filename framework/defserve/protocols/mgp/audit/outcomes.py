@@ -1,4 +1,4 @@
-"""MGP §6.2: how the end of a call is told: event types, results and details for each way a call can end."""
+"""MGP §6.2: how the end of a call is reported: event types, results and details for each way a call can end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def outcome_events(error: BaseException | None) -> list[tuple[str, str, Params]]
         what = "CODE_REJECTED" if error.guard == "code_safety" else "VALIDATION_FAILED"
         return [(what, "BLOCKED", details), ("TOOL_BLOCKED", "BLOCKED", {"reason": error.reason})]
     if isinstance(error, BadArguments):
-        fields = [problem.field for problem in error.problems]
-        return [("VALIDATION_FAILED", "BLOCKED", {"reason": error.error_type, "fields": fields})]
+        details = {"reason": error.error_type, "fields": [problem.field for problem in error.problems]}
+        return [("VALIDATION_FAILED", "BLOCKED", details)]
     if isinstance(error, Refused):
         return [("TOOL_BLOCKED", "BLOCKED", {"reason": error.error_type})]
     result = "CANCELLED" if _is_cancelled(error) else "FAILURE"
@@ -24,7 +24,7 @@ def outcome_events(error: BaseException | None) -> list[tuple[str, str, Params]]
 
 
 def failure_reason(error: BaseException) -> str:
-    """Why a call failed, as its own caller may know it. The exception's text is for the log."""
+    """Why a call failed, in words that its caller may read. The exception's own text goes to the log only."""
     return "cancelled" if _is_cancelled(error) else str(getattr(error, "error_type", "internal_error"))
 
 

@@ -1,4 +1,4 @@
-"""MGP §6: where audit events go: files, loggers, objects of the author's."""
+"""MGP §6: where audit events go: files, loggers, or the author's own objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from defserve.wire.jsonvalue import is_array
 
 
 class AuditSink(Protocol):
-    """Where events go. `append` raises when an event cannot be kept; a `durable` one is on disk when it returns."""
+    """Where events go. `append` raises when an event cannot be kept. A `durable` event is on disk when it returns."""
 
     def append(self, event: Mapping[str, Any], *, durable: bool = False) -> None: ...
 

@@ -1,4 +1,4 @@
-"""MGP §6: the audit trail. What happened, to whom, at whose wish: to every sink, and to a peer that negotiated it."""
+"""MGP §6: the audit trail. It makes events and sends them to every sink, and to a peer that negotiated them."""
 
 from __future__ import annotations
 
@@ -41,25 +41,26 @@ EVENT_TYPES = frozenset(
     }
 )
 STARTED = "dev.defserve.tool_started"
-# Arguments are told by size and fingerprint. The key is this process's own, so short secrets cannot be guessed.
+# Events hold the size and a fingerprint of the arguments. The key is this process's own, so that nobody can find a
+# short secret by trying fingerprints.
 _FINGERPRINT_KEY = secrets.token_bytes(32)
 
 
 class CallListeners(Protocol):
-    """Whoever hears of calls besides the sinks: the event channels of §13.5."""
+    """What is told of calls besides the sinks: the event channels of §13.5."""
 
     def tool(self, call: Call, name: str, tool: str, **details: Any) -> None: ...
     def audited(self, call: Call, event_type: str, tool: str | None, details: Mapping[str, Any]) -> None: ...
 
 
 class AuditTrail:
-    """Makes events and hands them out. `listeners()` is whoever else listens to calls at the moment, or None."""
+    """Makes events and sends them. `listeners()` gives the event channels if anybody listens to calls now, or None."""
 
     def __init__(self, sinks: AuditSinks, server_id: str, listeners: Callable[[], CallListeners | None]) -> None:
         self.sinks, self._server_id, self.listeners = sinks_of(sinks), server_id, listeners
 
     def around(self, call: Call, tool: Tool) -> AbstractAsyncContextManager[Any] | None:
-        """Watch one call of a tool. None if nobody would hear of it."""
+        """Watch one call of a tool. None if nobody would get its events."""
         return AuditedCall(self, call, tool) if self.sinks or "audit" in sections(call) or self.listeners() else None
 
     def report(
@@ -82,8 +83,7 @@ class AuditTrail:
 
     def close(self) -> None:
         for sink in self.sinks:
-            close = getattr(sink, "close", None)
-            if close is not None:
+            if (close := getattr(sink, "close", None)) is not None:
                 close()
 
     def _event(self, call: Call, event_type: str, tool: str | None, result: str, details: Mapping[str, Any]) -> Params:
@@ -111,15 +111,14 @@ class AuditTrail:
                 if durable:
                     from defserve.stores.audit.log import AuditUnavailable
 
-                    problem = "the audit log cannot be written, and nothing may be done that it does not record"
-                    raise AuditUnavailable(problem) from error
+                    raise AuditUnavailable("the audit log cannot be written, so this is not done") from error
                 import logging
 
                 logging.getLogger("defserve").error("audit event %s is lost: %s", event["event_type"], error)
 
 
 class AuditedCall:
-    """One call under audit. A dangerous one is recorded before it runs, and does not run if it cannot be."""
+    """One call under audit. A dangerous call is recorded before it runs. If it cannot be recorded, it does not run."""
 
     __slots__ = ("_trail", "_call", "_tool", "_security", "_is_dangerous", "_began")
 
@@ -138,7 +137,7 @@ class AuditedCall:
     async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         call = self._call
         if call.suspension is not None and not call.cut_short:
-            return  # it waits for an answer; the round that ends it is the one to report
+            return  # it waits for an answer; its last round is reported
         duration = {"duration_ms": round((perf_counter() - self._began) * 1000, 3)}
         if (listeners := self._trail.listeners()) is not None:
             name, why = ("tool.completed", {}) if error is None else ("tool.failed", {"reason": failure_reason(error)})

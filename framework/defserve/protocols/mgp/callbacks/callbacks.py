@@ -28,9 +28,9 @@ REMEMBERED_ANSWERS = 4_096
 
 
 class OpenCallbacks:
-    """What one session was asked and has not answered, by caller and callback; and which answers it has given.
+    """The open questions of one session, by caller and callback, and the answers it has given.
 
-    Each session has its own, so none can use up the memory of another's answers.
+    Each session has its own, so no session can crowd out the remembered answers of another.
     """
 
     __slots__ = ("waiting", "answered")
@@ -59,11 +59,11 @@ class CallbackSection:
 
     async def _answer(self, call: Call, question: CallbackQuestion) -> Any:
         if call.settled or call.session.closed:
-            raise PeerGone(f"nobody is there to answer any more: {question.message}")
+            raise PeerGone(f"the peer has left, so nobody can answer: {question.message}")
         seconds = call.session.composition.limits.callback
         id, waiting = token_urlsafe(24), call.session.local(OpenCallbacks).waiting
-        place, answer = (call.principal, id), call.engine.pending()
-        waiting[place] = answer
+        place = call.principal, id
+        waiting[place] = answer = call.engine.pending()
         params = _request(call, id, question.type, question.message, question.options)
         params["timeout_ms"] = int(seconds * 1000)
         try:
@@ -71,18 +71,19 @@ class CallbackSection:
             call.session.outlet(OutgoingMessage(notification(REQUEST, params), call, asks=True))
             return await call.engine.wait(answer, seconds)
         except TimeoutError:
-            late = f"nobody answered within {seconds:g} s: {question.message}"
-            raise TimedOut(late, data={"timeout_ms": params["timeout_ms"]}) from None
+            raise TimedOut(
+                f"nobody answered within {seconds:g} s: {question.message}", data={"timeout_ms": params["timeout_ms"]}
+            ) from None
         finally:
             del waiting[place]
 
     # -- answers -----------------------------------------------------------------------------------------
 
     def respond(self, call: Call, params: Params) -> Params:
-        """`mgp/callback/respond`. Raises InvalidParams for an answer nobody waits for, which changes nothing.
+        """`mgp/callback/respond`. Raises InvalidParams for an answer that no call waits for; it changes nothing.
 
-        Runs at once, without a turn of the event loop: it must be served while the server drains, and while calls that
-        wait for this very answer take up every slot.
+        Runs at once, without a turn of the event loop. It must be served while the server drains, and while the calls
+        that wait for answers take up every slot.
         """
         id = text(params, "callback_id")
         if "response" not in params or is_object(params["response"]):
@@ -91,7 +92,7 @@ class CallbackSection:
         answer = asked.waiting.get((call.principal, id)) if asked is not None else None
         seconds = call.session.composition.limits.callback
         if asked is None or answer is None or not asked.answered.spend_now(id, ttl=seconds) or answer.done():
-            # Does not tell whether there ever was such a callback, here or in another session.
+            # The message does not say whether such a callback ever existed, here or in another session.
             raise InvalidParams(
                 "Invalid params: no callback waits for this answer; it is unknown, answered, or over",
                 data={"error_type": "callback_not_pending"},

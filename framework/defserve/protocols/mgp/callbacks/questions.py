@@ -1,4 +1,4 @@
-"""MGP §13.4: each field of a form as one callback, and the answer read back. Pure.
+"""MGP §13.4: each field of a form as one callback, and reading the answer. No I/O.
 
 | field | callback | answers |
 |---|---|---|
@@ -48,12 +48,12 @@ class CallbackQuestion:
         return self._value(response)
 
     def _value(self, response: Any) -> Any:
-        self._unless_declined(response, CANCEL, DECLINE)
+        self._raise_if_declined(response, CANCEL, DECLINE)
         if self.field.get("type") in ("number", "integer") and isinstance(response, str):
             return _number(response)
         return response
 
-    def _unless_declined(self, response: Any, *words: str) -> None:
+    def _raise_if_declined(self, response: Any, *words: str) -> None:
         if _word(response) in words:
             raise Declined(f"the user declined: {self.message}")
 
@@ -68,7 +68,7 @@ class CallbackConfirmation(CallbackQuestion):
         return [CONFIRM, CANCEL]
 
     def _value(self, response: Any) -> Any:
-        self._unless_declined(response, DECLINE)
+        self._raise_if_declined(response, DECLINE)
         return response is True or _word(response) in YES
 
 
@@ -97,7 +97,7 @@ class CallbackSelection(CallbackQuestion):
                 return self._labels[response]
             if response in self._values:
                 return response
-            self._unless_declined(response, CANCEL, DECLINE)
+            self._raise_if_declined(response, CANCEL, DECLINE)
         raise ToolError(f"the answer to {self.message!r} is none of {', '.join(self.options)}")
 
 
@@ -109,8 +109,7 @@ def questions(message: str, form: Form) -> Iterator[tuple[str, CallbackQuestion]
         told = [] if alone else [f"{field.get('title') or name}{'' if required else ' (optional)'}"]
         if field.get("description"):
             told.append(field["description"])
-        text = f"{message}\n{': '.join(told)}" if told else message
-        yield name, _kind(field)(text, field, required=required)
+        yield name, _kind(field)(f"{message}\n{': '.join(told)}" if told else message, field, required=required)
 
 
 def _kind(field: Params) -> type[CallbackQuestion]:

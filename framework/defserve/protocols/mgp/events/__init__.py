@@ -1,6 +1,6 @@
-"""Event channels (MGP §13.1–13.3, §13.5): emitted once, told to those who subscribed and whom the event concerns.
+"""Event channels (MGP §13.1–13.3, §13.5): an event is emitted once, and goes to the subscribers that it concerns.
 
-Emitting never waits for a reader. What a reader is too slow for is dropped, oldest first, and the gap is named.
+Emitting never waits for a reader. If a reader is too slow, the oldest events are dropped, and it is told which.
 
 May import: `core`, `wire`, `auth.principals`, `protocols.mcp`, `protocols.mgp.instants`.
 """

@@ -55,7 +55,7 @@ class MgpEvent:
         if self._to is None or self._to is session:
             return True
         caller = identity(session)
-        # Many callers may share one identity. What is meant for one of them is not for all.
+        # Many callers may share one identity. An event for one of them must not reach the others.
         return self._to == caller.id and not caller.is_shared_identity
 
     def wire(self) -> Params:
@@ -81,11 +81,9 @@ class EventChannel:
                 f"{name!r} cannot be an event channel",
                 fix='use words with dots between them: "model.token_usage", "com.example.order_shipped"',
             )
-        self.name, self.standard = name, standard
-        self.scopes = frozenset(checked_scopes(scopes))
-        self.patterns = frozenset(_patterns(name))
+        self.name, self.standard, self._kind = name, standard, kind
+        self.scopes, self.patterns = frozenset(checked_scopes(scopes)), frozenset(_patterns(name))
         self.audiences: list[EventPublisher] = []
-        self._kind = kind
         self._adapter: TypeAdapter[Any] | None = None
 
     async def emit(self, value: Any = ..., /, *, severity: str = "info", to: Audience = None, **fields: Any) -> None:

@@ -88,7 +88,7 @@ class EventSection:
         for follower in self._followers:
             follower._adopt(channel)
 
-    # -- the peer's wishes -------------------------------------------------------------------------------
+    # -- methods of the peer -----------------------------------------------------------------------------
 
     def subscribe(self, call: Call, params: Params) -> Params:
         """`mgp/events/subscribe`. `subscribed` names channels; a pattern that no channel fits is `unsupported`."""
@@ -102,8 +102,7 @@ class EventSection:
         mine, limit = call.session.local(SessionSubscriptions), call.session.composition.limits.subscriptions
         if len(mine) >= limit or sum(len(each.patterns) for each in mine.values()) + len(patterns) > limit:
             raise LimitExceeded("too many event subscriptions in this session", data={"limit": "subscriptions"})
-        id = token_urlsafe(24)
-        wanted = frozenset(patterns) - frozenset(unsupported)
+        id, wanted = token_urlsafe(24), frozenset(patterns) - frozenset(unsupported)
         mine[id] = subscription = EventSubscription(id, call.session, wanted, least)
         self._subscriptions.add(subscription)
         self._watchers += self._watches(subscription)
@@ -114,14 +113,15 @@ class EventSection:
         id, mine = text(params, "subscription_id"), call.session.peek(SessionSubscriptions)
         subscription = mine.pop(id, None) if mine is not None else None
         if subscription is None:
-            # Does not tell whether there ever was such a subscription, here or in another session.
-            problem = "Invalid params: this session has no such subscription"
-            raise InvalidParams(problem, data={"error_type": "unknown_subscription"})
+            # The message does not say whether such a subscription ever existed, here or in another session.
+            raise InvalidParams(
+                "Invalid params: this session has no such subscription", data={"error_type": "unknown_subscription"}
+            )
         self._end(subscription)
         return {"unsubscribed": True, "subscription_id": id}
 
     def replay(self, call: Call, params: Params) -> Params:
-        """`mgp/events/replay`: what the server's own channels told last, after the event whose id is `since`.
+        """`mgp/events/replay`: the latest events of the server's own channels, after the event whose id is `since`.
 
         `gap` is true when that event is no longer known here, so that others behind it may be lost as well.
         """
@@ -170,7 +170,7 @@ class EventSection:
         fitting = frozenset[str]().union(*(channel.patterns for channel in open_to))
         return names, [pattern for pattern in patterns if pattern not in fitting]
 
-    # -- news --------------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------------
 
     def publish(self, event: MgpEvent) -> None:
         """Send an event to the subscribers that it concerns. From any thread."""
@@ -201,7 +201,7 @@ class EventSection:
 
 
 def _caller(call: Call) -> Audience:
-    # Callers that cannot be told apart share a principal. What concerns one of them is for its session alone.
+    # Callers that cannot be told apart share a principal. An event for one of them goes to its session alone.
     caller = identity(call.session)
     return call.session if caller.is_shared_identity else caller.id
 

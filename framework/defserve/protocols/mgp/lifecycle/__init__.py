@@ -1,4 +1,4 @@
-"""Lifecycle and health (MGP §11): the states of a server, its checks, and an end that lets calls finish.
+"""Lifecycle and health (MGP §11): the states of a server, its checks, and a shutdown that lets calls finish.
 
 A ping and a shutdown are answered at once, whatever else runs. A check never raises and never takes longer than its
 timeout.

@@ -1,4 +1,4 @@
-"""MGP §11.3: one health check of the author's, run so that it cannot hang or crash what asks."""
+"""MGP §11.3: one health check. It can neither block nor crash its caller."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ class CheckResult(NamedTuple):
 class HealthCheck:
     """An author's function that says whether something the server needs is there; see `Server.health_check`.
 
-    It never runs twice at the same time. One that hangs costs one thread, and fails until it returns.
+    It never runs twice at the same time. A check that hangs holds one thread, and counts as failed until it returns.
     """
 
     def __init__(self, function: Callable[[], Any], name: str, timeout: float, critical: bool) -> None:
         if name == "<lambda>":
             raise UsageError("a health check needs a name", fix='write a def, or @server.health_check(name="…")')
         if not callable(function) or _wants_arguments(function):
-            raise UsageError(f"health check {name!r} has to be a function without parameters", fix="let it take none")
+            raise UsageError(
+                f"health check {name!r} must be a function without parameters", fix="remove its parameters"
+            )
         if not timeout > 0:
             raise UsageError(f"health check {name!r}: timeout={timeout!r}", fix="give seconds, more than 0")
         self.function, self.name, self.timeout, self.critical = function, name, timeout, critical
@@ -43,7 +45,7 @@ class HealthCheck:
 
         before = self._running
         if before is not None and not before.done() and before.get_loop() is asyncio.get_running_loop():
-            return "still busy with the check before"
+            return "the previous check is still running"
         self._running = running = self._begin()
         await asyncio.wait((running,), timeout=self.timeout)
         if not running.done():
@@ -55,7 +57,7 @@ class HealthCheck:
         except (Exception, asyncio.CancelledError) as error:
             import logging
 
-            # Its text may hold what a client should not read.
+            # The client reads only the type: the text may hold what it should not see.
             logging.getLogger("defserve").warning("health check %s failed", self.name, exc_info=error)
             return type(error).__name__
 
@@ -86,7 +88,7 @@ def _wants_arguments(function: Callable[..., Any]) -> bool:
 
 
 def _in_thread_of_its_own(function: Callable[[], Any], name: str) -> asyncio.Future[Any]:
-    """Run it in a new thread. Tools may hold all the worker threads, and that is when a check matters most."""
+    """Run it in a new thread. Tools may hold all worker threads, and just then a check matters most."""
     import asyncio
     from contextlib import suppress
     from contextvars import copy_context
@@ -103,7 +105,7 @@ def _in_thread_of_its_own(function: Callable[[], Any], name: str) -> asyncio.Fut
         else:
             can_pass = isinstance(error, Exception) and not isinstance(error, StopIteration)
             future.set_exception(error if can_pass else RuntimeError(repr(error)))
-            future.exception()  # marks it as seen: nobody waits for one that comes too late
+            future.exception()  # marks it as seen, because nobody reads an error that comes too late
 
     def run() -> None:
         try:

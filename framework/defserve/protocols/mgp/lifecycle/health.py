@@ -45,10 +45,10 @@ class HealthSection:
     # -- methods -----------------------------------------------------------------------------------------
 
     def ping(self, call: Call, params: Params) -> Params:
-        """Answered at once, so that it is answered whatever else runs."""
+        """Answered at once, whatever else runs."""
         composition = call.session.composition
         if self._checks() and call.engine.ready and not self._is_known(STALE):
-            call.engine.spawn(self.look())
+            call.engine.spawn(self.run_checks())
         return {
             "status": self.status_of(composition),
             "timestamp": instants.wire(instants.now()),
@@ -57,9 +57,9 @@ class HealthSection:
         }
 
     async def status(self, call: Call, params: Params) -> Params:
-        """How it is in detail. An anonymous caller learns the status and how many tools it sees."""
+        """The health in detail. An anonymous caller is told the status, and how many tools it sees."""
         composition = call.session.composition
-        await self.look()
+        await self.run_checks()
         seen = sum(composition.visible(call, tool) for tool in self._tools)
         knows_caller = identity(call.session).kind != "anonymous"
         pending = [one for one in composition.calls() if one is not call and not one.endless]
@@ -81,8 +81,7 @@ class HealthSection:
 
             resources["sandbox_layers"] = list(probe().names)
         problems = {name: found.problem for name, found in self.results.items() if found.problem is not None}
-        checks = {name: name not in problems for name in self.results}
-        details: Params = {"resources": resources, "checks": checks}
+        details: Params = {"resources": resources, "checks": {name: name not in problems for name in self.results}}
         return details | ({"problems": problems} if problems else {})
 
     # -- checks ------------------------------------------------------------------------------------------
@@ -90,29 +89,28 @@ class HealthSection:
     async def readiness(self, composition: Composition) -> HealthStatus:
         """For probes, which may come from anybody: the checks run once a second at most."""
         if not self._is_known(FRESH):
-            await self.look()
+            await self.run_checks()
         return self.status_of(composition)
 
     def status_of(self, composition: Composition) -> HealthStatus:
         """What follows from the latest results."""
         return "unhealthy" if composition.draining else status_from(self.results.values())
 
-    async def look(self) -> None:
+    async def run_checks(self) -> None:
         """Run every check, all at once. Whoever asks while they run waits for the same results."""
         import asyncio
 
         current = self._round
         if current is None or current.done() or current.get_loop() is not asyncio.get_running_loop():
-            self._round = current = asyncio.ensure_future(self._look())
+            self._round = current = asyncio.ensure_future(self._run_checks())
         await asyncio.shield(current)
 
-    async def _look(self) -> None:
+    async def _run_checks(self) -> None:
         import asyncio
 
         checks = self._checks()
         found = await asyncio.gather(*(check.run() for check in checks.values()))
-        self.results = dict(zip(checks, found, strict=True))
-        self._found_at = monotonic()
+        self.results, self._found_at = dict(zip(checks, found, strict=True)), monotonic()
 
     def _is_known(self, seconds: float) -> bool:
         return self._found_at is not None and monotonic() - self._found_at < seconds

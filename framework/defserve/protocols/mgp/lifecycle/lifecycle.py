@@ -1,4 +1,4 @@
-"""MGP §11.2, §11.4: lifecycle. The seven states, who is told of a change, and an end that lets calls finish."""
+"""MGP §11.2, §11.4: lifecycle. The seven states, who is told of a change, and a shutdown that lets calls finish."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ STATES: Mapping[Phase, LifecycleState] = {
 }
 
 REASONS = ("operator_request", "configuration_change", "resource_limit", "idle_timeout", "kernel_shutdown")
-# The reason of an end that nobody asked for in the protocol: a signal, or the end of input.
-UNSAID = REASONS[0]
+# The reason that is given when no request asked for the shutdown: a signal came, or the input ended.
+DEFAULT_REASON = REASONS[0]
 
 
 class IllegalTransition(DefserveError):
-    """There is no way from the one state to the other."""
+    """A server cannot go from the one state to the other."""
 
 
 def check_transition(previous: LifecycleState, new: LifecycleState) -> None:
@@ -81,7 +81,7 @@ class LifecycleSection:
             "server_id": self._server_id,
             "previous_state": before,
             "new_state": after,
-            "reason": service.reason or UNSAID,
+            "reason": service.reason or DEFAULT_REASON,
             "timestamp": instants.wire(self.clock()),
         }
         for session in listeners:
@@ -124,7 +124,7 @@ def _tell(session: Session, params: Params) -> None:
 
 
 def _reason(params: Params) -> str:
-    reason = params.get("reason", UNSAID)
+    reason = params.get("reason", DEFAULT_REASON)
     if reason not in REASONS:
         raise InvalidParams(f"Invalid params: reason must be one of {', '.join(REASONS)}")
     return reason

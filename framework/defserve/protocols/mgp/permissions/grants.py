@@ -1,4 +1,4 @@
-"""MGP §3.6: permissions on the wire: a client's grants read, and the answer to it. Pure."""
+"""MGP §3.6: permissions on the wire: reading a client's grants, and the answer to it. No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_NAMES = LONGEST_TEXT = 256
 
 
 class PermissionStatus(NamedTuple):
-    """One permission of one caller. `why` completes "shell.execute: …" where it is not approved."""
+    """One permission of one caller. If it is not approved, `why` gives the reason, as in "shell.execute: <why>"."""
 
     decision: PermissionDecision
     by: str | None = None
@@ -42,7 +42,7 @@ WHY: Mapping[PermissionDecision, str] = {
 
 
 def meant_by(name: str) -> tuple[str, ...]:
-    """The permissions that a peer's word stands for. Empty for a word nobody knows."""
+    """The permissions that a name from a peer stands for. Empty for an unknown name."""
     return FAMILIES.get(name) or ((name,) if is_permission(name) else ())
 
 
@@ -89,8 +89,7 @@ def answer(statuses: Mapping[str, PermissionStatus], asked: Iterable[str]) -> Pa
 
 def request_id(params: Params) -> Params:
     """The `request_id` of a request, to be repeated in its answer. Raises InvalidParams."""
-    found = params.get("request_id")
-    if found is None:
+    if (found := params.get("request_id")) is None:
         return {}
     if isinstance(found, bool) or not isinstance(found, str | int):
         raise InvalidParams("Invalid params: request_id must be a string or an integer")

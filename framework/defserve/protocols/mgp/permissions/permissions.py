@@ -1,4 +1,4 @@
-"""MGP §3: permission declarations. What a caller's tools may use: what policy grants, unless the client decided.
+"""MGP §3: permission declarations. The client's decision counts; without one, the operator's policy does.
 
 The client decides last. Its `denied` and `deferred` hold against the operator's policy, and an expired approval counts
 as none. Grants live as long as the session. Without sessions they travel with each request, in `_meta`.
@@ -83,8 +83,7 @@ class PermissionSection:
         decided, caller, now = self._decided(call), identity(call.session), self.clock()
         found: dict[str, PermissionStatus] = {}
         for name in names:
-            status = decided.get(name)
-            if status is None:
+            if (status := decided.get(name)) is None:
                 status = GRANTED if self._policy_grants(caller, name) else UNDECIDED
             elif status.expires_at is not None and status.expires_at <= now:
                 expired = instants.wire(status.expires_at)
@@ -100,11 +99,11 @@ class PermissionSection:
         if not is_array(names) or not all(isinstance(name, str) for name in names):
             raise InvalidParams("Invalid params: permissions must be a list of names")
         check_size(names)
-        meant = [permission for name in names for permission in meant_by(name)]
+        meant = (permission for name in names for permission in meant_by(name))
         return repeated | answer(self.statuses(call, meant), names)
 
     def grant(self, call: Call, params: Params) -> Params:
-        """The client's decision, kept until the session ends. `approved_by` is always the caller, whatever it says."""
+        """The client's decision, kept until the session ends. `approved_by` is always the caller, never from params."""
         if _is_stateless(call):
             raise MethodNotFound(
                 f"{call.method}: nothing is remembered between requests; send grants along as _meta[{GRANT_KEYS[0]!r}]"
@@ -123,8 +122,7 @@ class PermissionSection:
     # -- who says what -----------------------------------------------------------------------------------
 
     def _policy_grants(self, caller: Principal, name: str) -> bool:
-        default: PermissionPolicy = "config_only" if caller.kind == "anonymous" else "operator"
-        policy = self._policy or default
+        policy = self._policy or ("config_only" if caller.kind == "anonymous" else "operator")
         return policy == "operator" or (policy == "config_only" and name in self._granted)
 
     def _decided(self, call: Call) -> Mapping[str, PermissionStatus]:
@@ -141,7 +139,7 @@ class PermissionSection:
         return self._read(call, grants, None)
 
     def _read(self, call: Call, grants: Params, expires_at: datetime | None) -> dict[str, PermissionStatus]:
-        """A client's grants by the full names of permissions. One named in full is not overruled by its family."""
+        """A client's grants by full permission name. A permission named in full takes precedence over its family."""
         caller, found = identity(call.session), dict[str, PermissionStatus]()
         is_stranger = caller.kind == "anonymous" and not caller.is_shared_identity
         check_size(grants)
@@ -177,13 +175,11 @@ class PermissionSection:
     ) -> None:
         events: dict[str, list[str]] = {}
         for name, status in after.items():
-            event = change_event(before[name], status)
-            if event is not None:
+            if (event := change_event(before[name], status)) is not None:
                 events.setdefault(event, []).append(name)
         for event, names in events.items():
             details: Params = {"permissions": names}
-            expiries = {name: instants.wire(after[name].expires_at) for name in names if after[name].expires_at}
-            if expiries:
+            if expiries := {name: instants.wire(after[name].expires_at) for name in names if after[name].expires_at}:
                 details["expires_at"] = expiries
             result = "DENIED" if event == "PERMISSION_DENIED" else "SUCCESS"
             self._audit().report(call, event, result=result, details=details)

@@ -1,4 +1,4 @@
-"""MGP §4.5: what looks at the validated arguments of a call before the function runs. Prepared at registration."""
+"""MGP §4.5: checks of the validated arguments of a call, before the function runs. Prepared at registration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def argument_checks(
 ) -> tuple[ArgumentCheck, ...]:
     """The checks of the validated arguments, in order. The guards in the types come before them.
 
-    A standard validator that the author named also looks at its parameters where others have a guarded type.
+    A guarded type replaces the standard validator of its kind. If the author names that validator, it also looks at
+    unguarded parameters whose names it knows.
     """
     made: list[ArgumentCheck] = []
     named = declared.validators if declared is not None else ()
@@ -43,7 +44,7 @@ def argument_checks(
 
 
 def _own_check(tool: Tool, validator: Validator) -> ArgumentCheck:
-    """A validator of the author's. It sees the default of an argument that the caller left out."""
+    """The author's own validator. It sees the default of an argument that the caller left out."""
     parameters = {parameter.name: parameter.default for parameter in tool.function.signature.parameters}
     defaults = {name: default for name, default in parameters.items() if default is not inspect.Parameter.empty}
     for wanted in inspect.signature(validator.function).parameters.values():
@@ -62,7 +63,10 @@ def _own_check(tool: Tool, validator: Validator) -> ArgumentCheck:
 
 
 def _meant(tool: Tool, name: str, found: Mapping[str, list[Guard]], *, others: bool) -> list[str]:
-    """The parameters a standard validator looks at: by their names or, where none has such a name, all `others`."""
+    """The unguarded parameters that a standard validator looks at: those whose names it knows.
+
+    If there are none: with `others` all, otherwise none.
+    """
     texts = [p.name for p in tool.function.signature.parameters if p.name not in found]
     meant = [text for text in texts if text in STANDARD[name][1]] or (texts if others else [])
     if others and not meant:
@@ -98,7 +102,7 @@ def _address_check(urls: Mapping[str, Url]) -> ArgumentCheck:
 
 
 async def _check_addresses(egress: Egress | None, url: PublicUrl, guard: Url) -> None:
-    """Raises Rejected where one of the host's addresses is not public."""
+    """Raises Rejected if one of the host's addresses is not public."""
     from defserve.net.egress import Egress
     from defserve.net.resolve import check
 
@@ -108,7 +112,7 @@ async def _check_addresses(egress: Egress | None, url: PublicUrl, guard: Url) ->
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in an argument, wherever it is nested and whatever type holds it."""
+    """Every text in an argument, at any depth and in any type."""
     waiting: list[Any] = [value]
     while waiting:
         one: Any = waiting.pop()
@@ -124,15 +128,14 @@ def _texts(value: Any) -> Iterator[str]:
             waiting.append(one.get_secret_value())
         elif one is not None and not isinstance(one, int | float | complex | ShellCommand):
             # A pydantic URL or a path is judged as text; numbers and times hold none.
-            members = _members(one)
-            if members is not None:
+            if (members := _members(one)) is not None:
                 waiting += members
             elif type(one).__module__ not in ("datetime", "decimal", "fractions", "uuid"):
                 yield str(one)
 
 
 def _members(one: Any) -> list[Any] | None:
-    """What an object holds. None if it cannot be told."""
+    """What an object holds. None if that is unknown."""
     fields: Any = getattr(one, "__dataclass_fields__", None)
     if fields is not None:
         return [getattr(one, name, None) for name in fields]

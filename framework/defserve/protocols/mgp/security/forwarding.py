@@ -1,4 +1,4 @@
-"""MGP §4.5 on the client's side: a standard validator over the arguments of a call, before it is forwarded. Pure."""
+"""MGP §4.5 on the client's side: a standard validator over the arguments of a call, before it is forwarded. No I/O."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ _UNLISTED = frozenset({"unknown-program", "subcommand"})
 
 
 def judge(name: str, arguments: Mapping[str, Any], block: Mapping[str, Any] | None = None) -> None:
-    """Apply the validator `name` to the arguments it is meant for, or to all where none has such a name.
+    """Apply the validator `name` to the arguments whose names it knows. If there are none, apply it to all.
 
-    `block` is the `security` object of a server that applies the validator too. The server knows which arguments are
-    meant: if there are several and their names do not tell, none is judged here. Its code safety settings hold.
+    `block` is the `security` object of a server that applies the validator too. That server knows which arguments are
+    meant. So if there are several and no name is known, none is judged here. The server's code safety settings apply.
     Commands are judged by their form and known dangers, not by whether the program is on a list. Raises Rejected.
     """
-    _, telling = STANDARD[name]
+    _, known_names = STANDARD[name]
     found = {argument: list(texts(value)) for argument, value in arguments.items()}
-    meant = [found[argument] for argument in found if argument in telling] or [each for each in found.values() if each]
-    if block is not None and len(meant) > 1 and telling.isdisjoint(found):
+    named = [texts for argument, texts in found.items() if argument in known_names]
+    meant = named or [texts for texts in found.values() if texts]
+    if block is not None and len(meant) > 1 and known_names.isdisjoint(found):
         return
     for several in meant:
         for text in several:

@@ -42,10 +42,7 @@ def _guards(annotation: Any, subject: str, place: str, seen: dict[int, Any]) -> 
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         own = [metadata for metadata in arguments[1:] if isinstance(metadata, GUARDS)]
-        if own:
-            yield from own
-        else:
-            yield from _guards(arguments[0], subject, place, seen)
+        yield from own or _guards(arguments[0], subject, place, seen)
         return
     if origin in (Union, types.UnionType):
         _refuse_bypass(arguments, subject, place)
@@ -72,15 +69,16 @@ def _fields(annotation: Any) -> list[Any]:
 
 
 def _refuse_bypass(branches: tuple[Any, ...], subject: str, place: str) -> None:
-    """Refuse a union of a guarded type with its plain form: a refused value would pass by the other branch."""
+    """Refuse a union of a guarded type with its plain form: a refused value would pass through the plain one."""
     guarded = [_unguarded(branch) for branch in branches if any(_guards(branch, subject, place, {}))]
     for branch in branches:
         plain = _unguarded(branch)
         if not any(_guards(branch, subject, place, {})) and guarded and (plain in guarded or plain in (Any, object)):
             raise UsageError(
-                f"{subject}: a guarded type beside {getattr(plain, '__name__', plain)}, which takes what it refuses",
+                f"{subject}: a guarded type in a union with {getattr(plain, '__name__', plain)}, "
+                "which accepts what the guard refuses",
                 where=place,
-                fix="take the other one out of the union",
+                fix="remove that type from the union",
             )
 
 

@@ -69,13 +69,12 @@ class Security:
 
     def wire(self) -> Params:
         """The `security` object of a listed tool."""
-        named = [v if isinstance(v, str) else v.name for v in self.validators]
-        standard = next((name for name in named if name in VALIDATORS), None)
+        named = (v if isinstance(v, str) else v.name for v in self.validators)
         block: Params = {
             "risk_level": self.risk_level,
             "permissions_required": list(self.permissions),
             "side_effects": list(self.effects),
-            "validator": standard or "none",
+            "validator": next((name for name in named if name in VALIDATORS), "none"),
             "reversible": self.risk_level == "safe" if self.reversible is None else self.reversible,
             "confirmation_required": self.confirmation_required,
         }
@@ -176,8 +175,7 @@ def _marked(function: F, risk: Risk, permissions: tuple[Any, ...], details: dict
             where=here,
             fix="keep one of @safe, @moderate and @dangerous",
         )
-    unknown = sorted(details.keys() - DETAILS)
-    if unknown:
+    if unknown := sorted(details.keys() - DETAILS):
         raise UsageError(f"@{risk} has no option {unknown[0]!r}", where=here, fix=f"use some of {', '.join(DETAILS)}")
     function.__dict__[MARK] = Security(risk, permissions, where=here, **details)
     return function

@@ -23,7 +23,7 @@ TELLING = {"command": "ShellCommand", "cmd": "ShellCommand", "url": "PublicUrl",
 
 
 class UnguardedParameter(UserWarning):
-    """A parameter that is usually dangerous, and that no guard looks at."""
+    """A parameter that is usually dangerous, and that no guard checks."""
 
 
 class ToolSecurity:
@@ -73,13 +73,13 @@ def _annotations(tool: Tool, security: Security) -> Params:
             f"tool {tool.name!r} says readOnlyHint, but it is {security.risk_level}"
             + (f" with effects {', '.join(security.effects)}" if security.effects else ""),
             where=tool.where,
-            fix="drop the hint, or mark the tool as what it is",
+            fix="drop the hint, or change the mark",
         )
     return derived | given
 
 
 def _in_effect(tool: Tool, declared: Security | None, found: Mapping[str, list[Guard]]) -> Security:
-    """The declaration completed by what the types of the arguments say. Raises UsageError where the two disagree."""
+    """The declaration, completed by what the types of the arguments say. Raises UsageError if the two disagree."""
     guards = [guard for several in found.values() for guard in several]
     named = next((guard.validator for guard in guards if guard.validator), None)
     security = declared or Security("moderate", where=tool.where)

@@ -27,7 +27,7 @@ STANDARD: Mapping[str, tuple[TextJudge, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Validator:
-    """A function of the author's that judges the arguments of a call; see `@validator`."""
+    """An author's function that judges the arguments of a call; see `@validator`."""
 
     function: Callable[..., Any]
     name: str
@@ -36,7 +36,7 @@ class Validator:
         return self.function(*args, **kwargs)
 
     async def judge(self, arguments: dict[str, Any]) -> None:
-        """Raises Rejected where the function objects."""
+        """Run the function on the arguments. Raises Rejected if it refuses them."""
         wanted = inspect.signature(self.function).parameters
         takes_all = any(p.kind is p.VAR_KEYWORD for p in wanted.values())
         given = arguments if takes_all else {name: arguments[name] for name in wanted if name in arguments}

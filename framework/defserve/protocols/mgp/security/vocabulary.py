@@ -34,7 +34,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 EFFECTS = ("filesystem", "network", "process", "database", "notification")
 VALIDATORS = ("sandbox", "readonly", "network_restricted", "code_safety", "none")
 CUSTOM = re.compile(r"[a-z][a-z0-9-]*(\.[a-z0-9][a-z0-9_-]*){2,}")
-"""A name of one's own, in reverse-domain notation."""
+"""A name of the author's own, in reverse-domain notation."""
 
 
 def is_permission(name: str) -> bool:

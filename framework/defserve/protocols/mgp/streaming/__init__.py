@@ -1,6 +1,6 @@
-"""Streaming (MGP §12): what a call gives on the way, sent in order and no faster than its reader takes it.
+"""Streaming (MGP §12): parts of a result, sent while the call runs, in order and no faster than they are read.
 
-The final response holds all of it again. At most 64 KiB of a call wait for the reader; the function waits meanwhile.
+The final response holds all of them again. At most 64 KiB of a call wait for the reader; then the function waits too.
 
 May import: `core`, `wire`, `protocols.mcp`.
 """

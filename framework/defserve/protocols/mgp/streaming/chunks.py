@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.core.extension import OutgoingMessage
 from defserve.errors import TimedOut
-from defserve.protocols.mcp.tools.tools import pieces
+from defserve.protocols.mcp.tools.tools import part_blocks
 from defserve.wire.codec import encode
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.engine import PendingAnswer, Task
 
-# At most 64 KiB of a call wait in all: twice the window, since the transport may be writing as much as it holds, and
-# what a worker thread may be ahead. A larger chunk waits alone.
+# At most 64 KiB of a call wait in all: twice the window, because the transport may be writing as much as it holds,
+# plus what a worker thread may be ahead. A larger chunk waits alone.
 WINDOW_BYTES = 24 * 1024
 AHEAD_BYTES = 16 * 1024
 
@@ -28,7 +28,7 @@ KEPT_BYTES = 64 * 1024
 
 
 class StreamChunks:
-    """A `mcp.function.Sink`. Call all but `give` and `full` on the loop."""
+    """A `mcp.function.PartSink`. Call all but `give` and `full` on the loop."""
 
     __slots__ = (
         "call",
@@ -55,9 +55,8 @@ class StreamChunks:
         self._unsent = self._ahead = 0
         self._waiters: list[PendingAnswer] = []
         self._kept: dict[int, bytes] = {}
-        self._kept_bytes = 0
+        self._kept_bytes, self._due_at = 0, 0.0
         self._interval: float | None = 0.0
-        self._due_at = 0.0
         self._alarm: Task | None = None
         self._advancing = self._closed = False
 
@@ -69,8 +68,8 @@ class StreamChunks:
         return bool(self._waiting)
 
     def give(self, part: Any) -> None:
-        """See `mcp.function.Sink`. On the loop it cannot wait: use `room` there."""
-        engine, contents = self.call.engine, [encode(block) for block in pieces(self.call, part)]
+        """See `mcp.function.PartSink`. On the loop it cannot wait: use `room` there."""
+        engine, contents = self.call.engine, [encode(block) for block in part_blocks(self.call, part)]
         if engine.on_loop():
             self._put(contents)
             return
@@ -81,7 +80,7 @@ class StreamChunks:
             engine.wait_from_thread(self.call, self.room())
 
     async def room(self) -> None:
-        """See `mcp.function.Sink`. The call's own timeout is paused meanwhile, as for a question to the peer.
+        """See `mcp.function.PartSink`. The call's own timeout is paused meanwhile, as for a question to the peer.
 
         Raises TimedOut when the reader has not caught up after as long as a question may take.
         """
@@ -92,8 +91,9 @@ class StreamChunks:
             try:
                 await call.asked(call.engine.wait(waiter, seconds))
             except TimeoutError:
-                late = f"nobody read the stream for {seconds:g} s"
-                raise TimedOut(late, data={"timeout_ms": int(seconds * 1000)}) from None
+                raise TimedOut(
+                    f"nobody read the stream for {seconds:g} s", data={"timeout_ms": int(seconds * 1000)}
+                ) from None
 
     # -- to the peer -------------------------------------------------------------------------------------
 
@@ -164,10 +164,8 @@ class StreamChunks:
         self._advance()
 
     def _is_due(self) -> bool:
-        if self._interval is None:
-            return False
         if not self._interval:
-            return True
+            return self._interval is not None
         now = monotonic()
         if now < self._due_at:
             if self._alarm is None:
@@ -197,9 +195,9 @@ class StreamChunks:
             self._kept_bytes -= len(self._kept.pop(next(iter(self._kept))))
 
     def resend(self, missing: set[int]) -> None:
-        """Send chunks again, as many as the window takes. The first that is lost for good is reported as such.
+        """Send chunks again, as many as the window takes. The first that is no longer kept is reported as lost.
 
-        The client may ask for the rest again. The final response holds everything in any case.
+        The client may ask for the rest again. The final response always holds everything.
         """
         if self._closed or self.call.stopped:
             return

@@ -1,6 +1,6 @@
-"""MGP §12: streaming. What a call gives on the way is sent as it comes; the final response holds all of it again.
+"""MGP §12: streaming. Parts of a result are sent as they come; the final response holds all of them again.
 
-Upstream's §12.8 (pace) and §12.9 (gap) are notifications of the client's; both are hints, and bounded.
+§12.8 (pace) and §12.9 (gap) are notifications from the client. Both are hints, and their effect is bounded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.function import Emitted
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.reporting import Reported
-from defserve.protocols.mcp.tools.tools import so_far
+from defserve.protocols.mcp.tools.tools import content_so_far
 from defserve.protocols.mgp.streaming.chunks import StreamChunks
 from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Id, Params
@@ -29,7 +29,7 @@ CALL = "tools/call"
 # Chunks a second; more than this is no limit at all.
 FASTEST = 1e6
 
-# Where callers cannot be told apart, only an id of this length, which nobody can guess, shows whose a call is.
+# If callers cannot be told apart, only an id of this length proves whose call it is: nobody can guess it.
 UNGUESSABLE = 16
 
 
@@ -49,7 +49,7 @@ class StreamSection:
     # -- what the client says of a stream ----------------------------------------------------------------
 
     def cancel(self, call: Call, params: Params) -> Params:
-        """`mgp/stream/cancel`: end a call with what it has given so far. Its own request is answered with that, too.
+        """`mgp/stream/cancel`: end a call with its result so far. The call's own request is answered with that too.
 
         Runs at once, without a turn of the event loop: the calls to cancel may take up every slot.
         """
@@ -59,7 +59,7 @@ class StreamSection:
         found = _find(call, id)
         if found is None or found.method != CALL or found.settled or found.stopped:
             return {"cancelled": False}
-        chunks, content = _chunks(found), so_far(found)
+        chunks, content = _chunks(found), content_so_far(found)
         found.cut(lambda: _with_figures(found, {"content": content, "isError": True}, chunks, cancelled=True))
         return {"cancelled": True, "partial_result": {"content": content}}
 
@@ -117,7 +117,7 @@ def _progress_of(call: Call) -> Callable[[float, float | None, str | None], None
 
 
 def _find(call: Call, id: Id) -> Call | None:
-    """The caller's request of this id: of its session or, without sessions, the only one that is certainly its own."""
+    """The caller's request with this id, in its session. Without sessions, the only one that is certainly its own."""
     mine = call.session.in_flight.get(id)
     if mine is not None or call.terms.offer is None or not call.terms.offer.stateless:
         return mine
