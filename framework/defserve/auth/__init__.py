@@ -1,8 +1,7 @@
 """Who may call, and how often: headers and tokens in, principals and challenges out.
 
-A token that is not good means nobody, never an error. No identity comes from anything but a verified token, the
-transport, or the network address. The names here are loaded when they are first used: a server without `auth` loads
-none of this.
+An invalid token gives no principal, never an error. An identity comes only from a verified token, the transport, or the
+network address. The names here are loaded when they are first used: a server without `auth` loads none of this.
 
 May import: `stores.files`, `stores.formats`, `stores.open`, `stores.store`.
 """

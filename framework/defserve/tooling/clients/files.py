@@ -97,8 +97,7 @@ def discard(path: Path) -> None:
 
 def holds(path: Path, format: Format) -> Any:
     """The content of the file; an empty object if there is no file. Raises UsageError."""
-    before = read(path)
-    return _edited(path, lambda: PARSE[format](before or ""))
+    return _edited(path, lambda: PARSE[format](read(path) or ""))
 
 
 def read(path: Path) -> str | None:

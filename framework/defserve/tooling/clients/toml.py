@@ -75,8 +75,7 @@ def _pruned(value: Any) -> Any:
     """Without empty tables: it does not matter whether the header of one is left."""
     if not is_object(value):
         return value
-    pruned = {key: _pruned(item) for key, item in value.items()}
-    return {key: item for key, item in pruned.items() if item != {}}
+    return {key: pruned for key, item in value.items() if (pruned := _pruned(item)) != {}}
 
 
 def _candidates(text: str, path: Sequence[str], value: Mapping[str, Any]) -> Iterator[str]:

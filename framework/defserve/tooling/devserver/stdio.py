@@ -74,7 +74,7 @@ def read_lines(take: Callable[[bytes], Awaitable[None]], left: Callable[[], obje
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(left)
 
-    # Only a thread can read pipes, files and terminals alike. Nothing waits for it at the end.
+    # A thread, because nothing else reads pipes, files and terminals alike. Nothing waits for it at the end.
     start_new_thread(read, ())
 
 

@@ -1,7 +1,6 @@
-"""Projects: created from the template, and added to.
+"""Creates projects from the template, and adds parts to them.
 
-Reads and writes files of the author's project and changes nothing else in them. It parses code but never imports or
-runs it.
+It changes only what it was asked to change in the files of a project. It parses code but never imports or runs it.
 
-It imports no other room. May import:
+May import: nothing but its own room.
 """

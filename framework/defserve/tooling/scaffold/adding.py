@@ -71,8 +71,7 @@ def _test(home: ServerLocation, part: ServerPart) -> ProjectEdit:
     """The test goes to the tests of the module if they can take it, else to a new file."""
     usual = home.root / "tests" / f"test_{home.source.stem}.py"
     if usual.is_file():
-        module = parsed(usual)
-        names = set(_defined(module))
+        names = set(_defined(parsed(usual)))
         if part.test_name in names:
             raise UsageError(f"{usual} already has a {part.test_name}", fix="use another name")
         if names >= NEEDED:
