@@ -301,8 +301,7 @@ def _code(error: Exception) -> int:
 def _make_private(path: Path) -> None:
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    mode = path.stat().st_mode & 0o777
-    real = os.path.realpath(path)
+    mode, real = path.stat().st_mode & 0o777, os.path.realpath(path)
     for side in (f"{real}-wal", f"{real}-shm", f"{real}{TALLY_SUFFIX}"):
         # They were created with the mode the file had then. If it was read-only, they must not stay so.
         with suppress(OSError):

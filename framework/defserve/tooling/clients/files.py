@@ -39,8 +39,7 @@ class SettingsEdit(NamedTuple):
         from difflib import unified_diff
 
         old, new = (self.before or "").splitlines(keepends=True), self.after.splitlines(keepends=True)
-        from_file = str(self.path) if self.before is not None else os.devnull
-        lines = unified_diff(old, new, from_file, str(self.path))
+        lines = unified_diff(old, new, os.devnull if self.before is None else str(self.path), str(self.path))
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def write(self) -> Path | None:

@@ -53,8 +53,7 @@ def _says_read_only(tool: Definition) -> bool:
 
 
 def _changes(tool: Definition) -> bool:
-    first = set(words(tool.name)[:1])
-    return bool(first & (DESTROYS | CHANGES)) or _harm(tool.name) is not None
+    return bool((DESTROYS | CHANGES) & set(words(tool.name)[:1])) or _harm(tool.name) is not None
 
 
 # The problem, when it is one, and the fix.

@@ -69,8 +69,8 @@ def injections(found: Definitions) -> Iterator[LintFinding]:
         line = " ".join(text.split())
         for what, pattern in INJECTIONS:
             if phrase := pattern.search(line):
-                fix = "describe what the tool does, and nothing else"
-                yield _of(item, f"{where} {what}: “{phrase[0][:80]}”", fix)
+                problem = f"{where} {what}: “{phrase[0][:80]}”"
+                yield _of(item, problem, "describe what the tool does, and nothing else")
 
 
 def _read(found: Definitions) -> Iterator[tuple[str, Definition | None, str]]:
