@@ -63,7 +63,7 @@ class KeyFile:
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        """Hold the lock. Others wait for it for a moment, and then give up."""
+        """Hold the lock. Others wait for it for up to LOCK_SECONDS, and then raise StoreBusy."""
         lock, until = self.path.with_name(f"{self.path.name}.lock"), time.monotonic() + LOCK_SECONDS
         while True:
             try:

@@ -63,7 +63,7 @@ class Auth:
         return self.denied("insufficient_scope") if principal.missing(self.scopes) else principal
 
     def denied(self, error: BearerError | None = None, *, needs: Iterable[str] = ()) -> Denied:
-        """The refusal for a caller without a good enough token. `needs` are the scopes of what it wanted to do."""
+        """The refusal for a caller whose token is missing or not sufficient. `needs` are the scopes of its request."""
         asked = dict.fromkeys((*self.scopes, *needs))
         return Denied(STATUS[error], challenge(error, scopes=asked, metadata_url=self._metadata_url))
 

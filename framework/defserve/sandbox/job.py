@@ -1,4 +1,4 @@
-"""One program to run: the very bytes that were judged, and how to stop it half-way."""
+"""One program to run: exactly the bytes that were judged, and how to stop it while it runs."""
 
 from __future__ import annotations
 

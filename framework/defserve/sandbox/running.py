@@ -105,7 +105,7 @@ def _run_judged(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
 
 
 def _retry_in_jail(job: SandboxJob, available: Layers, stop: RunStop, first: Outcome) -> Outcome:
-    """Run a program that failed in Monty in the jail, in what is left of its time.
+    """Run a program that failed in Monty again in the jail, in the time that is left.
 
     Nothing it did in Monty has left the worker, so it may run again.
     """

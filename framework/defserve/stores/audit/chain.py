@@ -79,7 +79,7 @@ class AuditReport(NamedTuple):
 
 
 class AuditLogBroken(Exception):
-    """A line or a head is not what it should be; the text says why."""
+    """A line or a head is not genuine, or not where it should be. The text says why."""
 
 
 class AuditKeys:

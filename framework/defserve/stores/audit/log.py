@@ -46,7 +46,7 @@ log = logging.getLogger("defserve")
 
 
 class AuditUnavailable(Refused):
-    """An event cannot be written, so what it reports must not happen."""
+    """An event cannot be written. So the action that it would record must not happen."""
 
     error_type = "audit_unavailable"
 

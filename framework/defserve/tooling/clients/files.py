@@ -24,7 +24,7 @@ PARSE: Final[dict[Format, Callable[[str], Any]]] = {"json": jsonc.parse, "toml":
 
 
 class SettingsEdit(NamedTuple):
-    """What a file holds (None: it does not exist) and what it is to hold."""
+    """The text of a file before an edit (None: it does not exist) and after it."""
 
     path: Path
     before: str | None

@@ -61,7 +61,7 @@ def _at(whole: Any, path: Sequence[str]) -> Any:
 
 
 def _checked(candidates: Iterator[str] | list[str], expected: dict[str, Any]) -> str:
-    """The first text that means what it should."""
+    """The first text that has the expected meaning. Raises NotEditable."""
     for text in candidates:
         try:
             if _pruned(tomllib.loads(text)) == _pruned(expected):
@@ -123,7 +123,7 @@ def _without(text: str, path: Sequence[str]) -> tuple[list[str], int]:
 
 
 def _document(text: str) -> Any:
-    """The text as a tomlkit document. Raises NotEditable for one that it would not write back as it is."""
+    """The text as a tomlkit document. Raises NotEditable if tomlkit would not write it back unchanged."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 

@@ -265,7 +265,7 @@ class Relay:
 
 
 def _read(line: bytes) -> Json | list[Json]:
-    """A message, or those of a batch. Anything else is passed on as it is; the server reports it."""
+    """A message, or the messages of a batch. Anything else is passed on unchanged; the server reports it."""
     try:
         found = from_json(line)
     except ValueError:

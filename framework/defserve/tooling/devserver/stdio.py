@@ -57,7 +57,7 @@ def stop_signals() -> asyncio.Future[int]:
 
 
 def read_lines(take: Callable[[bytes], Awaitable[None]], left: Callable[[], object]) -> None:
-    """Hand over each line of standard input in turn; `left` is called at the end."""
+    """Pass each line of standard input to `take`, one after the other. At the end, `left` is called."""
     loop = asyncio.get_running_loop()
 
     async def hand_over(lines: list[bytes]) -> None:

@@ -66,7 +66,7 @@ class Definition:
         return tokens(self.wire)
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """Every text that a model reads, each with what it is."""
+        """Every text that a model reads, each with its place."""
         for member in ("name", "title", "description"):
             if self.wire.get(member):
                 yield member, str(self.wire[member])

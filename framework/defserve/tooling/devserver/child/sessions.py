@@ -54,7 +54,7 @@ class SessionSetups:
 
 
 class SessionReopener:
-    """Wraps an app. It knows sessions by the ids that clients use, whichever child gave them."""
+    """Wraps an app. Clients keep their session ids, even those that an earlier child gave them."""
 
     def __init__(self, app: App, folder: Path, started: Callable[[], None], announce: Callable[[], None]) -> None:
         self._app, self._setups = app, SessionSetups(folder)
