@@ -246,7 +246,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "<file>:<line>: this file is broken and was left alone: <problem>": lambda desk: (
         desk.has(".mcp.json", '{"mcpServers": {').has("server.py", HEAD + ADD).types("install", "server.py")
     ),
-    "<client> has no settings per project": lambda desk: desk.has("server.py", HEAD + ADD).types(
+    "<client> has no project settings": lambda desk: desk.has("server.py", HEAD + ADD).types(
         "install", "server.py", "--client", "claude-desktop", "--scope", "project"
     ),
     "there is no server '<name>' in <file>": lambda desk: desk.has(".mcp.json", '{"mcpServers": {}}').types(

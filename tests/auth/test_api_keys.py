@@ -185,8 +185,8 @@ async def test_the_pepper_comes_from_the_environment_or_is_made_once(
         ({"permissions": ["ToolsListAll(x)"]}, "is not a permission"),
         ({"permissions": ["Root"]}, "is not a permission"),
         ({"scopes": ['"']}, "is not a scope"),
-        ({"per_minute": 0}, "admits nobody"),
-        ({"expires_in": -1}, "admits nobody"),
+        ({"per_minute": 0}, "is not positive"),
+        ({"expires_in": -1}, "is not positive"),
     ],
 )
 async def test_a_key_that_makes_no_sense_is_not_made(tmp_path: Path, options: dict[str, Any], complaint: str) -> None:
@@ -239,7 +239,7 @@ async def test_many_may_write_at_once_and_nothing_is_lost(tmp_path: Path) -> Non
 async def test_a_file_that_is_never_let_go_of_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from defserve.auth import api_key_file
 
-    monkeypatch.setattr(api_key_file, "PATIENCE", 0.0)
+    monkeypatch.setattr(api_key_file, "LOCK_SECONDS", 0.0)
     file = api_key_file.open_locked(tmp_path / "keys.json.lock", "lock")
     try:
         with pytest.raises(StoreBusy):

@@ -71,7 +71,7 @@ def test_the_metadata_url_is_on_the_resource_s_host(url: str, metadata: str) -> 
         ({"url": "https://tools.example:x/mcp"}, "cannot be"),
         ({"url": "https://[tools/mcp"}, "cannot be"),
         ({"url": "https://a:b@tools.example/mcp"}, "user name"),
-        ({"authorization_servers": ()}, "without authorization servers"),
+        ({"authorization_servers": ()}, "no authorization servers"),
         ({"authorization_servers": ("http://login.example",)}, "only https"),
         ({"scopes_supported": ("offline_access",)}, "offline_access"),
         ({"scopes_supported": ('a"b',)}, "is not a scope"),

@@ -151,7 +151,7 @@ def test_an_address_and_a_command_can_be_installed(defserve: Run, home: Path):
         (["install", "calc.py", "--", "x"], "install needs one server"),
         (["install", "nowhere.py"], "there is no file"),
         (["install", "calc.py", "--client", "emacs"], "invalid choice: 'emacs'"),
-        (["install", "calc.py", "--client", "codex", "--scope", "project"], "has no settings per project"),
+        (["install", "calc.py", "--client", "codex", "--scope", "project"], "has no project settings"),
         (["install", "calc.py", "--env", "K"], "'K' is not a variable"),
         (["install", "calc.py", "--name", "a b"], "cannot be the name of a server"),
         (["install", "calc.py", "--token", "t"], "only a server at an address takes tokens and headers"),

@@ -162,7 +162,7 @@ def test_an_intact_store_is_reported_as_intact(defserve: Run, kept: Kept):
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
-        ("DELETE FROM entries WHERE name = :a", "should be kept"),
+        ("DELETE FROM entries WHERE name = :a", "checkpoints, but"),
         ("DELETE FROM entries WHERE name = :d", "the head"),
         ("UPDATE entries SET value = CAST('x' AS BLOB) WHERE name = :b", "cannot be read"),
         (

@@ -1,6 +1,6 @@
 """API keys in a JSON file that its user alone can read. One process at a time replaces it as a whole.
 
-`{"format": {"version": 1}, "keys": {"<id>": {…}}}`. What 0.1.0 wrote has no `format` and is otherwise the same.
+`{"format": {"version": 1}, "keys": {"<id>": {…}}}`. A file of 0.1.0 has no `format` and is otherwise the same.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from defserve.stores.store import StoreBusy, StoreChange, StoreCorrupt, StoreUna
 from defserve.wire.jsonvalue import is_object
 
 FORMAT: Final = 1
-PATIENCE: Final = 2.0
-STEP: Final = 0.01
+LOCK_SECONDS: Final = 2.0
+POLL_SECONDS: Final = 0.01
 
 T = TypeVar("T")
 
@@ -57,15 +57,14 @@ class KeyFile:
             space.update({name: json.loads(value) for name, value in change.put.items()})
             for name in change.drop:
                 space.pop(name, None)
-            mark = {"version": FORMAT}
-            text = json.dumps({**held, "format": mark, change.space: space}, indent=2) + "\n"
-            self._guarded(lambda: replace(self.path, text.encode()))
+            text = json.dumps({**held, "format": {"version": FORMAT}, change.space: space}, indent=2) + "\n"
+            self._with_store_errors(lambda: replace(self.path, text.encode()))
             return True
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        """Hold the lock. Others wait for it for a moment, and then give up."""
-        lock, until = self.path.with_name(f"{self.path.name}.lock"), time.monotonic() + PATIENCE
+        """Hold the lock. Others wait for it for up to LOCK_SECONDS, and then raise StoreBusy."""
+        lock, until = self.path.with_name(f"{self.path.name}.lock"), time.monotonic() + LOCK_SECONDS
         while True:
             try:
                 file = open_locked(lock, "the lock of the API keys,")
@@ -75,7 +74,7 @@ class KeyFile:
                     raise
                 if time.monotonic() > until:
                     raise StoreBusy(error.problem) from None
-                time.sleep(STEP)
+                time.sleep(POLL_SECONDS)
         try:
             yield
         finally:
@@ -84,7 +83,7 @@ class KeyFile:
     def _held(self) -> dict[str, dict[str, Any]]:
         """The content of the file, read again only after it was replaced."""
         try:
-            status = self._guarded(self.path.stat)
+            status = self._with_store_errors(self.path.stat)
         except FileNotFoundError:
             return {}
         seen = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -94,7 +93,7 @@ class KeyFile:
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
-            data = self._guarded(lambda: read_private(self.path, "the file of API keys"))
+            data = self._with_store_errors(lambda: read_private(self.path, "the file of API keys"))
         except FileNotFoundError:
             return {}
         try:
@@ -108,7 +107,7 @@ class KeyFile:
             raise StoreUnavailable(newer_format(f"the file of API keys {self.path}", version, FORMAT))
         return held
 
-    def _guarded(self, work: Callable[[], T]) -> T:
+    def _with_store_errors(self, work: Callable[[], T]) -> T:
         try:
             return work()
         except FileNotFoundError:

@@ -72,7 +72,7 @@ class ApiKeys:
 
     `store` is the path of a file (created with 0600), the address of a store (`sqlite:///keys.db`), or a store. The
     pepper is `pepper`, else the variable DEFSERVE_KEYS_PEPPER, else `defserve/keys.pepper` in the user's settings,
-    which is created with the first key. Whoever has the store but not the pepper can neither use nor guess a key.
+    which is created with the first key. Someone who has the store but not the pepper can neither use nor guess a key.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ApiKeys:
                 return None
             await self._touch(key)
         except DefserveError as error:
-            # Nobody gets in while keys cannot be checked.
+            # Nobody is let in while keys cannot be checked.
             log.error("API keys cannot be checked: %s", error)
             return None
         scopes = scopes_of(key.permissions) | frozenset(key.scopes)
@@ -123,7 +123,7 @@ class ApiKeys:
         Principal(principal)
         for name, count in (("per_minute", per_minute), ("per_hour", per_hour), ("expires_in", expires_in)):
             if count is not None and count <= 0:
-                raise UsageError(f"{name}={count} admits nobody", fix="give a positive number, or leave it out")
+                raise UsageError(f"{name}={count} is not positive", fix="give a positive number, or leave it out")
         id = secrets.token_hex(8)
         token = f"{id}.{secrets.token_urlsafe(32)}"
         now = self._clock()
@@ -143,7 +143,7 @@ class ApiKeys:
 
     async def keys(self) -> list[ApiKey]:
         """All keys, the oldest first."""
-        # In a server's store the secret of its checkpoints lies in the same space.
+        # In a server's store, the secret of its checkpoints is in the same space.
         found = [_unpacked(value) async for id, value in self._store.scan(SPACE) if _ID.fullmatch(id)]
         return sorted(found, key=lambda key: key.created_at)
 
@@ -169,7 +169,7 @@ class ApiKeys:
             return
         try:
             before, after = _packed(key), _packed(replace(key, last_used=now))
-            # Only if it is unchanged: a key that is revoked at this moment must not come back.
+            # Only if the key is unchanged: one that is revoked at this moment must not come back.
             await self._store.change(StoreChange(SPACE, {key.id: after}, expect={key.id: before}))
         except DefserveError as error:
             log.warning("the use of API key %s could not be noted: %s", key.id, error)

@@ -9,7 +9,7 @@ from typing import Final
 
 LONGEST_TOKEN = 16 * 1024
 
-# RFC 6750 §2.1: b64token. A header can carry no other token, so no verifier need look at one.
+# RFC 6750 §2.1: b64token. A header cannot carry any other token, so verifiers do not look at others.
 _B64TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
@@ -30,11 +30,11 @@ def is_token(text: str) -> bool:
 def bearer(authorization: Iterable[bytes]) -> str | MalformedToken | None:
     """The token in the values of a request's Authorization headers.
 
-    None if there is none, or if the credentials are of another scheme, which counts as none here.
+    None if there is none. Credentials of another scheme count as none.
     """
     values = list(authorization)
     if len(values) > 1:
-        # Nobody knows which of the two a proxy has checked.
+        # It is unknown which of them a proxy has checked.
         return MALFORMED
     scheme, _, rest = values[0].decode("latin-1").strip(" \t").partition(" ") if values else ("", "", "")
     if scheme.lower() != "bearer":

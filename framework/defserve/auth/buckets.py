@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from defserve.errors import UsageError
 
-# Waiting as long as one was told must be enough, despite rounding errors.
+# A caller that waits as long as it was told must then succeed, despite rounding errors.
 _SLACK = 1e-6
 
 
@@ -24,8 +24,8 @@ class Rate:
     def __post_init__(self) -> None:
         if not (0 < self.per_second < math.inf) or self.burst < 1:
             raise UsageError(
-                f"Rate({self.per_second!r}, burst={self.burst!r}) admits nobody, or everybody",
-                fix="give a positive finite rate and a burst of 1 at least; leave the limit out to lift it",
+                f"Rate({self.per_second!r}, burst={self.burst!r}) would allow nothing, or everything",
+                fix="give a positive, finite rate and a burst of at least 1; for no limit, leave it out",
             )
 
 
@@ -34,9 +34,9 @@ FAILED_AUTH = Rate(per_second=10 / 60, burst=10)
 
 
 class Buckets:
-    """One bucket per key, such as (principal, tool). A full bucket is the same as none, so only the others are kept.
+    """One bucket per key, such as (principal, tool). A full bucket is the same as none, so full ones are not kept.
 
-    Beyond `capacity` the fullest are dropped first: they change the least by starting again.
+    Beyond `capacity` the fullest are dropped first: dropping those changes the least.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Buckets:
         return len(self._full_at)
 
     def take(self, key: Hashable, rate: Rate | None = None) -> float:
-        """Take one token. Returns 0 if there was one, else the seconds until there will be one, and takes nothing.
+        """Take one token and return 0. If there is none, take nothing and return the seconds until there is one.
 
         A key has one rate: if you give `rate`, give it each time.
         """

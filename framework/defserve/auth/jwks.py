@@ -19,10 +19,10 @@ Fetch = Callable[[str], Awaitable[bytes]]
 LARGEST = 256 * 1024
 MOST_KEYS = 64
 TIMEOUT = 5.0
-# Between fetches: while there are keys, a token with an unknown key id may cause one a minute.
+# The time between fetches: once there are keys, unknown key ids cause at most one fetch a minute.
 PAUSE = 60.0
 RETRY = 5.0
-# How long keys are used beyond their time if their issuer does not answer.
+# How long expired keys stay in use while their issuer does not answer.
 GRACE = 3600.0
 
 log = logging.getLogger("defserve.auth")
@@ -136,8 +136,7 @@ def _read(url: str) -> bytes:
             return None
 
     # http is for this machine only, so no proxy may carry it elsewhere.
-    direct = [ProxyHandler({})] if url.startswith("http:") else []
-    opener = build_opener(NoRedirects, *direct)
+    opener = build_opener(NoRedirects, *([ProxyHandler({})] if url.startswith("http:") else []))
     deadline = time.monotonic() + TIMEOUT
     try:
         response = opener.open(Request(url, headers={"Accept": "application/json"}), timeout=TIMEOUT)

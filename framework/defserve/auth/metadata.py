@@ -35,7 +35,7 @@ class ProtectedResource:
             )
         object.__setattr__(self, "authorization_servers", tuple(self.authorization_servers))
         if not self.authorization_servers:
-            raise UsageError("a resource without authorization servers", fix="name one at least: its issuer URL")
+            raise UsageError("the resource has no authorization servers", fix="give the issuer URL of at least one")
         for server in self.authorization_servers:
             checked_url(server, "an authorization server")
         object.__setattr__(self, "scopes_supported", checked_scopes(self.scopes_supported))

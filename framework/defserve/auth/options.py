@@ -19,10 +19,10 @@ class Auth:
     """How callers prove who they are.
 
     `resource` is the public URL of this server's endpoint, and `authorization_servers` are the issuers of its tokens.
-    With a JWT verifier both default to what it checks, if that is a URL. Without both no metadata is published, and
-    clients must have been given their token. Every token needs the `scopes`. `implies` says which scopes include
-    others: `{"files:write": ["files:read"]}`. Callers on stdio need no token, unless `in_messages` is set: then each
-    request must carry one as `"auth": {"type": "bearer", "token": …}`.
+    With a JWT verifier they default to the audience and the issuer that it checks, if these are URLs. If one of the two
+    is missing, no metadata is published, and clients must get their token in another way. Every token needs the
+    `scopes`. `implies` says which scopes include others: `{"files:write": ["files:read"]}`. Callers on stdio need no
+    token, unless `in_messages` is set: then each request must carry one as `"auth": {"type": "bearer", "token": …}`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Auth:
         self._implied = _closure({name: checked_scopes(below) for name, below in (implies or {}).items()})
 
     async def authenticate(self, authorization: Iterable[bytes]) -> Principal | Denied:
-        """The caller that the values of a request's Authorization headers prove, or the refusal."""
+        """The caller, proved by the values of a request's Authorization headers; or the refusal."""
         token = bearer(authorization)
         if token is None:
             return self.denied()
@@ -56,7 +56,7 @@ class Auth:
         return self.denied("insufficient_scope") if principal.missing(self.scopes) else principal
 
     def denied(self, error: BearerError | None = None, *, needs: Iterable[str] = ()) -> Denied:
-        """The refusal for a caller without a good enough token. `needs` are the scopes of what it wanted to do."""
+        """The refusal for a caller whose token is missing or not sufficient. `needs` are the scopes of its request."""
         asked = dict.fromkeys((*self.scopes, *needs))
         return Denied(STATUS[error], challenge(error, scopes=asked, metadata_url=self._metadata_url))
 
@@ -69,9 +69,8 @@ def as_auth(value: Auth | TokenVerifier) -> Auth:
 def _checked_verifier(value: object) -> TokenVerifier:
     if isinstance(value, TokenVerifier) and not isinstance(value, type) and inspect.iscoroutinefunction(value.verify):
         return value
-    what = value.__name__ if isinstance(value, type) else type(value).__name__
     raise UsageError(
-        f"auth: {what} cannot verify tokens",
+        f"auth: {(value if isinstance(value, type) else type(value)).__name__} cannot verify tokens",
         fix="give ApiKeys(…), StaticTokens(…), JWT(…), or an object with "
         "`async def verify(self, token: str) -> Principal | None`",
     )

@@ -27,11 +27,9 @@ _WRITTEN: Final = re.compile(r"(\w+)(?:\(([A-Za-z0-9_.*-]{1,128})\))?")
 
 def scope_of(permission: str) -> str:
     """The scope of `ToolInvoke(add)`, `ToolsListAll`, …. Raises UsageError for an unknown permission."""
-    found = _WRITTEN.fullmatch(permission.strip())
-    if found:
+    if found := _WRITTEN.fullmatch(permission.strip()):
         word, name = found.groups()
-        scope = SCOPES.get(f"{word}({{}})" if name else word)
-        if scope is not None:
+        if (scope := SCOPES.get(f"{word}({{}})" if name else word)) is not None:
             return scope.format(name)
     raise UsageError(
         f"{permission!r} is not a permission",

@@ -37,7 +37,7 @@ class Principal:
     claims: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, hash=False)
     kind: Kind = "token"
     is_shared_identity: bool = field(default=False, init=False)
-    """Whether everybody on this machine has this identity: what one of them does must not shut out the others."""
+    """Whether everybody on this machine has this identity. Then the mistakes of one must not shut out the others."""
 
     def __post_init__(self) -> None:
         if self.kind == "token" and not is_token_id(self.id):
@@ -51,7 +51,7 @@ class Principal:
             object.__setattr__(self, "is_shared_identity", is_loopback(self.id.removeprefix(ANONYMOUS_PREFIX)))
 
     def missing(self, required: Iterable[str]) -> frozenset[str]:
-        """The scopes of `required` that it does not have. Local principals have all: launching is granting."""
+        """The scopes of `required` that it does not have. A local principal has all scopes: it started the server."""
         return frozenset() if self.kind == "local" else frozenset(required) - self.scopes
 
     def may_read(self, tool: str) -> bool:

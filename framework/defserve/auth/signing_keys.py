@@ -67,7 +67,7 @@ def checked_algorithms(algorithms: str | Iterable[str]) -> frozenset[str]:
             fix=f"choose from {', '.join(ASYMMETRIC)}, or, with a shared secret, {', '.join(SYMMETRIC)}",
         )
     if not allowed:
-        raise UsageError("JWT(algorithms=()) accepts no token", fix="leave it out for every public-key algorithm")
+        raise UsageError("JWT(algorithms=()) accepts no token", fix="leave it out to accept every public-key algorithm")
     if allowed & SYMMETRIC.keys() and allowed & ASYMMETRIC.keys():
         raise UsageError(
             "JWT algorithms mix shared secrets (HS…) with public keys, so a public key could be used as a secret",
@@ -79,7 +79,7 @@ def checked_algorithms(algorithms: str | Iterable[str]) -> frozenset[str]:
 def fixed_key(key: str | bytes, algorithms: frozenset[str]) -> VerificationKey:
     """The author's key: a PEM public key or certificate, or a shared secret. Raises UsageError if it is unfit."""
     raw = key.encode() if isinstance(key, str) else key
-    # A secret never looks like this. A public key used as a secret does, and everybody knows it.
+    # A secret never looks like this. A public key that is used as a secret does, and anyone may know it.
     public = b"-----BEGIN" in raw or raw.startswith(b"ssh-")
     if algorithms & SYMMETRIC.keys():
         return _secret(raw, algorithms, public)

@@ -1,4 +1,4 @@
-"""Whose a token is. A bad token is nobody's (None), never an error. A verifier that cannot work raises when made."""
+"""Finds the principal of a token. An invalid token has none; it is not an error. Unusable settings raise at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DATES = ("exp", "nbf", "iat")
 
 @runtime_checkable
 class TokenVerifier(Protocol):
-    """Anything that can tell whose a token is."""
+    """Anything that finds the principal of a token."""
 
     async def verify(self, token: str) -> Principal | None:
         """The principal of the token, or None if the token is not valid here."""
@@ -54,7 +54,7 @@ class StaticTokens:
         if not is_token(token):
             return None
         shown, found = _digest(token), None
-        # All are compared, each in constant time: the time shows nothing about which came close.
+        # All are compared, each in constant time, so the time does not show which one came close.
         for digest, principal in self._known:
             if hmac.compare_digest(digest, shown):
                 found = principal
@@ -73,7 +73,7 @@ def _principal(value: object) -> Principal:
     if is_mapping(value) and isinstance(value.get("principal"), str) and value.keys() <= {"principal", "scopes"}:
         return Principal(value["principal"], frozenset(checked_scopes(value.get("scopes", ()))))
     raise UsageError(
-        f"a token of StaticTokens stands for a {type(value).__name__} that names no principal",
+        f"a token of StaticTokens has a {type(value).__name__} that names no principal",
         fix='give a name, a Principal, or {"principal": "alice", "scopes": ["files:read"]}',
     )
 
@@ -120,11 +120,11 @@ class JWT:
     def _check_settings(self) -> None:
         if not self.issuer or not self.audiences or not all(self.audiences):
             raise UsageError(
-                "JWT needs the issuer and the audience its tokens must name, or tokens made for others would do",
+                "JWT needs an issuer and an audience; otherwise tokens made for other servers would be accepted",
                 fix="audience= is this server's public URL, issuer= the authorization server's",
             )
         if not 0 <= self.leeway <= 300:
-            raise UsageError(f"JWT(leeway={self.leeway!r}) is not a clock's error", fix="give 0 to 300 seconds")
+            raise UsageError(f"JWT(leeway={self.leeway!r}) is out of range", fix="give 0 to 300 seconds")
 
     async def verify(self, token: str) -> Principal | None:
         """The principal that the claims name; None if anything is wrong with the token. Only the log says what."""
@@ -133,7 +133,7 @@ class JWT:
         try:
             claims = await self._claims(token)
         except Exception as error:
-            # Whatever a stranger's bytes make the libraries raise means the same. The log may say what it was.
+            # A stranger's bytes can make the libraries raise anything. The log says what it was.
             log.debug("token refused: %s", type(error).__name__)
             return None
         return None if claims is None else self._principal(claims)

@@ -1,4 +1,4 @@
-"""Tools, resources and prompts in a line each, as a function's signature would be written."""
+"""Tools, resources and prompts in one line each, written like the signature of a function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from defserve.wire.jsonvalue import is_object
 
 
 def item_lines(item: dict[str, Any], more: str = "") -> Iterator[str]:
-    """An item for a terminal: its signature, and the first line of its description. Servers wrote both: escaped."""
+    """An item for a terminal: its signature, and the first line of its description, both escaped."""
     yield printable(f"  {signature(item)}{more}")
     if about := first_line(item):
         yield printable(f"      {about}")

@@ -8,7 +8,7 @@ from defserve.redaction import printable
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Lines whose columns line up. Cells are escaped, because what they hold may come from an attacker."""
+    """Lines whose columns line up. Cells are escaped, because their text may come from an attacker."""
     cells = [list(head), *([printable(str(cell)) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:

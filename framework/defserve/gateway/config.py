@@ -66,12 +66,12 @@ def load(path: str | Path) -> GatewayConfig:
 
 def read(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
     """The configuration in a decoded file."""
-    _known(table, _TOP | _TABLES, "the file")
+    _checked(table, _TOP | _TABLES, "the file")
     profiles = {
         **PROFILES,
-        **{name: _texts(held, f"profiles.{name}") for name, held in _table(table, "profiles").items()},
+        **{name: _texts(given, f"profiles.{name}") for name, given in _table(table, "profiles").items()},
     }
-    start = _held({"profile": table.get("profile", START)}, "the file", profiles, ())
+    start = _capabilities({"profile": table.get("profile", START)}, "the file", profiles, ())
     policies = [*_participants(_table(table, "participants"), folder, profiles, start)]
     if "jwt" in table:
         policies.append(_jwt(_table(table, "jwt"), folder, profiles, start))
@@ -82,7 +82,7 @@ def read(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
         raise UsageError(f"matching cannot be {matching!r}", fix=f"use one of {', '.join(MATCHING)}")
     return GatewayConfig(
         TopicsPolicy(FirstMatchPolicy(policies), _texts(table.get("topics", EVERY_TOPIC), "topics")),
-        _limits(_table(table, "limits")),
+        GatewayLimits(**_checked(_table(table, "limits"), {each.name for each in fields(GatewayLimits)}, "limits")),
         _admins(_table(table, "admins"), folder),
         strict=matching == "reference",
         allowed_hosts=_texts(table.get("allowed_hosts", ()), "allowed_hosts"),
@@ -97,24 +97,26 @@ def _participants(
     tokens: dict[str, str] = {}
     entries: dict[str, ParticipantEntry] = {}
     for name in table:
-        about, where = _table(table, name), f"participants.{name}"
-        _known(about, _PARTICIPANT, where)
+        where = f"participants.{name}"
+        about = _checked(_table(table, name), _PARTICIPANT, where)
         token = _token(about, where, folder)
         if token in tokens:
-            raise UsageError(f"{where} has the token of {tokens[token]}", fix="a token stands for one participant")
+            raise UsageError(
+                f"{where} has the token of {tokens[token]}", fix="give each participant a token of its own"
+            )
         tokens[token] = name
         routing = about.get("routing", "all")
         if routing not in ROUTINGS:
             raise UsageError(f"{where}.routing cannot be {routing!r}", fix=f"use one of {', '.join(ROUTINGS)}")
         topics = _texts(about.get("topics", EVERY_TOPIC), f"{where}.topics")
-        entries[name] = ParticipantEntry(_held(about, where, profiles, start), topics, routing)
+        entries[name] = ParticipantEntry(_capabilities(about, where, profiles, start), topics, routing)
     return [StaticPolicy(tokens, entries)] if entries else []
 
 
 def _jwt(
     about: Mapping[str, Any], folder: Path, profiles: Mapping[str, Sequence[str]], start: tuple[str, ...]
 ) -> AdmissionPolicy:
-    _known(about, _JWT | _CLAIMS.keys(), "jwt")
+    _checked(about, _JWT | _CLAIMS.keys(), "jwt")
     given = {name: value for name, value in about.items() if name in _JWT and name != "key_file"}
     if missing := {"issuer", "audience"} - given.keys():
         raise UsageError(f"jwt has no {min(missing)}", fix="name the issuer and the audience of the tokens")
@@ -127,18 +129,12 @@ def _jwt(
 def _admins(table: Mapping[str, Any], folder: Path) -> StaticTokens | None:
     tokens: dict[str, str] = {}
     for name in table:
-        about, where = _table(table, name), f"admins.{name}"
-        _known(about, set(_TOKEN), where)
-        tokens[_token(about, where, folder)] = name
+        where = f"admins.{name}"
+        tokens[_token(_checked(_table(table, name), set(_TOKEN), where), where, folder)] = name
     return StaticTokens(tokens) if tokens else None
 
 
-def _limits(table: Mapping[str, Any]) -> GatewayLimits:
-    _known(table, {field.name for field in fields(GatewayLimits)}, "limits")
-    return GatewayLimits(**table)
-
-
-def _held(
+def _capabilities(
     about: Mapping[str, Any], where: str, profiles: Mapping[str, Sequence[str]], start: tuple[str, ...]
 ) -> tuple[str, ...]:
     if "profile" in about and "capabilities" in about:
@@ -160,7 +156,7 @@ def _token(about: Mapping[str, Any], where: str, folder: Path) -> str:
     value: str = about[given[0]]
     if given[0] == "token_env":
         if not os.environ.get(value):
-            raise UsageError(f"{where}: the environment has no {value}", fix=f"set {value} to the token")
+            raise UsageError(f"{where}: the variable {value} is not set", fix=f"set {value} to the token")
         return os.environ[value]
     return _file(value, f"{where}.token_file", folder).strip() if given[0] == "token_file" else value
 
@@ -175,17 +171,19 @@ def _file(name: object, where: str, folder: Path) -> str:
 def _table(table: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = table.get(name, {})
     if not is_object(value):
-        raise UsageError(f"{name} is a table", fix=f"write [{name}] on a line of its own")
+        raise UsageError(f"{name} must be a table", fix=f"write [{name}] on a line of its own")
     return value
 
 
 def _texts(value: object, where: str) -> tuple[str, ...]:
     if is_array(value) and all(isinstance(item, str) and item for item in value):
         return tuple(value)
-    raise UsageError(f"{where} is a list of texts", fix=f'{where} = ["…"]')
+    raise UsageError(f"{where} must be a list of strings", fix=f'{where} = ["…"]')
 
 
-def _known(table: Mapping[str, Any], names: set[str], where: str) -> None:
+def _checked(table: Mapping[str, Any], names: set[str], where: str) -> Mapping[str, Any]:
+    """The same table. Raises UsageError if it has a setting that is not one of `names`."""
     for name in table:
         if name not in names:
             raise UsageError(f"{where} has {name!r}, which is not a setting", fix=f"use {', '.join(sorted(names))}")
+    return table

@@ -47,8 +47,8 @@ class Gateway:
     """All topics of one process. `framed` makes a frame of an encoded envelope, once for all its receivers.
 
     `strict` compares kinds with capabilities as the reference gateway does. A topic ends with its last participant,
-    and nothing of it is kept. What an administrator changed holds for as long as the gateway runs, so that nobody gets
-    a capability back by connecting again.
+    and nothing of it is kept. An administrator's changes last as long as the gateway runs, so nobody gets a capability
+    back by connecting again.
     """
 
     def __init__(
@@ -73,37 +73,37 @@ class Gateway:
     async def admit(self, token: str | None, topic: str, routing: str | None = None) -> Admission | AdmissionRefused:
         """The admission of a connection. `routing` is what it asks for; None uses that of the policy."""
         if not is_topic(topic):
-            return self._refused_admission("topic", POLICY, "no such topic")
+            return self._turn_away("topic", POLICY, "no such topic")
         if routing is not None and routing not in ROUTINGS:
-            return self._refused_admission("routing", POLICY, f"routing is one of {', '.join(ROUTINGS)}")
+            return self._turn_away("routing", POLICY, f"routing is one of {', '.join(ROUTINGS)}")
         admission = await self.policy.admit(token, topic)
         if admission is None:
             # The same answer for a bad token and a wrong topic: nobody learns which topics exist.
-            return self._refused_admission("token", POLICY, "invalid token or topic")
+            return self._turn_away("token", POLICY, "invalid token or topic")
         chosen = next((mode for mode in ROUTINGS if mode == routing), None)
         return admission if chosen is None else replace(admission, routing=chosen)
 
     def join(self, name: str, admission: Admission, wire: Wire) -> TopicMember | AdmissionRefused:
         """Add a participant. Everyone is told, the participant included; then it is welcomed.
 
-        An earlier connection of the same participant is closed; for the others it never left.
+        An earlier connection of the same participant is closed. The others are not told that it left.
         """
         topic = self.topics.get(name) or GatewayTopic(name)
         earlier = topic.members.get(admission.participant)
         if name not in self.topics and len(self.topics) >= self.limits.topics:
-            return self._refused_admission("full", TRY_LATER, "too many topics")
+            return self._turn_away("full", TRY_LATER, "too many topics")
         if earlier is None and len(topic.members) >= self.limits.participants:
-            return self._refused_admission("full", TRY_LATER, "too many participants in this topic")
+            return self._turn_away("full", TRY_LATER, "too many participants in this topic")
         add, remove = self._changes.get(admission.participant, ((), ()))
         held = Capabilities(admission.capabilities, strict=self._strict).changed(add, remove)
         member = TopicMember(topic, admission.participant, held, admission.routing, wire, f"ws-{new_id()}")
         self.topics[name] = topic
         topic.add(member)
         if earlier is not None:
-            self._gone(earlier, "replaced")
+            self._count_leave(earlier, "replaced")
             earlier.wire.end(NORMAL, "replaced by a newer connection")
         self.metrics.count("joined_total")
-        _note("join", member, capabilities=held.patterns, routing=member.routing)
+        _log_event("join", member, capabilities=held.patterns, routing=member.routing)
         self._send(topic.receivers(), presence("join", member))
         self._send([member], welcome(member, topic.others(member)))
         self._drop_slow()
@@ -145,7 +145,7 @@ class Gateway:
             self._refuse(member, "capability_violation", f"You lack capability for {kind!r}", envelope, more)
         else:
             if envelope.correlation_id is not None or kind.startswith(PROPOSAL):
-                _note_workflow(member, envelope)
+                _log_workflow(member, envelope)
             receivers = member.topic.receivers(envelope.to)
             self.metrics.delivered += len(receivers)
             self._send(receivers, data)
@@ -154,7 +154,7 @@ class Gateway:
         if broken.reason == "wrong_version":
             self._refuse(member, broken.reason, broken.message, broken)
             return
-        self._refused(member, broken.reason, broken)
+        self._count_refusal(member, broken.reason, broken)
         self._send([member], bare_error(broken))
         member.malformed += 1
         if member.malformed >= self.limits.malformed_in_a_row:
@@ -169,12 +169,12 @@ class Gateway:
         cause: Envelope | BrokenEnvelope,
         more: dict[str, Any] | None = None,
     ) -> None:
-        self._refused(member, name, cause)
+        self._count_refusal(member, name, cause)
         self._send([member], error(member, name, message, cause.id, more))
 
-    def _refused(self, member: TopicMember, name: str, cause: Envelope | BrokenEnvelope) -> None:
+    def _count_refusal(self, member: TopicMember, name: str, cause: Envelope | BrokenEnvelope) -> None:
         self.metrics.count("refused_total", name)
-        _note("refused", member, error=name, id=cause.id, kind=cause.kind)
+        _log_event("refused", member, error=name, id=cause.id, kind=cause.kind)
 
     # -- administration ----------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Gateway:
             member.capabilities = member.capabilities.changed(add, remove)
             self._send([member], welcome(member, member.topic.others(member)))
             self._send(member.topic.others(member), presence("join", member))
-            _note("promote", member, old=old, new=member.capabilities.patterns, by=by)
+            _log_event("promote", member, old=old, new=member.capabilities.patterns, by=by)
         self.metrics.count("promotions_total")
         self._drop_slow()
         topics = tuple(member.topic.name for member in members)
@@ -230,29 +230,28 @@ class Gateway:
         topic.remove(member)
         if not topic.members:
             del self.topics[topic.name]
-        self._gone(member, reason)
+        self._count_leave(member, reason)
         self._send(topic.receivers(), presence("leave", member))
 
-    def _gone(self, member: TopicMember, reason: str) -> None:
+    def _count_leave(self, member: TopicMember, reason: str) -> None:
         self.metrics.count("left_total", reason)
-        _note("leave", member, reason=reason)
+        _log_event("leave", member, reason=reason)
 
-    def _refused_admission(self, why: str, code: int, reason: str) -> AdmissionRefused:
+    def _turn_away(self, why: str, code: int, reason: str) -> AdmissionRefused:
         self.metrics.count("turned_away_total", why)
         log.info("%s", encode({"ts": now(), "event": "turned_away", "reason": reason}).decode())
         return AdmissionRefused(code, reason)
 
 
-def _note_workflow(member: TopicMember, envelope: Envelope) -> None:
-    # §7.1: proposals and what becomes of them are logged; their content is not.
-    event = "proposal" if envelope.kind.startswith(PROPOSAL) else "reply"
-    if envelope.kind.startswith(REQUEST):
-        event = "fulfilment"
-    _note(event, member, id=envelope.id, kind=envelope.kind, correlation_id=envelope.correlation_id)
+def _log_workflow(member: TopicMember, envelope: Envelope) -> None:
+    # §7.1: proposals, replies to them and their fulfilment are logged, without their content.
+    kind = envelope.kind
+    event = "fulfilment" if kind.startswith(REQUEST) else "proposal" if kind.startswith(PROPOSAL) else "reply"
+    _log_event(event, member, id=envelope.id, kind=envelope.kind, correlation_id=envelope.correlation_id)
 
 
-def _note(event: str, member: TopicMember, **fields: object) -> None:
-    """One line of JSON."""
+def _log_event(event: str, member: TopicMember, **fields: object) -> None:
+    """Log one line of JSON."""
     if log.isEnabledFor(logging.INFO):
         about = {"ts": now(), "event": event, "topic": member.topic.name, "participant": member.id}
         log.info("%s", encode({**about, "connection": member.connection, **fields}).decode())

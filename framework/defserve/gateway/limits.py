@@ -13,7 +13,7 @@ class GatewayLimits:
 
     message: int = 1024 * 1024
     waiting: int = 4 * 1024 * 1024
-    """Bytes that may wait for one reader. A reader with more is dropped: a topic waits for nobody."""
+    """Bytes that may wait for one reader. A reader with more is dropped, so that it does not hold up its topic."""
     participants: int = 1_000
     """In one topic."""
     topics: int = 1_000

@@ -26,7 +26,7 @@ from defserve.transports.http.gate import Gate
 
 try:
     from websockets import Headers
-    from websockets.asyncio.server import Server, ServerConnection, serve
+    from websockets.asyncio.server import ServerConnection, serve
     from websockets.frames import Frame, Opcode
     from websockets.http11 import Request, Response
     from websockets.protocol import Event, State
@@ -37,8 +37,8 @@ SERVICE_RESTART: Final = 1012
 MESSAGE: Final = frozenset((Opcode.TEXT, Opcode.BINARY, Opcode.CONT))
 FINAL_TEXT: Final = 0x81
 
-# What the library logs about failed connections is for its authors. The gateway logs one line of JSON each.
-_quiet = logging.getLogger("defserve.gateway.websockets")
+# The library's own log of failed connections. It is kept quiet: the gateway logs one line of JSON for each.
+_websockets_log = logging.getLogger("defserve.gateway.websockets")
 
 
 def text_frame(data: bytes) -> bytes:
@@ -162,7 +162,7 @@ class GatewayEndpoint:
             connection.flush()
 
     def start_task(self, work: Any) -> None:
-        """Run a task, and keep a reference to it: the loop alone would forget it."""
+        """Run a task, and keep a reference to it: the loop itself keeps only a weak one."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -176,8 +176,8 @@ class GatewayEndpoint:
         headers = {name.lower(): request.headers.get_all(name) for name in request.headers}
         incoming = GatewayRequest("GET", request.path, headers)
         is_topic = urlsplit(request.path).path == self._path
-        said = self._refused(incoming) if is_topic else await self.answer(incoming)
-        return None if said is None else _response(said)
+        response = self._refused(incoming) if is_topic else await self.answer(incoming)
+        return None if response is None else _response(response)
 
     def _refused(self, request: GatewayRequest) -> GatewayResponse | None:
         refusal = self._gate.check(*map(request.joined, ("host", "origin", "sec-fetch-site")))
@@ -190,15 +190,14 @@ class GatewayEndpoint:
         if isinstance(admission, AdmissionRefused):
             await connection.close(*admission)
             return
-        name = _topic(connection.request)
-        member = self.gateway.join(name, admission, connection)
+        member = self.gateway.join(_topic(connection.request), admission, connection)
         if isinstance(member, AdmissionRefused):
             await connection.close(*member)
             return
-        lasts = None if admission.expires is None else admission.expires - time.time()
+        seconds_left = None if admission.expires is None else admission.expires - time.time()
         try:
             connection.listen(partial(self.gateway.receive, member))
-            async with asyncio.timeout(lasts):
+            async with asyncio.timeout(seconds_left):
                 await connection.wait_closed()
         except TimeoutError:
             await connection.close(POLICY, "the token has expired")
@@ -208,14 +207,14 @@ class GatewayEndpoint:
     async def _admitted(self, request: Request, address: Any) -> Admission | AdmissionRefused:
         host = str(address[0]) if address else ""
         # Everyone on this machine has the same address: one that fails must not shut out the others.
-        counted = bool(host) and not is_loopback(host)
-        if counted and self._failures.peek(host):
+        is_counted = bool(host) and not is_loopback(host)
+        if is_counted and self._failures.peek(host):
             return AdmissionRefused(TRY_LATER, "too many bad tokens")
         token = bearer(value.encode("latin-1", "replace") for value in request.headers.get_all("Authorization"))
         asked = parse_qs(urlsplit(request.path).query).get("routing")
         shown = None if isinstance(token, MalformedToken) else token
         admission = await self.gateway.admit(shown, _topic(request), asked[0] if asked else None)
-        if counted and isinstance(admission, AdmissionRefused):
+        if is_counted and isinstance(admission, AdmissionRefused):
             self._failures.take(host)
         return admission
 
@@ -228,7 +227,25 @@ async def listening(
     host, port = sockets[0].getsockname()[:2] if sockets[0].family != socket.AF_UNIX else ("127.0.0.1", None)
     gate = Gate(config.allowed_hosts, config.allowed_origins, config.trusted_proxy, host, port)
     endpoint = GatewayEndpoint(config, path, gate)
-    servers = [await _served(endpoint, config, one, tls) for one in sockets]
+    limits = config.limits
+    servers = [
+        await serve(
+            endpoint.serve_connection,
+            sock=one,
+            ssl=tls,
+            process_request=endpoint.process_request,
+            compression=None,
+            server_header=None,
+            max_size=limits.message,
+            open_timeout=limits.opening,
+            close_timeout=limits.farewell,
+            ping_interval=limits.ping,
+            ping_timeout=limits.ping,
+            logger=_websockets_log,
+            create_connection=partial(GatewayConnection, endpoint),  # pyright: ignore[reportArgumentType]
+        )
+        for one in sockets
+    ]
     try:
         yield endpoint
     finally:
@@ -240,35 +257,14 @@ async def listening(
             await server.wait_closed()
 
 
-async def _served(
-    endpoint: GatewayEndpoint, config: GatewayConfig, one: socket.socket, tls: ssl.SSLContext | None
-) -> Server:
-    limits = config.limits
-    return await serve(
-        endpoint.serve_connection,
-        sock=one,
-        ssl=tls,
-        process_request=endpoint.process_request,
-        compression=None,
-        server_header=None,
-        max_size=limits.message,
-        open_timeout=limits.opening,
-        close_timeout=limits.farewell,
-        ping_interval=limits.ping,
-        ping_timeout=limits.ping,
-        logger=_quiet,
-        create_connection=partial(GatewayConnection, endpoint),  # pyright: ignore[reportArgumentType]
-    )
-
-
 def _topic(request: Request) -> str:
     """The topic of a connection; empty, which is not a topic, unless the URL names exactly one."""
     named = parse_qs(urlsplit(request.path).query).get("topic", [])
     return named[0] if len(named) == 1 else ""
 
 
-def _response(said: GatewayResponse) -> Response:
-    headers = Headers([("Content-Type", said.media_type), ("Content-Length", str(len(said.body)))])
-    for name, value in (("Connection", "close"), ("Cache-Control", "no-store"), *said.headers):
+def _response(given: GatewayResponse) -> Response:
+    headers = Headers([("Content-Type", given.media_type), ("Content-Length", str(len(given.body)))])
+    for name, value in (("Connection", "close"), ("Cache-Control", "no-store"), *given.headers):
         headers[name] = value
-    return Response(said.status.value, said.status.phrase, headers, said.body)
+    return Response(given.status.value, given.status.phrase, headers, given.body)

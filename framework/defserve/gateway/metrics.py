@@ -12,13 +12,13 @@ _PREFIX: Final = "defserve_gateway_"
 # name -> (type, help, label or nothing)
 _FAMILIES: Final = {
     "topics": ("gauge", "Topics that have a participant.", ""),
-    "participants": ("gauge", "Participants that are connected, each topic counted.", ""),
+    "participants": ("gauge", "Connected participants, counted once per topic.", ""),
     "joined_total": ("counter", "Participants that joined.", ""),
-    "turned_away_total": ("counter", "Connections that were not let in.", "reason"),
+    "turned_away_total": ("counter", "Connections that were refused.", "reason"),
     "left_total": ("counter", "Participants that left or were removed.", "reason"),
     "received_total": ("counter", "Frames received.", ""),
     "received_bytes_total": ("counter", "Bytes of the frames received.", ""),
-    "delivered_total": ("counter", "Messages of participants sent, each receiver counted.", ""),
+    "delivered_total": ("counter", "Messages of participants, counted once per receiver.", ""),
     "refused_total": ("counter", "Frames that were not passed on.", "error"),
     "promotions_total": ("counter", "Changes of capabilities.", ""),
 }

@@ -1,4 +1,4 @@
-"""Policies: whose a token is, which topics it may enter, and what it may send."""
+"""Policies: who a token belongs to, which topics it may enter, and what it may send."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whose a connection is, what it may send, and what it receives unless it asks otherwise."""
+    """Who a connection belongs to, what it may send, and what it receives unless it asks for something else."""
 
     participant: str
     capabilities: tuple[str, ...] = PROFILES[START]
@@ -36,10 +36,10 @@ class Admission:
 
 
 class AdmissionPolicy(Protocol):
-    """Anything that can tell who may enter a topic, and as whom."""
+    """Decides who may enter a topic, and as which participant."""
 
     async def admit(self, token: str | None, topic: str) -> Admission | None:
-        """The admission of a bearer token to this topic; None to refuse. `token` is None if there was none."""
+        """The admission of a bearer token to this topic; None to refuse it. `token` is None if the request has none."""
         ...
 
 
@@ -95,14 +95,14 @@ class TokenPolicy:
         if principal is None or not is_participant(principal.id):
             return None
         topics = _texts(principal.claims.get(self._topics, EVERY_TOPIC))
-        held = self._held(principal)
+        capabilities = self._capabilities_of(principal)
         # A claim that cannot be read must not count as a missing one.
-        if topics is None or held is None or not covers(topics, topic):
+        if topics is None or capabilities is None or not covers(topics, topic):
             return None
         expires = principal.claims.get("exp")
-        return Admission(principal.id, held, expires=expires if isinstance(expires, int | float) else None)
+        return Admission(principal.id, capabilities, expires=expires if isinstance(expires, int | float) else None)
 
-    def _held(self, principal: Principal) -> tuple[str, ...] | None:
+    def _capabilities_of(self, principal: Principal) -> tuple[str, ...] | None:
         if self._capabilities in principal.claims:
             return _texts(principal.claims[self._capabilities])
         if self._profile not in principal.claims:
@@ -125,7 +125,7 @@ class FirstMatchPolicy:
 
 
 class TopicsPolicy:
-    """A policy for some topics only. The others do not exist."""
+    """A policy for some topics only. All other topics are refused, as if they did not exist."""
 
     def __init__(self, policy: AdmissionPolicy, topics: Sequence[str]) -> None:
         self._policy, self._topics = policy, tuple(topics)
@@ -138,7 +138,7 @@ PARTICIPANT_FIX: Final = "use 1 to 256 characters without spaces; it must not be
 
 
 def is_participant(name: str) -> bool:
-    """Whether a participant may have this name: nobody may pass for the gateway."""
+    """Whether a participant may have this name. Nobody may have a name of the gateway."""
     return is_token_id(name) and " " not in name and not name.startswith("system:")
 
 

@@ -81,7 +81,7 @@ def read_request(data: bytes) -> GatewayRequest | GatewayResponse | None:
         headers.setdefault(name.decode().lower(), []).append(value.decode("latin-1"))
     length = headers.get("content-length", ["0"])
     if "transfer-encoding" in headers or len(length) > 1 or not length[0].isdecimal() or len(length[0]) > 9:
-        return problem(HTTPStatus.LENGTH_REQUIRED, "the length of the body has to be given, once")
+        return problem(HTTPStatus.LENGTH_REQUIRED, "give the length of the body exactly once")
     if int(length[0]) > BODY_BYTES:
         return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {BODY_BYTES} bytes")
     if len(body) < int(length[0]):
@@ -148,9 +148,9 @@ def _wanted(body: bytes) -> tuple[list[str], list[str]] | str:
             return f"`{name}` is a list of capabilities"
         lists.append(list(given))
     if reserved := next(filter(is_reserved, lists[0]), None):
-        return f"{reserved!r} is the gateway's own"
+        return f"{reserved!r} is reserved for the gateway"
     return lists[0], lists[1]
 
 
 def _only(verb: str) -> GatewayResponse:
-    return problem(HTTPStatus.METHOD_NOT_ALLOWED, f"only {verb} is answered here", ("Allow", verb))
+    return problem(HTTPStatus.METHOD_NOT_ALLOWED, f"only {verb} is supported here", ("Allow", verb))

@@ -16,7 +16,7 @@ class Wire(Protocol):
     def offer(self, frame: bytes, limit: float) -> bool:
         """Send an encoded frame, unless more than `limit` bytes wait already. Returns whether it was accepted.
 
-        On a connection that is closing nothing happens.
+        Does nothing on a connection that is closing.
         """
         ...
 
@@ -67,7 +67,10 @@ class GatewayTopic:
         return [other for other in self._all if other is not member]
 
     def receivers(self, to: Iterable[str] = ()) -> Sequence[TopicMember]:
-        """Who receives a message to these ids, the sender too: everyone, except members that want only their own."""
+        """Who receives a message to these ids, or to everyone if there are none. The sender receives it too.
+
+        Members with `directed` routing do not receive a message that names only others.
+        """
         if not to or not self._directed:
             return self._all
         named = frozenset(to)

@@ -70,7 +70,7 @@ class _Inflate:
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
         full = True
-        # A full piece may not be all: the decompressor keeps what did not fit, even if it has taken the whole chunk.
+        # After a full piece there may be more: the decompressor keeps what did not fit, even without input left.
         while (chunk or full) and not self._zlib.eof:
             try:
                 piece = self._zlib.decompress(chunk, _PIECE)

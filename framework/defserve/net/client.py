@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from defserve.net.resolve import Resolver
 
-# Headers that are kept when a redirect leads to another origin: nothing that could be a credential, whatever its name.
+# The only headers kept when a redirect leads to another origin. Any other header could be a credential.
 _CARRIED_ACROSS: Final = frozenset(
     (
         "accept",
@@ -54,7 +54,7 @@ class SendOptions(RequestContent, total=False):
 
 
 class GuardedClient:
-    """An HTTP client for URLs that strangers give: it reaches public addresses, and what `egress` allows besides.
+    """An HTTP client for URLs from strangers. It reaches public addresses, and others only if `egress` allows them.
 
     A URL or a redirect to any other address raises Refused with the violations in `data`. A response that is too long
     or too late raises LimitExceeded. A connection that fails raises what httpx2 raises. From the environment it reads
@@ -63,7 +63,7 @@ class GuardedClient:
     resolver   finds the addresses of a host; the system's resolver by default
     tls        replaces the default trust in certificates
 
-    Raises UsageError without httpx2.
+    Raises UsageError if httpx2 is not installed.
     """
 
     def __init__(

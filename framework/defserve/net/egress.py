@@ -36,14 +36,14 @@ class Egress:
     A host on the list must still be public."""
     private: Sequence[str] = ()
     """Hosts that may be reached although they are not public, each as exactly `host:port` (`127.0.0.1:8000`,
-    `localhost:8000`, `[::1]:8000`). For tests and development: everyone who can name a URL can then reach them, also by
+    `localhost:8000`, `[::1]:8000`). For tests and development: anyone who can choose a URL can then reach them, also by
     a redirect."""
     max_bytes: int = Limits().response
     """The limit of a response's body, as received and as decompressed."""
     timeout: float = 30.0
     """Seconds for everything: resolution, connection, redirects and the last byte of the body."""
     redirects: int = 3
-    """How many redirects are followed; with 0 a redirect is an answer like any other."""
+    """How many redirects are followed. With 0, a redirect is returned as the response."""
     proxy: str | None = None
     """An http(s) proxy for every request. The proxy resolves the names, so it has to keep private addresses out of
     reach; here only the text of a URL is judged. Proxies of the environment are never used."""
@@ -58,7 +58,7 @@ class Egress:
             object.__setattr__(self, name, values)
             for value in values:
                 if not form.fullmatch(str(value)):
-                    raise UsageError(f"Egress({name}=…) has {value!r}", fix=f"write {name}=[{example}]")
+                    raise UsageError(f"Egress({name}=…): {value!r} is not valid", fix=f"write {name}=[{example}]")
         for name, least in (("max_bytes", 1), ("redirects", 0), ("timeout", 0.001)):
             if getattr(self, name) < least:
                 raise UsageError(f"Egress({name}={getattr(self, name)!r}) must be at least {least}")
@@ -68,7 +68,7 @@ class Egress:
         return judge(url, schemes=self.schemes, ports=self.ports, hosts=self.hosts, private=self.private)
 
     def refuse(self, *violations: Violation) -> Verdict:
-        """The verdict on a URL whose text is allowed, but something else about it is not."""
+        """The verdict on a URL whose text is allowed, but which is refused for another reason."""
         return refused(violations, hints_of(self.schemes, self.ports, self.hosts))
 
 

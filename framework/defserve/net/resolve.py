@@ -19,8 +19,8 @@ RESOLVE_SECONDS = 5.0
 async def check(url: str, egress: Egress | None = None, *, resolver: Resolver | None = None) -> Verdict:
     """Judge a URL by its text and by every address its host has now.
 
-    The addresses may change before they are used, so this is only an early refusal. The guarded client, which connects
-    to the addresses it judged, is what keeps private ones out of reach.
+    The addresses may change before they are used, so this only refuses early. The guarded client is what keeps private
+    addresses out of reach: it connects to the addresses that it judged.
     """
     egress = egress or Egress()
     verdict = egress.judge(url)
@@ -62,7 +62,7 @@ async def addresses(
 
 
 def _is_address(host: str) -> bool:
-    # The host is of a URL that was allowed: there no name ends in a number or contains a colon.
+    # The host comes from a URL that was allowed. In such a URL no name ends in a number or contains a colon.
     return ":" in host or host.rpartition(".")[2].isdigit()
 
 

@@ -105,7 +105,7 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
 
 
 class _PinnedTransport(httpx2.AsyncBaseTransport):
-    """Like httpx's own transport, but with a network backend, which that does not accept."""
+    """Like httpx's own transport, which does not accept a network backend."""
 
     def __init__(self, backend: PinnedBackend, tls: ssl.SSLContext) -> None:
         self._pool = httpcore2.AsyncConnectionPool(

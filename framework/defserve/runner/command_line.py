@@ -1,4 +1,4 @@
-"""The command line of a server: where it serves, and how it is reached there."""
+"""The command line of a server: the address it serves on, and the options for that address."""
 
 from __future__ import annotations
 
@@ -18,23 +18,39 @@ ADDRESS = frozenset(("--host", "--port", "--transport", "-t"))
 
 # The flag, the option of `Server.run` that it sets, and its settings for argparse.
 OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("--allow-host", "allowed_hosts", {"metavar": "HOST", **REPEATED, "help": "a name clients may use; repeatable"}),
-    ("--allow-origin", "allowed_origins", {"metavar": "ORIGIN", **REPEATED, "help": "a page's origin; repeatable"}),
-    ("--trusted-proxy", "trusted_proxy", {**SWITCH, "help": "a proxy in front checks names and origins"}),
+    (
+        "--allow-host",
+        "allowed_hosts",
+        {"metavar": "HOST", **REPEATED, "help": "a host name that clients may use; repeatable"},
+    ),
+    (
+        "--allow-origin",
+        "allowed_origins",
+        {"metavar": "ORIGIN", **REPEATED, "help": "an origin whose web pages may connect; repeatable"},
+    ),
+    ("--trusted-proxy", "trusted_proxy", {**SWITCH, "help": "a proxy in front checks host names and origins"}),
     ("--certfile", "certfile", {"metavar": "FILE", "help": "certificate for https:// and wss://"}),
-    ("--keyfile", "keyfile", {"metavar": "FILE", "help": "its key, if that is in a file of its own"}),
+    ("--keyfile", "keyfile", {"metavar": "FILE", "help": "the key, if it is not in the certificate file"}),
     ("--http", "parser", {"choices": ("auto", "httptools", "h11"), "help": "which HTTP parser to use"}),
-    ("--token-file", "token_file", {"metavar": "FILE", "help": "the token to show where the server joins others"}),
-    ("--legacy-sse", "legacy_sse", {**SWITCH, "help": "also serve clients of 2024 (HTTP+SSE) at …/sse"}),
+    ("--token-file", "token_file", {"metavar": "FILE", "help": "the server's token for a gateway that it joins"}),
+    ("--legacy-sse", "legacy_sse", {**SWITCH, "help": "also serve old clients (HTTP+SSE of 2024) at …/sse"}),
     ("--rest", "rest", {**SWITCH, "help": "also serve POST …/tools/NAME and GET …/openapi.json"}),
     ("--metrics", "metrics", {**SWITCH, "help": "also serve GET …/metrics for Prometheus"}),
-    ("--log-level", "log_level", {"choices": LEVELS, "help": "log to stderr from this level on; info: every request"}),
-    ("--log-json", "log_json", {**SWITCH, "help": "log to stderr as JSON lines, from info on unless --log-level says"}),
+    (
+        "--log-level",
+        "log_level",
+        {"choices": LEVELS, "help": "log this level and above to stderr; info logs every request"},
+    ),
+    (
+        "--log-json",
+        "log_json",
+        {**SWITCH, "help": "log to stderr as JSON lines; the level is info unless --log-level is given"},
+    ),
 )
 
 
 def add_serving(parser: ArgumentParser) -> None:
-    """Add the address, and the options for an address on the network."""
+    """Add `--on ADDRESS` and the options for serving on it."""
     text = "stdio: (default), http://host:port/path, https://…, ws://…, wss://…, unix:/path"
     parser.add_argument("--on", metavar="ADDRESS", default="stdio:", help=text)
     for flag, option, settings in OPTIONS:
@@ -48,7 +64,7 @@ def serving(options: Namespace) -> dict[str, Any]:
 
 
 class CommandLine(ArgumentParser):
-    """Says what is wrong, and the fix, in the form that `defserve` always uses. Exits with 1."""
+    """Reports a mistake with its fix, in the form of all errors of `defserve`, and exits with 1."""
 
     example = SCHEMES["http"]
 
@@ -64,7 +80,7 @@ def parse(arguments: Sequence[str], name: str, version: Callable[[], str]) -> di
     """The arguments for `Server.run` of `python server.py …`. Prints and exits for --help, --version and mistakes."""
     parser = CommandLine(
         description=f"Serve {name}.",
-        epilog="Without options it speaks on standard input and output, as clients start it.",
+        epilog="Without options it serves on standard input and output, for a client that starts it.",
         formatter_class=RawDescriptionHelpFormatter,
     )
     add_serving(parser)

@@ -1,7 +1,7 @@
 """Runs judged code in a process of its own: `run(source, level=…)` gives an Outcome.
 
 The code that runs is, byte for byte, the code that was judged. It never runs in this process. Without a jail it runs
-only if the caller says so.
+only if the caller accepts that.
 
 May import: `guard.code`, `guard.verdict`.
 """

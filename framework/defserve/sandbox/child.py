@@ -1,7 +1,7 @@
 """What the jailed process does: take a job, confine itself, run it, report. Called in a process that `jail` started.
 
-Its arguments are where this package lies, the descriptor to report to and the sha256 of the source. The job comes on
-stdin: one line of JSON, then the source's bytes.
+Its arguments are the folder of this package, the descriptor to report to and the sha256 of the source. The job comes on
+stdin: one line of JSON, then the bytes of the source.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 SOURCE = "<code>"
-# As in `outcome`, which this process need not import.
+# The same as in `outcome`, which is not imported here.
 FRAMES, MESSAGE, REPR = 10, 2_000, 1_000
-# Kept aside so that a program that ate all memory can still be reported.
+# Memory kept in reserve, so that a program that used up all memory can still be reported.
 RESERVE = 1024 * 1024
 # Modules that need the system's shared libraries, which are out of reach once the process is confined.
 NATIVE = ("_hashlib", "zlib", "_bz2", "_lzma", "_uuid", "_decimal", "pyexpat")
@@ -49,7 +49,7 @@ def run(job: Mapping[str, Any], source: bytes, package: str) -> ChildReport:
         sys.path_importer_cache.clear()
         confine(Layers(*job["layers"]), job["limits"], library)
         if os.getppid() != job["parent"]:
-            raise ProcessLookupError("the host left before it could be told to take this process with it")
+            raise ProcessLookupError("the host ended before the kernel was told to end this process with it")
     except MemoryError:
         return {"status": "memory"}
     except Exception as error:
@@ -57,12 +57,12 @@ def run(job: Mapping[str, Any], source: bytes, package: str) -> ChildReport:
     try:
         return execute(source, compiler, namespace, job["limits"]["output_bytes"])
     except BaseException:
-        # Only a program that cannot be described ends here: a metaclass that raises, or no memory left at all.
+        # Only for a program whose error cannot be described: a metaclass raises, or no memory is left.
         return {"status": "error", "error": "the program failed in a way that could not be described"}
 
 
 def prepare(job: Mapping[str, Any], source: bytes) -> tuple[Callable[[ast.Module], Any], dict[str, Any]]:
-    """What compiles the program at its level, and the names it starts with. All imports of ours happen here."""
+    """The compiler for the program's level, and the names the program starts with. All our imports happen here."""
     for name in [*NATIVE, *(module for word, module in NATIVE_BY_WORD.items() if word in source)]:
         try:
             __import__(name)
@@ -136,14 +136,13 @@ def encode(value: Any, most: int) -> ChildReport:
 
 
 def describe(error: BaseException) -> str:
-    """The exception and the lines of the program it came through; nothing of the frames around it."""
+    """The exception, and the lines of the program that it came through. Other frames are left out."""
     frames: list[str] = []
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         if code.co_filename == SOURCE:
-            place = "" if code.co_name == "<module>" else f", in {code.co_name}"
-            frames.append(f"  line {trace.tb_lineno}{place}")
+            frames.append(f"  line {trace.tb_lineno}" + ("" if code.co_name == "<module>" else f", in {code.co_name}"))
         trace = trace.tb_next
     try:
         message = str(error)[:MESSAGE]

@@ -27,7 +27,7 @@ def confine(layers: Layers, limits: Mapping[str, Any], library: list[str]) -> No
         kernel.give_up_privileges()
     if layers.landlock:
         landlock.restrict(layers.landlock, [*library, ZONES])
-    # Late, because the steps before need memory; before the filter, because it forbids setting limits.
+    # After the steps that need memory, and before the filter, which forbids setting limits.
     limit(limits, processes=THREADS if layers.seccomp else 0)
     if layers.seccomp:
         seccomp.install(os.getpid())

@@ -41,18 +41,18 @@ def execute(job: SandboxJob, layers: Layers, stop: RunStop) -> Outcome:
             os.close(write)
         try:
             stop.arm(process.kill)
-            heard = converse(process, result, _letter(job, layers), job.limits, started + job.limits.seconds)
+            output = converse(process, result, _job_message(job, layers), job.limits, started + job.limits.seconds)
         finally:
             stop.disarm()
             _end(process)
     finally:
         os.close(result)
-    return _outcome(heard, process.returncode, layers).since(started)
+    return _outcome(output, process.returncode, layers).since(started)
 
 
 def _start(job: SandboxJob, write: int) -> subprocess.Popen[bytes]:
     if not sys.executable:
-        raise Refused("the code was not run: this program has no Python to start", data={"fix": "run it from Python"})
+        raise Refused("the code was not run: the Python executable is not known", data={"fix": "run it from Python"})
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-X", "utf8", "-W", "ignore", "-c", CHILD, str(PACKAGE), str(write), job.digest],
         stdin=subprocess.PIPE,
@@ -79,7 +79,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             stream.close()
 
 
-def _letter(job: SandboxJob, layers: Layers) -> bytes:
+def _job_message(job: SandboxJob, layers: Layers) -> bytes:
     header = {
         "path": _import_path(job.level),
         "level": job.level,
@@ -103,30 +103,30 @@ def _import_path(level: str) -> list[str]:
     return [str(Path(RestrictedPython.__file__).parents[1])]
 
 
-def _outcome(heard: ChildOutput, code: int, layers: Layers) -> Outcome:
-    if heard.broke is not None:
-        return _finished(heard, layers, heard.broke)
-    if not heard.report:
-        return _finished(heard, layers, *_wordless(code))
-    report = _report(heard.report)
+def _outcome(output: ChildOutput, code: int, layers: Layers) -> Outcome:
+    if output.broke is not None:
+        return _finished(output, layers, output.broke)
+    if not output.report:
+        return _finished(output, layers, *_silent_end(code))
+    report = _report(output.report)
     if report["status"] == "unconfined":
         reason = _without_paths(str(report.get("error")))
-        fix = "run it where the kernel has Landlock and seccomp, and restricted code has its compiler"
+        fix = "use a kernel with Landlock and seccomp; restricted code also needs RestrictedPython"
         raise Refused("the code was not run: its process could not be confined", data={"reason": reason, "fix": fix})
     if report["status"] == "mismatch":
         return Outcome("rejected", violations=(Violation("hash", "The code is not the code that was judged"),))
-    finished = _finished(heard, layers, REPORTED.get(report["status"], "error"), report.get("error"))
+    finished = _finished(output, layers, REPORTED.get(report["status"], "error"), report.get("error"))
     return replace(finished, value=report.get("value"), is_repr=report.get("is_repr") is True) if finished else finished
 
 
-def _finished(heard: ChildOutput, layers: Layers, status: RunStatus, error: object = None) -> Outcome:
+def _finished(output: ChildOutput, layers: Layers, status: RunStatus, error: object = None) -> Outcome:
     text = EXPLANATION.get(status) if error is None else _without_paths(str(error))
-    stdout = heard.stdout.decode("utf-8", "replace")
+    stdout = output.stdout.decode("utf-8", "replace")
     return Outcome(status, stdout=stdout, error=text, engine="jail", layers=layers.names)
 
 
-def _wordless(code: int) -> tuple[RunStatus, str | None]:
-    """The meaning of an end without a report."""
+def _silent_end(code: int) -> tuple[RunStatus, str | None]:
+    """The status and the error of a process that ended without a report."""
     if code == -signal.SIGXCPU:
         return "timeout", None
     if code < 0:
@@ -142,14 +142,14 @@ def _signal_name(number: int) -> str:
 
 
 def _report(data: bytearray) -> dict[str, Any]:
-    """The child's report. The program may have written it, so it is only ever read as data."""
+    """The child's report. The program may have written it, so it is only read as data."""
     try:
         report = from_json(bytes(data), allow_inf_nan=False)
     except ValueError:
         report = None
     if is_object(report) and isinstance(report.get("status"), str):
         return report
-    return {"status": "error", "error": "the program's value is nested too deeply or is no JSON"}
+    return {"status": "error", "error": "the program's value is nested too deeply or is not JSON"}
 
 
 def _without_paths(text: str) -> str:

@@ -1,4 +1,4 @@
-"""One program to run: the very bytes that were judged, and how to stop it half-way."""
+"""One program to run: exactly the bytes that were judged, and how to stop it while it runs."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def _variables(inputs: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(inputs), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"the inputs are not JSON: {error}", fix="hand over plain data") from None
+        raise UsageError(f"the inputs are not JSON: {error}", fix="pass plain data") from None
 
 
 class RunStop:
-    """Lets another thread end a run. Whoever waits for `done` knows that no process of it is left."""
+    """Lets another thread end a run. When `done` is set, no process of the run is left."""
 
     def __init__(self) -> None:
         self.done = Event()
@@ -87,7 +87,7 @@ class RunStop:
             self._kill = None
 
     def now(self) -> None:
-        """Kill the run, or keep it from ever beginning."""
+        """Kill the run, or prevent it from beginning."""
         with self._lock:
             self.stopped = True
             if self._kill is not None:

@@ -27,13 +27,13 @@ def prctl(option: int, *arguments: object) -> int:
 
 
 def machine() -> str:
-    """The processor this 64-bit process runs on, as Linux spells it; empty when it is none we know."""
+    """The processor this 64-bit process runs on, as Linux spells it; empty if we do not know it."""
     name = os.uname().machine if hasattr(os, "uname") else ""
     return name if name in CAPSET and ctypes.sizeof(ctypes.c_void_p) == 8 else ""
 
 
 def give_up_privileges() -> None:
-    """No capability, now or by any later exec: a root user becomes an ordinary owner of root's files."""
+    """Drop all capabilities, now and for any later exec. A root user is then only the owner of root's files."""
     prctl(NO_NEW_PRIVS, 1)
     for capability in range(64):
         try:

@@ -1,6 +1,6 @@
-"""Landlock: from here on this process opens nothing but what is listed, read-only, and no TCP port at all.
+"""Landlock: from now on this process can open only the listed paths, read-only, and no TCP port at all.
 
-It guards opening only: whether a path exists, and its size, can still be read.
+Only opening is restricted: the process can still see whether a path exists, and its size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILES = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 TCP = {4: 0b11}
 REACH = {6: 0b11}
 
-# They lie inside the standard library's directory and hold the host's own code.
+# These folders are inside the standard library's folder, but hold the host's own code.
 FOREIGN = frozenset({"site-packages", "dist-packages"})
 
 
@@ -36,9 +36,8 @@ def abi() -> int:
 
 def restrict(version: int, libraries: Iterable[str]) -> None:
     """Leave this thread only the standard library in these directories. Needs `no_new_privs`."""
-    rights = [_known(table, version) for table in (FILES, TCP, REACH)]
-    attributes = (ctypes.c_uint64 * 3)(*rights)
-    # An older kernel knows a shorter structure, and takes a longer one only if the rest is zero: ours is.
+    attributes = (ctypes.c_uint64 * 3)(*(_known(table, version) for table in (FILES, TCP, REACH)))
+    # An older kernel knows a shorter structure. It accepts a longer one only if the rest is zero, as ours is.
     ruleset = syscall(CREATE_RULESET, attributes, ctypes.c_size_t(24), ctypes.c_uint32(0))
     try:
         for path in libraries:

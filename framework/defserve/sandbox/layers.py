@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Layers(NamedTuple):
-    """The layers at hand. `landlock` is the kernel's version of it, 0 for none."""
+    """The layers that a system has. `landlock` is the version in the kernel, 0 for none."""
 
     rlimits: bool = False
     landlock: int = 0
@@ -17,12 +17,12 @@ class Layers(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The layers that hold here."""
+        """The layers that this system has."""
         return tuple(name for name in ("rlimits", "landlock", "seccomp") if getattr(self, name))
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What a jail needs and this system lacks. Each covers what the others cannot, so all three are needed."""
+        """The layers that this system lacks. A jail needs all three: each covers what the others cannot."""
         return tuple(name for name in ("rlimits", "landlock", "seccomp") if not getattr(self, name))
 
 

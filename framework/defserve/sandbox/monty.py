@@ -1,7 +1,7 @@
-"""Monty: an interpreter in Rust that has no way to the host, in a worker process of its own. Restricted code only.
+"""Monty: an interpreter in Rust without access to the host, in a worker process of its own. Restricted code only.
 
-It knows less Python than CPython does (1.4.0: no `yield`, no inheritance, no `heapq`), so an `error` may be its own and
-not the program's. Where there is a jail, run the program there as well.
+It knows less Python than CPython does (1.4.0: no `yield`, no inheritance, no `heapq`), so an `error` may come
+from Monty and not from the program. If there is a jail, run the program there as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pydantic_monty import Monty, MontyRuntimeError, MontySession, MontySyntaxError
 
 VERSION = "1.4.0"
-# How long the worker has, past its own limit, to say so before it is killed.
+# After its own limit, the worker has this many seconds to report it. Then it is killed.
 GRACE = 0.05
 
 _loading = threading.Lock()
@@ -65,15 +65,15 @@ def execute(job: SandboxJob, stop: RunStop) -> Outcome:
             outcome = _feed(session, job, printed)
         finally:
             stop.disarm()
-    told = replace(outcome, stdout="".join(printed.parts), engine="monty", layers=("interpreter",))
-    return told.since(started)
+    stdout = "".join(printed.parts)
+    return replace(outcome, stdout=stdout, engine="monty", layers=("interpreter",)).since(started)
 
 
 def _engine() -> type[Monty]:
     """Monty's class, ready for many threads.
 
-    It looks for its worker in the interpreter's paths, and `sysconfig` fills those in without a lock: of several first
-    runs at once, all but one would find them half empty.
+    It looks for its worker in the interpreter's paths, and `sysconfig` fills those in without a lock. If several
+    threads did that at once, some would find the paths incomplete.
     """
     with _loading:
         sysconfig.get_config_vars()
@@ -83,14 +83,14 @@ def _engine() -> type[Monty]:
 
 
 def _kill(worker: int | None) -> None:
-    # Never 0 or None: that would be our own process group.
+    # 0 would kill our own process group.
     if worker:
         with suppress(ProcessLookupError):
             os.kill(worker, getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 class _Printed:
-    """Collects what is printed. A byte too many kills the worker, which would otherwise print until its time is up."""
+    """Collects what is printed. One byte too many kills the worker, which would otherwise print on."""
 
     def __init__(self, most: int) -> None:
         self.parts: list[str] = []
@@ -123,7 +123,7 @@ def _feed(session: MontySession, job: SandboxJob, printed: _Printed) -> Outcome:
             return _failed(error)
         if isinstance(error, MontyCrashedError) and error.timed_out:
             return Outcome("timeout", error=EXPLANATION["timeout"])
-        return Outcome("killed", error="the program's interpreter was ended")
+        return Outcome("killed", error="the interpreter of the program was killed")
     return _valued(value, job.limits.output_bytes)
 
 
@@ -138,7 +138,7 @@ def _result(session: MontySession, last: Any) -> Any:
 
 def _failed(error: MontyRuntimeError | MontySyntaxError) -> Outcome:
     name, frames = type(error.exception()).__name__, error.traceback()
-    # A limit's own error comes from nowhere; the program's comes from one of its lines.
+    # The error of a limit has no frames; an error of the program has the line it came from.
     if name == "TimeoutError" and not frames:
         return Outcome("timeout", error=EXPLANATION["timeout"])
     if name == "MemoryError":
@@ -149,8 +149,7 @@ def _failed(error: MontyRuntimeError | MontySyntaxError) -> Outcome:
         for frame in frames[-FRAMES:]
     ]
     head = ["Traceback (most recent call last):"] if lines else []
-    text = "\n".join([*head, *lines, error.display("type-msg")[:MESSAGE]])
-    return Outcome("error", error=text)
+    return Outcome("error", error="\n".join([*head, *lines, error.display("type-msg")[:MESSAGE]]))
 
 
 def _valued(value: Any, most: int) -> Outcome:
@@ -167,4 +166,4 @@ def _represented(value: Any) -> Outcome:
     try:
         return Outcome("ok", value=repr(value)[:REPR], is_repr=True)
     except RecursionError:
-        return Outcome("error", error="the program's value is nested too deeply or is no JSON")
+        return Outcome("error", error="the program's value is nested too deeply or is not JSON")

@@ -14,7 +14,7 @@ RunStatus = Literal["ok", "rejected", "error", "timeout", "memory", "output", "k
 
 MiB = 1024 * 1024
 
-# How much of a failure is told: frames of its traceback, characters of its message, characters of a `repr`.
+# How much of a failure is reported: frames of its traceback, characters of its message, characters of a `repr`.
 FRAMES, MESSAGE, REPR = 10, 2_000, 1_000
 
 EXPLANATION: dict[RunStatus, str] = {
@@ -35,7 +35,7 @@ class SandboxLimits:
     memory_bytes: int = 256 * MiB
     """Address space (jail; the interpreter itself takes about 40 MiB of it) or heap (Monty)."""
     output_bytes: int = MiB
-    """For what is printed, and the same again for the value. One byte more ends the run."""
+    """The limit of what is printed, and also of the value. One byte more ends the run."""
 
     def __post_init__(self) -> None:
         for name in ("seconds", "cpu_seconds", "memory_bytes", "output_bytes"):
@@ -48,14 +48,14 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a run. It is true exactly if the program ran to its end.
+    """The outcome of a run. It is true only if the program ran to its end.
 
     | status | meaning |
     |---|---|
-    | `ok` | ran to its end; `value` holds |
+    | `ok` | it ran to its end; `value` is its result |
     | `rejected` | the judge refused it and nothing ran; see `violations` |
     | `error` | it raised, or exited without a result; `error` says what |
-    | `timeout`, `memory`, `output` | it met that limit |
+    | `timeout`, `memory`, `output` | it reached that limit |
     | `killed` | a signal ended it: a crash, or the system |
     """
 
@@ -65,16 +65,16 @@ class Outcome:
     is_repr: bool = False
     """The value was not JSON: `value` is its `repr`, shortened."""
     stdout: str = ""
-    """What it printed, on either stream, as far as it came."""
+    """What it printed, on either stream, up to the limit."""
     error: str | None = None
     """Text for the author of the program. It names lines of the source and no path of the host."""
     violations: tuple[Violation, ...] = ()
     hints: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Of a rejected program: what the judge would allow instead."""
     engine: Literal["monty", "jail"] | None = None
-    """What ran it; None when nothing ran."""
+    """What ran it; None if nothing ran."""
     layers: tuple[str, ...] = ()
-    """What held it in: `("rlimits", "landlock", "seccomp")` for a jail, `("interpreter",)` for Monty."""
+    """What confined it: `("rlimits", "landlock", "seccomp")` for a jail, `("interpreter",)` for Monty."""
     duration_ms: float = 0.0
 
     def __bool__(self) -> bool:

@@ -26,17 +26,17 @@ class ChildOutput:
 
 
 def converse(
-    process: subprocess.Popen[bytes], result: int, letter: bytes, limits: SandboxLimits, deadline: float
+    process: subprocess.Popen[bytes], result: int, message: bytes, limits: SandboxLimits, deadline: float
 ) -> ChildOutput:
     """Send the process its job, and read until it has closed both its pipes or reached a limit.
 
     A process that has closed both can send nothing more, so the caller may kill it at once.
     """
     assert process.stdin is not None and process.stdout is not None
-    heard, rest = ChildOutput(), memoryview(letter)
+    output, rest = ChildOutput(), memoryview(message)
     sinks = {
-        process.stdout.fileno(): (heard.stdout, limits.output_bytes),
-        result: (heard.report, limits.output_bytes + ENVELOPE),
+        process.stdout.fileno(): (output.stdout, limits.output_bytes),
+        result: (output.report, limits.output_bytes + ENVELOPE),
     }
     with selectors.DefaultSelector() as selector:
         for descriptor in sinks:
@@ -44,14 +44,14 @@ def converse(
             selector.register(descriptor, selectors.EVENT_READ)
         os.set_blocking(process.stdin.fileno(), False)
         selector.register(process.stdin, selectors.EVENT_WRITE)
-        while sinks and heard.broke is None:
+        while sinks and output.broke is None:
             ready = selector.select(max(0.0, deadline - time.monotonic()))
             if time.monotonic() >= deadline:
-                heard.broke = "timeout"
+                output.broke = "timeout"
                 break
             for key, _ in ready:
                 if key.fileobj is process.stdin:
-                    rest = _post(process.stdin.fileno(), rest)
+                    rest = _send(process.stdin.fileno(), rest)
                     if not rest:
                         selector.unregister(process.stdin)
                         process.stdin.close()
@@ -59,20 +59,20 @@ def converse(
                     selector.unregister(key.fd)
                     del sinks[key.fd]
                 elif not _keep(chunk, *sinks[key.fd]):
-                    heard.broke = "output"
-    return heard
+                    output.broke = "output"
+    return output
 
 
 def _keep(chunk: bytes, sink: bytearray, most: int) -> bool:
-    """Add a chunk as far as there is room; false when there was not enough."""
+    """Add a chunk as far as there is room. Returns whether all of it fitted."""
     sink += chunk
     fits = len(sink) <= most
     del sink[most:]
     return fits
 
 
-def _post(descriptor: int, rest: memoryview) -> memoryview:
-    """What is left to write; nothing when the reader has gone."""
+def _send(descriptor: int, rest: memoryview) -> memoryview:
+    """What is left to write; nothing if the reader has gone."""
     try:
         return rest[os.write(descriptor, rest[:CHUNK]) :]
     except BrokenPipeError:

@@ -3,7 +3,7 @@
 | level | compiled | engine |
 |---|---|---|
 | `standard`, `unrestricted` | as it is | jail |
-| `strict`, `readonly` | by RestrictedPython | Monty where installed, else (and for what fails in Monty) the jail |
+| `strict`, `readonly` | by RestrictedPython | Monty if installed; the jail without Monty, and if Monty fails |
 
 A jail needs every layer of `layers.Layers`; if one is missing the run is `Refused`, unless the caller accepts the risk.
 """
@@ -86,31 +86,33 @@ def _run(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
         verdict = judge(job.source, level=job.level, allow=job.allow, block=job.block, trust=job.trust)
         if not verdict:
             return Outcome("rejected", violations=verdict.violations, hints=verdict.hints)
-        return _engage(job, stop, unsafe)
+        return _run_judged(job, stop, unsafe)
     finally:
         stop.done.set()
 
 
-def _engage(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
-    held_by = layers.probe()
-    # Monty has its own modules, so it cannot hand out those an author trusts by name.
+def _run_judged(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
+    available = layers.probe()
+    # Monty has its own modules, so it cannot provide the modules that an author trusts.
     if job.level in RESTRICTED and not job.trust and monty.installed():
         outcome = monty.execute(job, stop)
-        return outcome if outcome.status != "error" or held_by.missing else _second_opinion(job, held_by, stop, outcome)
-    if held_by.missing and not (unsafe and held_by.rlimits):
-        raise _uncontained(job.level, held_by.missing)
-    return jail.execute(job, held_by, stop)
+        return (
+            outcome if outcome.status != "error" or available.missing else _retry_in_jail(job, available, stop, outcome)
+        )
+    if available.missing and not (unsafe and available.rlimits):
+        raise _uncontained(job.level, available.missing)
+    return jail.execute(job, available, stop)
 
 
-def _second_opinion(job: SandboxJob, held_by: Layers, stop: RunStop, first: Outcome) -> Outcome:
-    """Run a program that failed in Monty in the jail, in what is left of its time.
+def _retry_in_jail(job: SandboxJob, available: Layers, stop: RunStop, first: Outcome) -> Outcome:
+    """Run a program that failed in Monty again in the jail, in the time that is left.
 
     Nothing it did in Monty has left the worker, so it may run again.
     """
     spent = first.duration_ms / 1_000
     if stop.stopped or spent >= job.limits.seconds:
         return first
-    second = jail.execute(replace(job, limits=replace(job.limits, seconds=job.limits.seconds - spent)), held_by, stop)
+    second = jail.execute(replace(job, limits=replace(job.limits, seconds=job.limits.seconds - spent)), available, stop)
     return first if second.status == "timeout" else replace(second, duration_ms=first.duration_ms + second.duration_ms)
 
 

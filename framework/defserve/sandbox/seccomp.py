@@ -1,6 +1,6 @@
 """A seccomp filter that lists what a Python process needs to compute. Every other system call is refused.
 
-A list of what is allowed holds against calls nobody thought of: io_uring, ptrace, mount, chmod, and those to come.
+A list of allowed calls also keeps out calls that nobody thought of: io_uring, ptrace, mount, chmod, and future ones.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def guarded(pid: int) -> dict[str, tuple[tuple[int, int], tuple[ArgumentRule, ..
     }
 
 
-# glibc falls back from clone3, whose flags a filter cannot see, to clone; but only on this error.
+# A filter cannot see the flags of clone3. glibc then uses clone, but only after this error.
 ABSENT = {"clone3": (435, 435)}
 
 LOAD, AND, EQUAL, AT_LEAST, RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
@@ -129,11 +129,10 @@ def program(processor: str, pid: int) -> list[FilterInstruction]:
 
 
 def _verify(check: ArgumentRule) -> list[FilterInstruction]:
-    """Falls through when the argument passes, else refuses. The number is then forgotten, so a body always returns."""
+    """Continues if the argument passes, else refuses. It overwrites the call's number, so the code after it returns."""
     low = 16 + 8 * check.argument
     code: list[FilterInstruction] = [(LOAD, 0, 0, low), (AND, 0, 0, check.mask)]
-    count = len(check.values)
-    code += [(EQUAL, count - place, 0, value) for place, value in enumerate(check.values)]
+    code += [(EQUAL, len(check.values) - place, 0, value) for place, value in enumerate(check.values)]
     code.append(REFUSE)
     if check.whole:
         code += [(LOAD, 0, 0, low + 4), (EQUAL, 1, 0, 0), REFUSE]

@@ -1,4 +1,4 @@
-"""Files that their user alone can read: locked by one process, replaced as a whole, or a secret that is made once."""
+"""Files that only their owner can read: one that is locked, one that is replaced as a whole, a secret made once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from defserve.stores.formats import newer_format
 _FLAGS: Final[int] = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 LATER_SECRET: Final = b"defserve-secret-format:"
-"""A secret of format 1 is the text of its file, whatever it is. A later format begins with this and its number."""
+"""In format 1 a secret is the whole text of its file. A file of a later format begins with this and its number."""
 
 
 def open_locked(path: Path, name: str) -> int:
-    """A descriptor that appends to the file, which is created if needed. The lock ends with the process.
+    """Open a file to append to, and lock it. A missing file is created. The lock ends with the process.
 
-    Raises UsageError, with the file called `name`, if it cannot be opened, is no file, or is locked by another.
+    Raises UsageError if it cannot be opened, is not a file, or is locked elsewhere. The message calls it `name`.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_APPEND | _FLAGS, 0o600)
@@ -35,7 +35,7 @@ def open_locked(path: Path, name: str) -> int:
             raise UsageError(f"{name} {path} is not a file", fix="name a file")
         if not _lock(file):
             raise UsageError(
-                f"{name} {path} is open in another process or server", fix="give each process one of its own"
+                f"{name} {path} is open in another process or server", fix="use another file for each process or server"
             )
         if os.name == "posix" and mode & 0o077:
             os.fchmod(file, 0o600)
@@ -59,7 +59,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def write(file: int, content: bytes) -> None:
-    """Write all of it: the system may accept it in pieces. Raises OSError."""
+    """Write the whole content: one system call may write only a part of it. Raises OSError."""
     view = memoryview(content)
     while view:
         view = view[os.write(file, view) :]
@@ -76,13 +76,14 @@ def _write_synced(file: int, content: bytes) -> None:
 
 def config_file(name: str) -> Path:
     """A file in the user's own defserve folder. It need not exist."""
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return Path(config, "defserve", name)
+    return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "defserve", name)
 
 
 def read_private(path: Path, name: str, limit: int = -1) -> bytes:
-    """The content of a file, at most `limit` bytes. Raises UsageError, with the file called `name`, if others can read
-    it, and OSError."""
+    """The content of a file, at most `limit` bytes. `name` is what a message calls it.
+
+    Raises UsageError if others can read it, and OSError.
+    """
     with path.open("rb") as file:
         if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
             raise UsageError(f"{name} {path} can be read by others", fix=f"chmod 600 {path}")
@@ -90,7 +91,7 @@ def read_private(path: Path, name: str, limit: int = -1) -> bytes:
 
 
 def read_secret(path: Path, name: str) -> bytes:
-    """The secret in a file. Raises UsageError, with the secret called `name`, if it is empty or others can read it."""
+    """The secret in a file. Raises UsageError if it is empty or others can read it. The message calls it `name`."""
     secret = read_private(path, name, 4096).strip()
     if not secret:
         raise UsageError(f"{name} {path} is empty", fix="remove it, and a new one is made")
@@ -105,7 +106,7 @@ def make_secret(path: Path, name: str) -> bytes:
     import secrets
 
     secret = secrets.token_urlsafe(32).encode()
-    # Linked into place when it is complete: two processes that make one at the same time must use the same secret.
+    # The file is linked into place when it is complete: two processes that make one at once must use the same secret.
     draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -138,7 +139,7 @@ def stored_secret(path: Path, name: str, *, make: bool, fix: str) -> bytes:
 if sys.platform == "win32":
     import msvcrt
 
-    # Far behind any content, because others cannot read the bytes that are locked.
+    # Far behind any content, because no other process can read locked bytes.
     _PLACE = 1 << 62
 
     def _lock(file: int) -> bool:

@@ -1,4 +1,4 @@
-"""What to say about stored data that a later version of defserve has written. The rule is in the door of `stores`."""
+"""The message about stored data that a later version of defserve wrote. `stores/__init__.py` has the rule."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Leases: one holder at a time among processes that share a store. A lease ends soon after its holder dies.
 
-A lease saves others from work that would be in vain. It does not protect against doing something twice: a holder that
-was paused for too long does not know that its lease has ended. Use `StoreChange.expect` for that.
+A lease only saves others from useless work. It does not make sure that something is done once: a holder that was paused
+for too long does not know that its lease has ended. For that, use `StoreChange.expect`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def new_token() -> bytes:
 class Lease:
     """The lease of this name: it has one holder between `acquire` and `release`.
 
-    `token` names the holder. A caller that acquires again and again should use the same token each time: a lease that
-    it could not release because the store was away is then its own again at once.
+    `token` names the holder. A caller that acquires again and again should use the same token each time. If the store
+    was unreachable when the caller wanted to release the lease, it then gets the lease back at once.
     """
 
     __slots__ = ("_store", "_space", "_token", "_renewing")
@@ -55,7 +55,7 @@ class Lease:
         self._renewing = asyncio.create_task(self._renew())
 
     async def release(self) -> None:
-        """Give it to the next one. If the store cannot be reached, it ends by itself."""
+        """Let another caller have the lease. If the store cannot be reached, the lease ends by itself."""
         if self._renewing is not None:
             self._renewing.cancel()
         with suppress(Refused):
@@ -63,7 +63,8 @@ class Lease:
 
     async def _wait(self) -> None:
         pause = FIRST_PAUSE
-        # The holder may be this one: from another time, or because a store that lost its connection has asked twice.
+        # The lease may be ours already: from an earlier time, or because the store repeated a change after it lost its
+        # connection.
         while not (await self._store.change(self._hold(None)) or await self._store.change(self._hold(self._token))):
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(2 * pause, LONGEST_PAUSE)

@@ -1,4 +1,4 @@
-"""Nonces: what may be used only once, such as an answer to a question or a sealed state."""
+"""Nonces: values that may be used only once, such as the answer to a question or a sealed state."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SPENT: Final = "spent"
 
 
 class NonceStore(Protocol):
-    """Remembers which nonces were used. Share one between all who could be given the same nonce."""
+    """Remembers which nonces were used. Processes that may be given the same nonce must share one."""
 
     async def spend(self, nonce: str, *, ttl: float) -> bool:
         """Use a nonce that is valid for `ttl` more seconds. True exactly once; False afterwards, and if it has expired.
 
-        The caller must refuse a nonce that has expired, because the store may forget it then. Raises LimitExceeded if
-        it can remember no more: a nonce that is not remembered could be used twice.
+        The caller must refuse an expired nonce itself, because the store may have forgotten it. Raises LimitExceeded if
+        the store is full: a nonce that is not remembered could be used twice.
         """
         ...
 
@@ -78,5 +78,5 @@ class StoreNonces:
         space, mine = _SPACE + nonce, os.urandom(8)
         if await self._store.change(StoreChange(space, put={_SPENT: mine}, expect={_SPENT: None}, ttl=ttl)):
             return True
-        # A store that lost its connection may have asked twice, and then sees its own first change.
+        # A store that lost its connection may repeat a change, and then find its own first attempt.
         return (await self._store.get(space, [_SPENT])).get(_SPENT) == mine

@@ -9,7 +9,7 @@ _FIX = "use 'memory:', 'sqlite:///notes.db', 'sqlite:////var/lib/notes.db' or 'r
 
 
 def open_store(address: str) -> Store:
-    """A store that is not connected yet. The path after `sqlite:///` begins with a slash of its own if it is absolute.
+    """A store that is not connected yet. After `sqlite:///`, an absolute path begins with one more slash.
 
     Raises UsageError for an address that is not valid.
     """

@@ -3,9 +3,9 @@
 What the values look like is decided elsewhere; of a checkpoint, in `checkpoints/tree.py`.
 
 The settings of Redis decide how safe an acknowledged change is. Only `appendonly yes` with `appendfsync always` keeps
-the promise of a Store. With `everysec`, a Redis that is killed may lose what it acknowledged in the last two seconds;
-without an append-only file, everything since it last saved. `open` warns of both. A script uses one key only, so a
-cluster works too. The hash `format` holds the format of everything under the prefix.
+the promise of a Store. With `everysec`, a Redis that is killed may lose what it acknowledged in the last two seconds.
+Without an append-only file, it may lose everything since its last save. `open` warns about both. A script uses one key
+only, so a cluster works too. The hash `format` holds the format of everything under the prefix.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from defserve.stores.store import StoreChange, StoreFull, StoreReadOnly, StoreUn
 
 PREFIX: Final = "defserve:"
 FORMAT: Final = 1
-"""Of the values under a prefix. Raise it with every change to what is kept in a store, and upgrade what is older."""
+"""The format of the values under a prefix. Raise it whenever stored values change, and upgrade older ones."""
 TIMEOUT: Final = 5.0
 PAGE: Final = 256
 
@@ -81,28 +81,28 @@ class RedisStore:
         self._where = f"{parts.scheme}://{parts.hostname or parts.path}" + (f":{parts.port}" if parts.port else "")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_checked = False
-        self._client, self._change = self._connected()
+        self._client, self._change = self._connect()
 
     async def open(self) -> None:
-        with self._troubles():
+        with self._raising_store_errors():
             redis = await self._redis()
             await redis.ping()
         try:
-            said = await redis.config_get("append*")
+            settings = await redis.config_get("append*")
         except Exception:
-            # Hosted services do not answer this.
+            # Hosted services refuse this command.
             return
         for setting, value in (("appendonly", "yes"), ("appendfsync", "always")):
-            if said.get(setting, value) != value:
+            if settings.get(setting, value) != value:
                 log.warning(
                     "the Redis at %s may lose what it acknowledged: its %s is %s, not %s",
-                    *(self._where, setting, said[setting], value),
+                    *(self._where, setting, settings[setting], value),
                 )
 
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
         if not names:
             return {}
-        with self._troubles():
+        with self._raising_store_errors():
             values = await (await self._redis()).hmget(self._key(space), names)
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
@@ -114,25 +114,25 @@ class RedisStore:
         args += (len(change.drop), *change.drop, len(change.put))
         for name, value in change.put.items():
             args += (name, value)
-        with self._troubles():
+        with self._raising_store_errors():
             await self._redis()
             return bool(await self._change([self._key(change.space)], args))
 
     async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
-        with self._troubles():
+        with self._raising_store_errors():
             async for name, value in (await self._redis()).hscan_iter(self._key(space), count=PAGE):
                 yield name.decode(), value
 
     async def spaces(self, prefix: str) -> AsyncIterator[str]:
         seen: set[bytes] = set()
-        with self._troubles():
+        with self._raising_store_errors():
             async for key in (await self._redis()).scan_iter(f"{_literal(self._key(prefix))}*", count=PAGE):
                 if key not in seen:
                     seen.add(key)
                     yield key.decode().removeprefix(self._prefix)
 
     async def check(self) -> list[str]:
-        with self._troubles():
+        with self._raising_store_errors():
             await (await self._redis()).ping()
         return []
 
@@ -148,14 +148,14 @@ class RedisStore:
         # Connections belong to the loop they were made in.
         if self._loop is not (loop := asyncio.get_running_loop()):
             self._loop, self._is_checked = loop, False
-            self._client, self._change = self._connected()
+            self._client, self._change = self._connect()
         if not self._is_checked:
             await self._check_format(self._client)
             self._is_checked = True
         return self._client
 
     async def _check_format(self, client: _Client) -> None:
-        """Raises StoreUnavailable if a later version wrote it. What 0.1.0 wrote has no mark and is of format 1."""
+        """Raises StoreUnavailable if a later version wrote the store. A store of 0.1.0 has no mark and has format 1."""
         (found,) = await client.hmget(self._key("format"), ["version"])
         if found is None:
             with suppress(Exception):  # a Redis that can only be read stays as it is
@@ -163,7 +163,7 @@ class RedisStore:
         elif not found.isdigit() or int(found) > FORMAT:
             raise StoreUnavailable(newer_format("The store", found.decode(errors="replace"), FORMAT))
 
-    def _connected(self) -> tuple[_Client, _Script]:
+    def _connect(self) -> tuple[_Client, _Script]:
         try:
             from redis.asyncio import Redis
         except ImportError:
@@ -176,14 +176,14 @@ class RedisStore:
         return client, client.register_script(_CHANGE)
 
     @contextmanager
-    def _troubles(self) -> Generator[None]:
+    def _raising_store_errors(self) -> Generator[None]:
         from redis.exceptions import RedisError
 
         task = asyncio.current_task()
         cancels = task.cancelling() if task else 0
         try:
             yield
-            # Sometimes redis-py answers a task that was cancelled meanwhile as if it had not been.
+            # redis-py sometimes returns normally in a task that was cancelled meanwhile.
             if task and task.cancelling() > cancels:
                 raise asyncio.CancelledError
         except (RedisError, OSError) as error:

@@ -7,7 +7,7 @@ Each feature uses spaces of its own:
     nonces        `nonce:<nonce>`           one value, expected to be absent, with a ttl: spent exactly once
     leases        `lease:<name>`            the holder, with a ttl that it renews
 
-The errors here are what a store in trouble raises. It recovers by itself when the trouble is over.
+A store that has a problem raises one of the errors below. It recovers by itself when the problem is gone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _NONE: Final[Mapping[str, bytes]] = MappingProxyType({})
 class StoreChange(NamedTuple):
     """A change to one space, made only if every name in `expect` has that value now (None: it does not exist).
 
-    With a `ttl`, the whole space expires after that many seconds. Give one with every change to a space, or with
-    none.
+    With a `ttl`, the whole space expires after that many seconds. Give one with every change to a space, or with no
+    change to it.
     """
 
     space: str
@@ -36,7 +36,7 @@ class StoreChange(NamedTuple):
 
 
 class Store(Protocol):
-    """Where values are kept. It opens itself on first use; call `open` to hear of trouble earlier.
+    """Where values are kept. It opens itself on first use; call `open` to notice problems earlier.
 
     Every method may raise StoreUnavailable or StoreBusy, and `change` also StoreFull and StoreReadOnly. Then nothing
     was acknowledged, and the caller may try again.
@@ -51,8 +51,8 @@ class Store(Protocol):
         ...
 
     async def change(self, change: StoreChange) -> bool:
-        """Change a space, and return True when the change is kept. False, with nothing changed, if it was not as
-        expected."""
+        """Change a space, and return True when the change is kept. If the space is not as expected, change nothing and
+        return False."""
         ...
 
     def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
@@ -64,11 +64,11 @@ class Store(Protocol):
         ...
 
     async def check(self) -> list[str]:
-        """Problems of the medium itself, a line each. Reads all of it."""
+        """Problems of the file or database itself, one line each. Reads all of it."""
         ...
 
     async def close(self) -> None:
-        """Finish what was begun, and release files, threads and connections."""
+        """Finish pending changes, and release files, threads and connections."""
         ...
 
 

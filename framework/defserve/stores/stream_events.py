@@ -1,6 +1,6 @@
 """The events of one session's streams, kept so that a client that lost its connection can resume. No I/O, no clock.
 
-The id of an event names its place in its stream, so a client can resume from an event that is no longer kept itself.
+The id of an event contains its place in its stream. So a client can resume after an event that was dropped meanwhile.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ class MemoryEvents:
         self._bytes = 0
 
     def append(self, stream: str, data: bytes, *, kind: StoredEventKind = "message", key: Hashable = None) -> str:
-        at = self._open(stream)
-        held = at.bytes
-        at.append(data, kind, key if kind == "progress" else None)
-        at.shrink(self.events, self.size)
-        self._bytes += at.bytes - held
-        self._make_room(at.number)
-        return self._id(at.number, at.last)
+        opened = self._open(stream)
+        held = opened.bytes
+        opened.append(data, kind, key if kind == "progress" else None)
+        opened.shrink(self.events, self.size)
+        self._bytes += opened.bytes - held
+        self._make_room(opened.number)
+        return self._id(opened.number, opened.last)
 
     def release(self, event_id: str) -> None:
         found = _ID.fullmatch(event_id)
@@ -111,8 +111,8 @@ class MemoryEvents:
             self._bytes += stream.bytes - held
 
     def mark(self, stream: str) -> str:
-        at = self._open(stream)
-        return self._id(at.number, at.last)
+        opened = self._open(stream)
+        return self._id(opened.number, opened.last)
 
     def after(self, event_id: str) -> tuple[str, list[StoredEvent]] | None:
         found = _ID.fullmatch(event_id)
@@ -148,7 +148,7 @@ class MemoryEvents:
     def _open(self, stream: str) -> _Stream:
         number = self._names.get(stream)
         if number is not None:
-            # It continues after all, as the session's own stream does with each new reader.
+            # The stream goes on after all. The session's own stream does so with each new reader.
             self._finished.pop(number, None)
             return self._streams[number]
         self._made += 1
@@ -161,8 +161,7 @@ class MemoryEvents:
 
     def _make_room(self, busy: int) -> None:
         while self._bytes > self.held and len(self._streams) > 1:
-            oldest = (number for number in (*self._finished, *self._streams) if number != busy)
-            self._drop(next(oldest))
+            self._drop(next(number for number in (*self._finished, *self._streams) if number != busy))
 
     def _drop(self, number: int) -> None:
         gone = self._streams.pop(number)

@@ -1,7 +1,7 @@
-"""Tests of a server without plumbing: the pytest fixtures of `defserve.testing.plugin`, and what they are made of.
+"""Helps to test a server: the pytest fixtures of `defserve.testing.plugin`, and what they are made of.
 
-A test runs over every transport and in both eras without set-up. A question that no answer is prepared for fails the
-test. Names are looked up when they are first used: pytest imports this package at every start.
+A test can run over every transport and in both eras, without set-up. A question without a prepared answer fails the
+test. Names are loaded when they are first used, because pytest imports this package at every start.
 
 May import: `host`, `protocols.mcp.versions`, `protocols.mcpl`, `runner.loopback`, `tooling`.
 """

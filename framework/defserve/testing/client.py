@@ -135,7 +135,7 @@ class SyncClient:
     def call(self, tool: str, /, **arguments: Any) -> Any:
         """Call a tool and return its value, as `Client.call` does.
 
-        Raises ToolError if it fails, Unanswered if it asks something that no answer is prepared for.
+        Raises ToolError if it fails, Unanswered if it asks a question without a prepared answer.
         """
         return self._do(lambda client: client.call(tool, **arguments))
 
@@ -153,7 +153,7 @@ class SyncClient:
         meta: Mapping[str, Any] | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> Json:
-        """Call a tool and return its result unchanged, also one with `isError`."""
+        """Call a tool and return its result unchanged, even if it has `isError`."""
         return self._do(
             lambda client: client.call_raw(
                 tool, arguments, on_progress=on_progress, timeout=timeout, meta=meta, fields=fields
@@ -189,7 +189,7 @@ class SyncClient:
         return self._do(lambda client: client.read_bytes(uri))
 
     def prompt(self, prompt: str, /, **arguments: Any) -> Json:
-        """A prompt with its messages. An argument that is no string is sent as its JSON text."""
+        """A prompt with its messages. An argument that is not a string is sent as JSON text."""
         return self._do(lambda client: client.prompt(prompt, **arguments))
 
     def complete(
@@ -212,17 +212,17 @@ class SyncClient:
         self._do(lambda client: client.set_log_level(level))
 
     def subscribe(self, uri: str) -> None:
-        """Have changes of a resource reported; they are added to `notifications`."""
+        """Ask for reports when a resource changes; they are added to `notifications`."""
         self._do(lambda client: client.subscribe(uri))
 
     def unsubscribe(self, uri: str) -> None:
-        """Stop reports of changes of a resource."""
+        """Stop the reports about a resource."""
         self._do(lambda client: client.unsubscribe(uri))
 
     def listen(
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
     ) -> None:
-        """From now on, news of these kinds are added to `notifications`."""
+        """From now on, notifications of these kinds are added to `notifications`."""
         self._do(lambda client: _listen(client, tools=tools, prompts=prompts, resources=resources, uris=uris))
 
     def wait_for(self, method: str, *, within: float = 5.0) -> Json:
@@ -231,7 +231,7 @@ class SyncClient:
             waited = self._waited_for.setdefault(method, 0)
             if not self._news.wait_for(lambda: len(self._received(method)) > waited, within):
                 came = ", ".join(name for name, _ in self.notifications) or "nothing"
-                raise PeerTimeout(f"no {method} within {within:g} s; what came: {came}")
+                raise PeerTimeout(f"no {method} within {within:g} s; received: {came}")
             self._waited_for[method] += 1
             return self._received(method)[waited]
 

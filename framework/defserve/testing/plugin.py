@@ -105,7 +105,7 @@ def client(request: pytest.FixtureRequest, defserve_era: str, defserve_over: str
 def schema_snapshot(request: pytest.FixtureRequest, client: SyncClient) -> Callable[..., None]:
     """Compares the server's tools with a committed file: `schema_snapshot()` or `schema_snapshot("tools.json")`.
 
-    The file lies beside the test, in `schemas/` unless a path is given.
+    The path starts in the folder of the test. Without one, the file is in `schemas/` there.
     """
     from defserve.testing.snapshots import assert_schemas
 

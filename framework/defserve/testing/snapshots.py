@@ -9,14 +9,14 @@ from defserve.testing.client import SyncClient
 
 
 def assert_schemas(client: SyncClient, path: str | Path, *, update: bool | None = None) -> None:
-    """Compare tools/list with the file at `path`; "{era}" in it stands for the client's era.
+    """Compare tools/list with the file at `path`; "{era}" in it is replaced by the client's era.
 
     With `update` the file is written instead; the default is whether pytest runs with --update-schemas.
     Raises AssertionError with the difference.
     """
     file = Path(str(path).format(era=client.era or client.version))
     tools = sorted(client.tools(), key=lambda tool: str(tool.get("name")))
-    # Sorted, so that only real changes change the text.
+    # Sorted, so that a change of order is no change of the text.
     now = json.dumps(tools, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     if client.updates_snapshots if update is None else update:
         file.parent.mkdir(parents=True, exist_ok=True)

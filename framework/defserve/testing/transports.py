@@ -14,7 +14,7 @@ from defserve.host.client import Client
 from defserve.host.links.stdio import ProcessLink
 from defserve.host.targets import load_server
 
-# Options for the network only: who the client is.
+# Options that only network transports use: they say who the client is.
 CREDENTIALS = ("token", "headers")
 
 Options = Mapping[str, Any]
@@ -23,7 +23,7 @@ Options = Mapping[str, Any]
 def connect_over(over: str, server: Any, options: Options) -> AbstractAsyncContextManager[Client]:
     """A client of `server`: an object, its name, or the address of a running server.
 
-    An address says its own transport. `options` are those of `Client`, and `token` and `headers` for the network; in
+    An address names its own transport. `options` are those of `Client`, and `token` and `headers` for the network; in
     memory and over stdio those two are ignored.
     """
     credentials = {name: options[name] for name in CREDENTIALS if name in options}
@@ -36,8 +36,7 @@ def connect_over(over: str, server: Any, options: Options) -> AbstractAsyncConte
 
 
 def _over_memory(server: Any, options: Options, _: Options) -> AbstractAsyncContextManager[Client]:
-    connection: AbstractAsyncContextManager[Client] = _loaded(server).connect(**options)
-    return connection
+    return _loaded(server).connect(**options)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What a server says about itself and lists, as on the wire; a server in this process is not started for it."""
+"""What a server says about itself and what it lists, in wire form. A server in this process is not started for it."""
 
 from __future__ import annotations
 
@@ -106,20 +106,18 @@ class UnstartedSession:
     """A conversation with a server that has not been started."""
 
     def __init__(self, composition: Composition, offer: Mapping[str, Any]) -> None:
-        self._said: list[OutgoingMessage] = []
+        self._sent: list[OutgoingMessage] = []
         engine: Any = NoLoopYet()
-        self.session = Session(composition, engine, self._said.append, counted=False)
-        about = {"name": "defserve", "version": "0"}
-        params = {"protocolVersion": HANDSHAKE_VERSIONS[-1], "capabilities": dict(offer), "clientInfo": about}
-        self.initialize = self.ask("initialize", params) or {}
+        self.session = Session(composition, engine, self._sent.append, counted=False)
+        about = {"protocolVersion": HANDSHAKE_VERSIONS[-1], "clientInfo": {"name": "defserve", "version": "0"}}
+        self.initialize = self.ask("initialize", {**about, "capabilities": dict(offer)}) or {}
 
     def ask(self, method: str, params: Json) -> Json | None:
         """The result, or None if the answer needs the event loop. Raises PeerError."""
-        self._said.clear()
-        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        if not self.session.receive(encode(request)):
+        self._sent.clear()
+        if not self.session.receive(encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})):
             return None
-        reply = from_json(self._said[-1].data)
+        reply = from_json(self._sent[-1].data)
         if "error" in reply:
             raise PeerError(reply["error"]["message"], code=reply["error"]["code"])
         return reply["result"]

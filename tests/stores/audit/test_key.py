@@ -8,8 +8,9 @@ import pytest
 
 from defserve.errors import UsageError
 from defserve.stores.audit.chain import AuditReport
-from defserve.stores.audit.key import VARIABLE, audit_key, default_key_file
+from defserve.stores.audit.key import VARIABLE, audit_key
 from defserve.stores.audit.log import AuditLog, verify
+from defserve.stores.files import config_file
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +30,9 @@ def test_the_first_use_makes_a_private_key_that_stays():
     assert len(key) >= 32
     assert audit_key() == audit_key(make=True) == key
     if os.name == "posix":
-        assert stat.S_IMODE(default_key_file().stat().st_mode) == 0o600
-        assert stat.S_IMODE(default_key_file().parent.stat().st_mode) == 0o700
-    assert [file.name for file in default_key_file().parent.iterdir()] == ["audit.key"]
+        assert stat.S_IMODE(config_file("audit.key").stat().st_mode) == 0o600
+        assert stat.S_IMODE(config_file("audit.key").parent.stat().st_mode) == 0o700
+    assert [file.name for file in config_file("audit.key").parent.iterdir()] == ["audit.key"]
 
 
 def test_the_variable_goes_before_the_users_own_file_and_a_named_file_before_both(
@@ -62,7 +63,7 @@ def test_a_log_finds_its_key_by_itself(tmp_path: Path):
     with AuditLog(path) as log:
         log.append({"n": 1})
     assert verify(path, audit_key()) == AuditReport(True, 1)
-    assert default_key_file().parent != path.parent
+    assert config_file("audit.key").parent != path.parent
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX modes")

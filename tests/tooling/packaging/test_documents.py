@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from defserve.tooling.packaging.documents import disagreements, manifest_json, misfits, server_json
+from defserve.tooling.packaging.documents import disagreements, manifest_json, schema_problems, server_json
 from defserve.tooling.packaging.project import marker_in, read_project
 from defserve.tooling.packaging.wheel import Wheel
 from tests.tooling.packaging.projects import README
@@ -44,7 +44,11 @@ def manifest(**members: Any) -> dict[str, Any]:
 def test_what_is_made_fits_and_agrees(project: Path) -> None:
     found = read_project(project)
     made = server_json(found, WHEEL), manifest_json(found, WHEEL)
-    assert [*misfits(made[0], "server"), *misfits(made[1], "manifest"), *disagreements(*made, WHEEL)] == []
+    assert [
+        *schema_problems(made[0], "server"),
+        *schema_problems(made[1], "manifest"),
+        *disagreements(*made, WHEEL),
+    ] == []
     assert made[0]["name"] == NAME
     assert made[0]["repository"] == {"url": "https://github.com/ann/weather-mcp", "source": "github"}
     assert made[1]["author"] == {"name": "Ann"}
@@ -69,7 +73,7 @@ def test_everything_documented_is_allowed() -> None:
         repository={"url": "https://github.com/u/w", "source": "github", "id": "", "subfolder": ""},
         _meta={"io.modelcontextprotocol.registry/publisher-provided": {"a": 1}},
     )  # fmt: skip
-    assert list(misfits(whole, "server")) == []
+    assert list(schema_problems(whole, "server")) == []
 
 
 @pytest.mark.parametrize(
@@ -90,14 +94,14 @@ def test_everything_documented_is_allowed() -> None:
     ],
 )
 def test_a_server_json_that_the_registry_would_refuse_is_found(members: dict[str, Any], where: str) -> None:
-    (problem,) = misfits(server(**members), "server")
+    (problem,) = schema_problems(server(**members), "server")
     assert problem.startswith("server.json: ") and where in problem
 
 
 def test_a_readme_without_a_marker_is_the_only_problem(project: Path) -> None:
     bare = WHEEL._replace(readme="# Weather")
     made = server_json(read_project(project), bare)
-    problems = [*misfits(made, "server"), *disagreements(made, manifest(), bare)]
+    problems = [*schema_problems(made, "server"), *disagreements(made, manifest(), bare)]
     assert problems == ["README: no marker; add: <!-- mcp-name: io.github.USER/NAME -->"]
 
 
@@ -113,7 +117,7 @@ def test_a_readme_without_a_marker_is_the_only_problem(project: Path) -> None:
     ],
 )
 def test_a_manifest_that_clients_would_refuse_is_found(members: dict[str, Any], where: str) -> None:
-    (problem,) = misfits(manifest(**members), "manifest")
+    (problem,) = schema_problems(manifest(**members), "manifest")
     assert problem.startswith("manifest.json: ") and where in problem
 
 

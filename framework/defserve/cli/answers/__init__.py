@@ -1,6 +1,6 @@
 """Answers to the questions of a server: prepared on the command line, or typed at the terminal.
 
-Questions go to stderr. If nobody can be asked, the server is not offered to ask.
+Questions go to stderr. If nobody can answer, the server is told that it cannot ask.
 
 May import: `host`.
 """

@@ -48,7 +48,7 @@ class PreparedAnswers:
         return self._yes or bool(self._left) or self._terminal.ask is not None
 
     def answers(self) -> Answers:
-        """What the server is offered: nothing if nobody can be asked."""
+        """What we offer the server: no answers if nobody can be asked."""
         return Answers(ask=self._ask if self.can_answer else None, ask_url=self._terminal.ask_url)
 
     async def confirm(self, tool: ToolSecurity, title: str, arguments: dict[str, Any]) -> None:

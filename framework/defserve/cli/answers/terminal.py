@@ -62,7 +62,7 @@ def fill_in(message: str, schema: dict[str, Any], read: Read) -> dict[str, Any] 
 
 
 def is_yes_or_no(schema: Field) -> bool:
-    """Whether the form holds nothing but one yes or no, so that its message is the question."""
+    """Whether the form is a single yes or no, so that its message is the question."""
     fields: Mapping[str, Field] = schema.get("properties") or {}
     return [field.get("type") for field in fields.values()] == ["boolean"]
 

@@ -50,7 +50,9 @@ def verify_log(argv: list[str]) -> int:
     """`defserve audit verify`."""
     try:
         options = _verify_options(argv)
-        report = _report(options)
+        key = audit_key(options.key_file)
+        _opened(options.file).close()
+        report = verify(options.file, key, head=options.head)
     except SystemExit as stop:
         return UNKNOWN if stop.code else INTACT
     except UsageError as error:
@@ -69,12 +71,6 @@ def _verify_options(argv: list[str]) -> Namespace:
     parser.add_argument("--head", metavar="FILE", help="a signed head from another place (default: FILE.head)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser.parse_args(argv)
-
-
-def _report(options: Namespace) -> AuditReport:
-    key = audit_key(options.key_file)
-    _opened(options.file).close()
-    return verify(options.file, key, head=options.head)
 
 
 def page(report: AuditReport) -> Iterator[str]:
@@ -102,8 +98,7 @@ def show_log(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     with _opened(options.file) as file:
         bad: list[int] = []
-        wanted = (record for record in _records(file, bad) if _is_wanted(record, options))
-        records = deque(wanted, options.last)
+        records = deque((record for record in _records(file, bad) if _is_wanted(record, options)), options.last)
     for line in map(json.dumps, records) if options.json else table(COLUMNS, map(_row, records)):
         print(line)
     if bad:
@@ -139,7 +134,7 @@ def _words(value: Any, *names: str) -> str:
 
 
 def _records(file: BinaryIO, bad: list[int]) -> Iterator[dict[str, Any]]:
-    """What each line says, without its seals; the numbers of lines that say nothing are added to `bad`."""
+    """The record of each line, without `prev` and `mac`. Numbers of lines without a record are added to `bad`."""
     for number, line in numbered_lines(file):
         whole = parse_line(line) or {}
         kind = "event" if "event" in whole else "log"

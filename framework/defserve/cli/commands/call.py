@@ -131,7 +131,7 @@ async def call(
 
 
 def explained(error: PeerError | ToolError, given: PreparedAnswers) -> DefserveError:
-    """The error in words for a person; the server wrote it for a model."""
+    """The error, worded for a person. The server worded it for a model."""
     if given.unanswered is not None:
         return given.unanswered
     if isinstance(error, ToolError):

@@ -69,8 +69,7 @@ def _main(argv: list[str]) -> int:
         if options.calls and BAD_CALL not in ignored:
             made += bad_calls(options.calls, listed)
     _show(made, found, options)
-    errors = any(complaint.level == "error" for complaint in made)
-    return FOUND if errors or (made and options.strict) else CLEAN
+    return FOUND if any(options.strict or complaint.level == "error" for complaint in made) else CLEAN
 
 
 def _parser() -> CommandParser:
@@ -99,7 +98,7 @@ def _ignored(given: list[str]) -> set[str]:
 
 
 def definitions(target: ServerTarget, listed: ServerListing) -> Definitions:
-    """The definitions of a server. A server in this process shows more than one at the end of a wire."""
+    """The definitions of a server. A server in this process shows more than a remote one."""
     if target.server is None:
         return of_wire(listed)
     from defserve.server.server import Server

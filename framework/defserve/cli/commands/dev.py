@@ -14,8 +14,8 @@ from defserve.runner.command_line import add_serving, serving
 GRACE: Final = 30.0
 ABOUT: Final = """Run a server, and start it again whenever one of its files changes.
 
-Clients stay connected and are told that the lists have changed. Running calls are finished by the old server. If the
-new server does not start, its traceback is shown and the old one goes on."""
+Clients stay connected and are told that the lists have changed. The old server finishes running calls. If the new
+server does not start, its traceback is shown and the old one goes on serving."""
 EXAMPLES: Final = """  defserve dev server.py
   defserve dev server.py --on http://127.0.0.1:8000/mcp --log-level info
   defserve dev shop.tools:catalogue --watch prices.toml
@@ -29,8 +29,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--watch", metavar="PATH", action="append", default=[], help="also watch this file or folder; repeatable"
     )
-    text = "how long running calls may take after a change (default: %(default)g)"
-    parser.add_argument("--grace", metavar="SECONDS", type=float, default=GRACE, help=text)
+    parser.add_argument(
+        "--grace",
+        metavar="SECONDS",
+        type=float,
+        default=GRACE,
+        help="how long running calls may take after a change (default: %(default)g)",
+    )
     options = parser.parse_args(argv)
     if is_address(options.target):
         raise UsageError(
@@ -40,18 +45,14 @@ def main(argv: list[str]) -> int:
     from defserve.tooling.devserver.plan import ServePlan
     from defserve.tooling.devserver.watched_files import WatchedFiles
 
-    missing = [path for path in options.watch if not os.path.exists(path)]
-    if missing:
+    if missing := [path for path in options.watch if not os.path.exists(path)]:
         raise UsageError(f"there is no {missing[0]!r} to watch", fix="check --watch; paths start in the current folder")
-    plan, files = (
-        ServePlan(options.target, serving(options)),
-        WatchedFiles([*first_files(options.target), *options.watch]),
-    )
+    files = WatchedFiles([*first_files(options.target), *options.watch])
     if options.on.startswith("stdio:"):
         from defserve.tooling.devserver.stdio import serve
     else:
         from defserve.tooling.devserver.sockets import serve
-    return serve(plan, files, options.grace)
+    return serve(ServePlan(options.target, serving(options)), files, options.grace)
 
 
 def first_files(target: str) -> list[str]:

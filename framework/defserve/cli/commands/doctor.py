@@ -125,7 +125,7 @@ def _extras() -> Iterator[DoctorFinding]:
 
 
 def _fast_path() -> Iterator[DoctorFinding]:
-    """Whether HTTP is served in one piece, past the steps of ASGI."""
+    """Whether HTTP requests can take the fast path, which skips ASGI."""
     if any(find_spec(module) is None for module in EXTRAS["http"]):
         return
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -189,12 +189,11 @@ def _port(port: int) -> DoctorFinding:
         try:
             listening.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
-            about = f"not usable: {getattr(error, 'strerror', None) or error}"
             return DoctorFinding(
                 "Ports",
                 str(port),
                 "missing",
-                about,
+                f"not usable: {getattr(error, 'strerror', None) or error}",
                 "use another port; 0 picks a free one: --on http://127.0.0.1:0/mcp",
             )
     return DoctorFinding("Ports", str(port), "ok", "free on 127.0.0.1")

@@ -56,10 +56,7 @@ def main(argv: list[str]) -> int:
         return 0
     if options.log:
         _log_to_stderr()
-    return _run(address, config, _tls(address, options))
-
-
-def _run(address: Address, config: GatewayConfig, tls: ssl.SSLContext | None) -> int:
+    tls = _tls(address, options)
     with bound(address) as sockets, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(address, config, tls, sockets))
 
@@ -80,8 +77,7 @@ async def _serve(
         with suppress(NotImplementedError):  # Windows; there an interrupt is raised instead
             loop.add_signal_handler(number, end, code)
     async with listening(config, sockets, address.path, tls=tls):
-        actual = replace(address, port=sockets[0].getsockname()[1])
-        print(f"gateway on {actual}", file=sys.stderr, flush=True)
+        print(f"gateway on {replace(address, port=sockets[0].getsockname()[1])}", file=sys.stderr, flush=True)
         return await asked
 
 

@@ -85,7 +85,7 @@ def page(listed: ServerListing, spoken: list[str]) -> Iterator[str]:
 def _extensions(listed: ServerListing) -> Iterator[str]:
     mgp, mcpl = listed.mgp, listed.mcpl
     if mgp:
-        # A name that stands for several sections only repeats them.
+        # A name of several sections would only repeat them.
         offered = [str(name) for name in mgp.get("extensions") or () if SECTIONS.get(name) in (None, {name})]
         needed = ", ".join(mgp.get("permissions_required") or ()) or "nothing"
         yield printable(f"  MGP   {mgp.get('version')}: {', '.join(offered)}")
@@ -104,16 +104,14 @@ def _live(mcpl: Mapping[str, Any]) -> Iterator[str]:
         flags = [flag for flag in ("scoped", "rollback") if one.get(flag)]
         yield printable(f"  {name}  [{', '.join([*(one.get('uses') or ()), *flags])}]")
         yield printable(f"      {first_line(one)}")
-    channels = mcpl.get("channels")
-    if channels:
+    if channels := mcpl.get("channels"):
         yield "\nChannels"
         told = ", ".join(name for name, value in channels.items() if value) if is_mapping(channels) else ""
         yield printable(f"  {told or 'any type'}")
 
 
 def _tools(tools: list[dict[str, Any]]) -> Iterator[str]:
-    cost = sum(map(tokens, tools))
-    yield f"\nTools ({len(tools)}, about {cost} tokens in every request: characters/4)"
+    yield f"\nTools ({len(tools)}, about {sum(map(tokens, tools))} tokens in every request: characters/4)"
     for tool in tools:
         told = ", ".join(tags(tool))
         yield from item_lines(tool, f"  ~{tokens(tool)}" + (f"  [{told}]" if told else ""))

@@ -75,7 +75,7 @@ def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]
         own, how = Path(command[0]).stem, launch.of_command(command, env)
     elif is_address(target):
         headers = headers_of(options.header) | ({"Authorization": f"Bearer {options.token}"} if options.token else {})
-        own, how = options.name or _told(target, headers), Launch(url=target, headers=headers)
+        own, how = options.name or _name_at(target, headers), Launch(url=target, headers=headers)
     elif options.module:
         own, how = _own(load_package(options.module)), launch.of_package(options.module, env)
     elif found := configured(target):
@@ -88,7 +88,7 @@ def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]
     return launch.server_name(own, options.name), how
 
 
-def _told(address: str, headers: Mapping[str, str]) -> str:
+def _name_at(address: str, headers: Mapping[str, str]) -> str:
     """The name that the server at an address gives itself, or else its host."""
     import asyncio
 
@@ -97,10 +97,10 @@ def _told(address: str, headers: Mapping[str, str]) -> str:
             return str(client.server_info.get("name") or "")
 
     try:
-        told = asyncio.run(ask())
+        name = asyncio.run(ask())
     except DefserveError:
-        told = ""  # it may not run yet, or refuse us
-    return told or str(urlsplit(address).hostname)
+        name = ""  # it may not run yet, or refuse us
+    return name or str(urlsplit(address).hostname)
 
 
 def _again(found: ConfiguredServer, client: str) -> str:

@@ -64,8 +64,8 @@ def create(argv: list[str]) -> int:
                 per_hour=options.per_hour,
             ),
         )
-        whole = json.dumps({"key": made.token, **_shown(made.key)}, indent=2)
-        print(whole if options.json else made.token, file=place)
+        shown = {"key": made.token, **_shown(made.key)}
+        print(json.dumps(shown, indent=2) if options.json else made.token, file=place)
     if options.json:
         return 0
     who = made.key.principal

@@ -10,7 +10,7 @@ from typing import Final
 
 from defserve.cli.parser import CommandParser
 from defserve.tooling.packaging.package import Package, make_package
-from defserve.tooling.packaging.project import ProjectFolder, read_project
+from defserve.tooling.packaging.project import read_project
 from defserve.tooling.scaffold.creating import questions
 from defserve.tooling.scaffold.placeholders import Placeholder, placeholders
 
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     add_package_options(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(argv)
-    _, package, _ = packaged(options)
+    package, _ = packaged(options)
     if options.json:
         found = {
             "name": package.wheel.name,
@@ -53,11 +53,11 @@ def add_package_options(parser: CommandParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="where to put the files (default: DIR/dist)")
 
 
-def packaged(options: Namespace) -> tuple[ProjectFolder, Package, Path]:
-    """The project, what was built, and where it is."""
+def packaged(options: Namespace) -> tuple[Package, Path]:
+    """What was built, and where it is."""
     project = read_project(options.folder)
     out = Path(options.out).resolve() if options.out else project.folder / "dist"
-    return project, make_package(project, out), out
+    return make_package(project, out), out
 
 
 def unedited(found: list[Placeholder]) -> str:

@@ -32,9 +32,8 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if still := placeholders(Path(options.folder).resolve(), questions()):
         return complain(unedited(still), 1)
-    _, package, out = packaged(options)
-    if package.problems:
-        code = report(package)
+    package, out = packaged(options)
+    if code := report(package):
         return complain("nothing was uploaded\n  fix: solve the problems above, and run it again", code)
     planned = uploads(package, out)
     print(f"{package.wheel.name} {package.wheel.version} is ready.")
@@ -46,12 +45,8 @@ def main(argv: list[str]) -> int:
         )
         if upload.fix and not options.yes:
             print(f"    first: {upload.fix}")
-        if options.yes:
-            code = subprocess.run(upload.command, cwd=upload.folder).returncode
-            if code:
-                return complain(
-                    f"{shlex.join(upload.command[:3])} … ended with exit code {code}; the rest was not run", 1
-                )
+        if options.yes and (code := subprocess.run(upload.command, cwd=upload.folder).returncode):
+            return complain(f"{shlex.join(upload.command[:3])} … ended with exit code {code}; the rest was not run", 1)
     if not options.yes:
         print("Nothing was uploaded. Run it again with --yes to upload.", file=sys.stderr)
     return 0

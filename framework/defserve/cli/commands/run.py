@@ -24,6 +24,5 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if bool(options.target) == bool(options.module):
         raise UsageError("run needs one server", fix="defserve run server.py, or defserve run -m package")
-    server = load_package(options.module) if options.module else load(options.target)
-    server.run(**serving(options))
+    (load_package(options.module) if options.module else load(options.target)).run(**serving(options))
     return 0

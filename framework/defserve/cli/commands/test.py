@@ -58,5 +58,4 @@ def _configured(name: str) -> Path:
 
 def plugin() -> list[str]:
     """The option that loads the plugin, unless pytest finds it itself: loading it twice is an error."""
-    known = any(entry.value == PLUGIN for entry in entry_points(group="pytest11"))
-    return [] if known else ["-p", PLUGIN]
+    return [] if any(entry.value == PLUGIN for entry in entry_points(group="pytest11")) else ["-p", PLUGIN]

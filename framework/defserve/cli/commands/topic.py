@@ -57,7 +57,7 @@ async def _follow(url: str, token: str | None, options: Namespace) -> int:
 
 
 def _as_text(line: dict[str, Any]) -> str:
-    # Other participants wrote most of it. It must not move the cursor or pass for a line of ours.
+    # Other participants wrote most of it. It must not move the cursor or look like one of our own lines.
     return line["text"] if line["text"] == COMMANDS else printable(line["text"])
 
 

@@ -10,7 +10,7 @@ from defserve.cli.completion.tree import CommandInfo, OptionInfo
 
 
 def bash(known: list[CommandInfo]) -> Iterator[str]:
-    """Looks at the first words of the command line: offers what may follow, else files."""
+    """The script looks at the first words of the command line and offers the words that may follow, or files."""
     names = [command.words[0] for command in known if len(command.words) == 1]
     yield "# bash completion of defserve; made by: defserve completion bash"
     yield "_defserve() {"

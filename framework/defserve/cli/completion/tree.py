@@ -37,8 +37,7 @@ def commands(table: CommandTable) -> Iterator[CommandInfo]:
     for name, (module, about) in table.items():
         main = import_module(module).main
         parser = _parser(main, [])
-        command = _command((name,), about, parser)
-        yield command
+        yield _command((name,), about, parser)
         for action in _actions(parser):
             below = _parser(main, [action])
             yield _command((name, action), (below.description or "").partition("\n")[0], below)

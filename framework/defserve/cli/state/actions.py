@@ -55,9 +55,8 @@ async def opened_store(address: str) -> AsyncGenerator[OpenedStore]:
     try:
         known = ServerSecret(None).known()
         secret = derive_secret(known) if known is not None else await stored_checkpoint_secret(store)
-        # Only verifying and committing need one.
-        trees = CheckpointStore(store, secret=secret or bytes(32))
-        yield OpenedStore(store, trees, secret is not None)
+        # Only verifying and committing need a real secret.
+        yield OpenedStore(store, CheckpointStore(store, secret=secret or bytes(32)), secret is not None)
     finally:
         await store.close()
 
@@ -76,10 +75,9 @@ async def list_trees(opened: OpenedStore, options: Namespace) -> int:
     rows = [await _row(opened, key) for key in await opened.chosen(options)]
     if options.json:
         print(json.dumps(rows, indent=2))
-        return OK
-    head = ("feature set", "owner", "kept", "made", "last", "head")
-    for line in table(head, ([*list(row.values())[:4], moment(row["time"]), row["head"] or ""] for row in rows)):
-        print(line)
+    else:
+        cells = ([*list(row.values())[:4], moment(row["time"]), row["head"] or ""] for row in rows)
+        print(*table(("feature set", "owner", "kept", "made", "last", "head"), cells), sep="\n")
     return OK
 
 
@@ -90,9 +88,7 @@ async def show(opened: OpenedStore, options: Namespace) -> int:
     for key in await opened.chosen(options):
         tree, checkpoints = await opened.trees.load(key), await opened.trees.checkpoints(key)
         if not options.json:
-            for line in table(("feature set", "owner"), [key]):
-                print(line)
-            print(*drawing(checkpoints, tree.head), "", sep="\n")
+            print(*table(("feature set", "owner"), [key]), *drawing(checkpoints, tree.head), "", sep="\n")
         found.append({**_named(key), "head": tree.head, "checkpoints": [at._asdict() for at in checkpoints]})
     if options.json:
         print(json.dumps(found, indent=2))
@@ -106,16 +102,14 @@ async def _show_one(opened: OpenedStore, options: Namespace) -> int:
         print(json.dumps({**_named(key), **at._asdict(), "content": content}, indent=2))
         return OK
     head = ("feature set", "owner", "number", "depth", "made", "parent")
-    for line in table(head, [(*key, at.number, at.depth, moment(at.time), at.parent or "")]):
-        print(line)
+    print(*table(head, [(*key, at.number, at.depth, moment(at.time), at.parent or "")]), sep="\n")
     print("(no content: the server keeps this state itself)" if at.opaque else json.dumps(content, indent=2))
     return OK
 
 
 async def diff(opened: OpenedStore, options: Namespace) -> int:
-    key = await opened.tree_of(options.a, options)
     try:
-        ops = await opened.trees.diff(key, options.a, options.b)
+        ops = await opened.trees.diff(await opened.tree_of(options.a, options), options.a, options.b)
     except CheckpointGone:
         raise UsageError(f"{options.b} is not in the tree of {options.a}") from None
     if options.json:
@@ -148,8 +142,7 @@ async def prune(opened: OpenedStore, options: Namespace) -> int:
     if options.json:
         print(json.dumps(rows, indent=2))
     else:
-        for line in table(("feature set", "owner", "dropped", "kept"), (list(row.values()) for row in rows)):
-            print(line)
+        print(*table(("feature set", "owner", "dropped", "kept"), (list(row.values()) for row in rows)), sep="\n")
     return OK
 
 
@@ -165,8 +158,8 @@ async def verify(opened: OpenedStore, options: Namespace) -> int:
     elif not wrong:
         print(f"intact: {len(keys):,} trees, {count:,} checkpoints")
     else:
-        for line in table(("where", "what"), ((where, line) for where, lines in wrong.items() for line in lines)):
-            print(line)
+        rows = ((where, line) for where, lines in wrong.items() for line in lines)
+        print(*table(("where", "what"), rows), sep="\n")
     if wrong and not options.json and not opened.has_secret:
         print(f"note: the server's secret is not known; set {VARIABLE}")
     return BROKEN if wrong else OK

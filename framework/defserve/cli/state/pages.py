@@ -30,8 +30,8 @@ def drawing(checkpoints: Sequence[Checkpoint], head: str | None) -> Iterator[str
             todo.append((after[0], below, below))
         elif after:
             marks = [("├── ", "│   ")] * (len(after) - 1) + [("└── ", "    ")]
-            steps = zip(after, marks, strict=True)
-            todo += reversed([(child, below + mark, below + rest) for child, (mark, rest) in steps])
+            branches = [(child, below + mark, below + rest) for child, (mark, rest) in zip(after, marks, strict=True)]
+            todo += reversed(branches)
 
 
 def operations(ops: Iterable[Op]) -> Iterator[str]:

@@ -36,8 +36,9 @@ def add_connection_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
     )
-    told = "show what the server writes to stderr, and full tracebacks"
-    parser.add_argument("-v", "--verbose", action="store_true", help=told)
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show what the server writes to stderr, and full tracebacks"
+    )
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What the server of a command says about itself and lists. A server in this process is not started for it."""
+"""What the server of a command says about itself and what it lists. A server in this process is not started."""
 
 from __future__ import annotations
 
@@ -26,23 +26,21 @@ KINDS: Final[dict[str, tuple[str, Callable[[Client], Any]]]] = {
 
 
 def target_listing(target: ServerTarget, options: Namespace) -> ServerListing:
-    """What a client sees that offers MGP and, when it asks for capabilities, MCPL."""
+    """What a client that offers MGP sees. For the capabilities, it offers MCPL too."""
     composition = getattr(target.server, "composition", None)
-    if isinstance(composition, Composition) and options.era is None:
-        found = server_listing(composition)
-        if found is not None:
-            return found
-    return asyncio.run(_heard(target, options))
+    if isinstance(composition, Composition) and options.era is None and (found := server_listing(composition)):
+        return found
+    return asyncio.run(_listing_over_connections(target, options))
 
 
-async def _heard(target: ServerTarget, options: Namespace) -> ServerListing:
+async def _listing_over_connections(target: ServerTarget, options: Namespace) -> ServerListing:
     """The same over two connections, because a host that speaks MCPL sees only the tools it has enabled."""
     async with connect(target, options, offer=LISTING_OFFER) as client:
-        lists, opening = await lists_of(client), opened(client)
+        lists, opening = await lists_of(client), initialize_result(client)
     era = options.era or "handshake"
     try:
         async with connect(target, Namespace(**{**vars(options), "era": era}), offer=OFFER) as client:
-            opening = opened(client)
+            opening = initialize_result(client)
     except PeerError:
         pass  # it only speaks the other era
     return ServerListing(opening, **lists)
@@ -54,14 +52,14 @@ async def lists_of(client: Client) -> dict[str, list[dict[str, Any]]]:
     return {kind: await verb(client) if needed in capabilities else [] for kind, (needed, verb) in KINDS.items()}
 
 
-def opened(client: Client) -> dict[str, Any]:
+def initialize_result(client: Client) -> dict[str, Any]:
     """What the server said about itself, in the form of an `initialize` result."""
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "protocolVersion": client.version,
         "capabilities": client.capabilities,
         "serverInfo": client.server_info,
     }
-    return told | ({"instructions": client.instructions} if client.instructions is not None else {})
+    return result | ({"instructions": client.instructions} if client.instructions is not None else {})
 
 
 async def eras(target: ServerTarget, options: Namespace) -> list[str]:

@@ -113,9 +113,8 @@ def load(target: str) -> Any:
 
 
 def refuse_configured(target: str) -> None:
-    """Raises UsageError for a server of a `.mcp.json`, which is a command, where code is needed."""
-    found = configured(target)
-    if found is not None:
+    """Raises UsageError if `target` is a server of a `.mcp.json`: that is a command, and code is needed."""
+    if found := configured(target):
         raise UsageError(
             f"{target!r} is a server of {found.path}; only code can be served",
             fix=f"name server.py or module:name; to use this one: defserve list {target}",

@@ -38,7 +38,7 @@ class TopicTerminal:
             self._print({"event": EVENTS[type(heard)], "text": describe(heard, number), **facts(heard)})
 
     async def obey(self, lines: AsyncIterator[str]) -> None:
-        """Carry out the commands in `lines` until they end or one says to leave. Approved work is finished first."""
+        """Carry out the commands in `lines` until they end or one is `q`. Then wait for approved work to finish."""
         async for line in lines:
             word, _, rest = line.strip().partition(" ")
             if word == "q":

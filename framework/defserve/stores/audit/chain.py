@@ -5,9 +5,9 @@ no spaces, ASCII) of the record without it, so any change to a line shows. `prev
 removed, added or moved. The log's own remarks have `log` in place of `event`: `recovered`, `lost`.
 
 The chain cannot show that its end was cut off. The head can: `<path>.head` is one signed line with the `seq` and `mac`
-of a record that must exist, and the format of the log. Two things remain possible. Records after the head can be
-removed until it is signed again. And whoever can restore an older log together with its older head can undo what came
-since: keep copies of the head elsewhere if that matters.
+of a record that must exist, and the format of the log. Two attacks remain possible. Records after the head can be
+removed until the head is signed again. And an attacker can put back an older log together with its older head. If that
+matters, keep copies of the head elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from defserve.stores.formats import newer_format
 from defserve.wire.jsonvalue import is_object
 
 FORMAT: Final = 1
-"""Of the log and its head. Lines name none: the head names it for all of them."""
+"""The format of the log and its head. The head names it for all lines."""
 MIN_KEY: Final = 16
 MAX_LINE: Final = 1024 * 1024
 GENESIS: Final = "0" * 64
@@ -53,7 +53,7 @@ class AuditRecord(NamedTuple):
 class AuditHead(NamedTuple):
     """The record that was the last one when the head was signed. `seq` 0 is the empty log.
 
-    `format` is that of the log and its head; 0 is a head of 0.1.0, which names none, and otherwise the same as 1.
+    `format` is that of the log and its head. 0 is a head of 0.1.0: it names no format, and is otherwise the same as 1.
     """
 
     seq: int = 0
@@ -79,7 +79,7 @@ class AuditReport(NamedTuple):
 
 
 class AuditLogBroken(Exception):
-    """A line or a head is not what it should be; the text says why."""
+    """A line or a head is not genuine, or not where it should be. The text says why."""
 
 
 class AuditKeys:
@@ -174,10 +174,7 @@ def verify(
 
 def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """The lines of a log with their numbers. A line that is too long comes in pieces, none of which is a record."""
-    number = 0
-    while line := file.readline(MAX_LINE):
-        number += 1
-        yield number, line
+    return enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1)
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
@@ -197,8 +194,7 @@ class _Check:
     """One pass over a log."""
 
     def __init__(self, keys: AuditKeys) -> None:
-        self._keys = keys
-        self._seq = 0
+        self._keys, self._seq = keys, 0
         self._mac: str = GENESIS
         self._events = self._lost = self._unsigned = 0
         self._line: int | None = None
@@ -231,8 +227,7 @@ class _Check:
         if head is None:
             return self.report(reason="its head is missing, so its end may be cut off", truncated=True)
         if self._seq < head.seq:
-            missing = head.seq - self._seq
-            return self.report(reason=f"{missing} records are missing at its end", truncated=True)
+            return self.report(reason=f"{head.seq - self._seq} records are missing at its end", truncated=True)
         return self.report(ok=True)
 
     def report(self, *, ok: bool = False, reason: str = "", truncated: bool = False) -> AuditReport:

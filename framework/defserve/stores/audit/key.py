@@ -1,8 +1,8 @@
-"""Where the key of an audit log comes from: never from the log's own folder, and never into the log.
+"""Where the key of an audit log comes from. It is never in the folder of the log, and never in the log.
 
 In this order: a key file that was named, the variable DEFSERVE_AUDIT_KEY, the user's own `defserve/audit.key` below
-`$XDG_CONFIG_HOME` (or `~/.config`). A key file is private (0600) and holds the key as text. Whoever can read it can
-rewrite the log, so keep it where people and programs that read or ship the log have no access.
+`$XDG_CONFIG_HOME` (or `~/.config`). A key file is private (0600) and holds the key as text. Everyone who can read it
+can rewrite the log. So people and programs that read or copy the log must not have access to it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,6 @@ from defserve.stores.files import config_file, stored_secret
 VARIABLE: Final = "DEFSERVE_AUDIT_KEY"
 
 
-def default_key_file() -> Path:
-    """The user's own key file. It need not exist."""
-    return config_file("audit.key")
-
-
 def audit_key(key_file: str | os.PathLike[str] | None = None, *, make: bool = False) -> bytes:
     """The key. With `make`, a missing key file is created, as a server does on its first use.
 
@@ -28,6 +23,6 @@ def audit_key(key_file: str | os.PathLike[str] | None = None, *, make: bool = Fa
     """
     if key_file is None and (text := os.environ.get(VARIABLE)):
         return text.strip().encode()
-    path = Path(key_file) if key_file is not None else default_key_file()
+    path = Path(key_file) if key_file is not None else config_file("audit.key")
     fix = f"name the file the log was written with (--key-file), or set {VARIABLE}"
     return stored_secret(path, "the audit key", make=make, fix=fix)

@@ -46,7 +46,7 @@ log = logging.getLogger("defserve")
 
 
 class AuditUnavailable(Refused):
-    """An event cannot be written, so what it reports must not happen."""
+    """An event cannot be written. So the action that it would record must not happen."""
 
     error_type = "audit_unavailable"
 
@@ -78,8 +78,7 @@ class AuditLog:
         self._lock, self._file_lock = Lock(), Lock()
         self._pending: list[str] = []
         self._pending_size = self._lost = 0
-        self._failing = False
-        self._closed = False
+        self._failing = self._closed = False
         self._wake, self._stop = Event(), Event()
         self._process = os.getpid()
         self._file = open_locked(self.path, "the audit log")
@@ -118,7 +117,7 @@ class AuditLog:
         if not waiting:
             self._wake.set()
         if crowded:
-            # Events come faster than the disk accepts them: whoever adds more has to wait.
+            # Events come faster than the disk accepts them, so the caller has to wait.
             self._try_write()
 
     def flush(self) -> None:
@@ -166,7 +165,7 @@ class AuditLog:
         self._lost = 0
 
     def _lose(self) -> None:
-        """Count an event that there is no room for, in a record in the place of the event."""
+        """Count an event that there is no room for. The record with the count takes its place."""
         lost, self._lost = self._lost, 0
         if lost:
             self._pending.pop()
@@ -210,7 +209,7 @@ class AuditLog:
             lines.append(line)
         data = b"".join(lines)
         if self._torn:
-            self._take_back()
+            self._cut_torn_end()
         self._torn = True
         try:
             write(self._file, data)
@@ -218,12 +217,12 @@ class AuditLog:
         except OSError:
             # An event that was refused must not be in the log. If this fails too, it is done before the next write.
             with suppress(OSError):
-                self._take_back()
+                self._cut_torn_end()
             raise
         self._torn = False
         self._seq, self._mac, self._size = seq, mac, self._size + len(data)
 
-    def _take_back(self) -> None:
+    def _cut_torn_end(self) -> None:
         os.ftruncate(self._file, self._size)
         self._torn = False
 
@@ -253,7 +252,7 @@ class AuditLog:
             self._sign()
         except OSError as error:
             log.error("the head of the audit log %s cannot be signed: %s", self.path, error.strerror)
-            # Not again at once, or every event would pay for the failure.
+            # Do not try again at once, or every event would wait for the failure.
             self._sign_again = self._clock() + self._head_seconds
 
     # -- the writer --------------------------------------------------------------------------------------------
@@ -282,8 +281,8 @@ class AuditLog:
         self._torn = False
         try:
             head = self._keys.head(head_path(self.path))
-            self._seq, self._mac, self._size, torn = _end(self._file, self._keys)
-            _fits(head, self._seq, self._mac)
+            self._seq, self._mac, self._size, torn = _chain_end(self._file, self._keys)
+            _check_head(head, self._seq, self._mac)
         except AuditLogBroken as bad:
             raise UsageError(
                 f"the audit log {self.path} cannot be continued: {bad}",
@@ -291,7 +290,7 @@ class AuditLog:
             ) from None
         try:
             if torn:
-                self._take_back()
+                self._cut_torn_end()
                 self._commit([_remark("recovered", bytes=torn)])
             self._head = head or AuditHead(-1)
             self._sign()
@@ -322,7 +321,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _end(file: int, keys: AuditKeys) -> tuple[int, str, int, int]:
+def _chain_end(file: int, keys: AuditKeys) -> tuple[int, str, int, int]:
     """The seq and mac of the last complete record, where it ends, and how many bytes of a torn line follow.
 
     Raises AuditLogBroken.
@@ -343,7 +342,7 @@ def _end(file: int, keys: AuditKeys) -> tuple[int, str, int, int]:
     return last.seq, last.mac, size - torn, torn
 
 
-def _fits(head: AuditHead | None, seq: int, mac: str) -> None:
+def _check_head(head: AuditHead | None, seq: int, mac: str) -> None:
     """Raises AuditLogBroken unless a chain that ends here fits the head."""
     if head is None:
         if seq:

@@ -46,6 +46,5 @@ class CheckpointCache:
         self.keep(key, tree, record, content)
 
     def _drop(self, key: TreeKey, id: str) -> None:
-        dropped = self._held.pop((key, id), None)
-        if dropped is not None:
+        if (dropped := self._held.pop((key, id), None)) is not None:
             self._bytes -= dropped[3]

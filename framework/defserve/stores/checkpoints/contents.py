@@ -1,6 +1,6 @@
 """The content of a checkpoint, in canonical form. A long content shares the unchanged parts of the one before it.
 
-So a small change to a large content costs little more than writing it down.
+So a small change to a large content costs little more than encoding it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from defserve.stores.checkpoints.json_equality import may_have_booleans
 from defserve.wire.jsonvalue import is_object
 
 SHORT: Final = 4_096
-"""A text of up to this many bytes is written anew faster than it is compared with another."""
+"""Encoding a text of up to this many bytes is faster than comparing it with another."""
 
 _UNREAD: Final = object()
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
@@ -86,14 +86,14 @@ def draft(made: Any, before: CheckpointContent | None, depth: int) -> Checkpoint
     """
     if isinstance(made, bytes):
         if before is None or len(before.encoded) <= SHORT:
-            return _written_anew(from_json(made), before, depth)
+            return _encoded_anew(from_json(made), before, depth)
         return _merged(from_json(made), may_have_booleans(made), before, depth)
     if before is None:
-        return _written_anew(made, None, depth)
+        return _encoded_anew(made, None, depth)
     return _merged(made, may_have_booleans(to_json(made)), before, depth)
 
 
-def _written_anew(value: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
+def _encoded_anew(value: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
     """For a short content, or the first one."""
     encoded = canonical(value)
     if encoded.count(b"{") + encoded.count(b"[") > depth:

@@ -28,7 +28,7 @@ def diff(before: Any, after: Any, *, has_booleans: bool = True) -> list[Op]:
 
 
 def merge(before: Any, after: Any, fresh: Fresh, *, has_booleans: bool = True) -> tuple[Any, list[Op]]:
-    """`after`, built from the unchanged parts of `before` and from what `fresh` makes of the others; and the patch.
+    """`after`, built from the unchanged parts of `before` and from `fresh` copies of the others; and the patch.
 
     Names are sorted. Without booleans in either value (`has_booleans` false), comparing is faster.
     """

@@ -1,8 +1,8 @@
 """The id of a checkpoint: unguessable, and bound by a MAC to its owner, its feature set and its content.
 
 So a client that returns a content with its id cannot have changed it, and an id is useless to another owner. The MAC
-is over the content in canonical JSON: sorted names, no spaces, whole numbers without a point. JSON libraries of peers
-write the same value in different ways.
+is over the content in canonical JSON: sorted names, no spaces, whole numbers without a point. That is necessary because
+JSON libraries write the same value in different ways.
 """
 
 from __future__ import annotations

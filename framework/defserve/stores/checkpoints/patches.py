@@ -60,11 +60,10 @@ def replay(value: Any, ops: list[Op]) -> Any:
 
 
 class _Budget:
-    """What a patch may still add. Removing gives nothing back, so all steps together stay cheap."""
+    """How much a patch may still add. Removing does not give any back, so all steps together stay cheap."""
 
     def __init__(self, depth: int, limit: int, held: int, patch: int) -> None:
-        self._depth, self._limit = depth, limit
-        self._left = 2 * limit - held
+        self._depth, self._limit, self._left = depth, limit, 2 * limit - held
         if patch > limit:
             raise _too_much("bytes", limit)
 
@@ -94,13 +93,13 @@ def _applied(value: Any, ops: list[Any]) -> Any:
 
 @contextmanager
 def _refusing() -> Generator[None]:
-    """Turns whatever a hostile patch makes the libraries raise into BadPatch."""
+    """A hostile patch can make the libraries raise anything. This turns it into BadPatch."""
     try:
         yield
     except Refused:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
-        # The libraries' own exceptions are among these, or below Exception alone.
+        # The libraries' own exceptions derive from these, or directly from Exception (below).
         raise BadPatch(f"the patch cannot be applied: {_reason(error)}") from None
     except RecursionError:
         raise BadPatch("the patch cannot be applied: it is nested too deeply") from None

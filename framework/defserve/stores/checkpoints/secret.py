@@ -14,17 +14,17 @@ _LABEL: Final = b"defserve checkpoint ids v1"
 
 
 def derive_secret(known: bytes) -> bytes:
-    """The one that follows from the server's secret."""
+    """The secret for ids that is derived from the server's secret."""
     return hmac.digest(known, _LABEL, "sha256")
 
 
 async def stored_checkpoint_secret(store: Store) -> bytes | None:
-    """The one in the store, if there is one."""
+    """The secret for ids in the store, if there is one."""
     return (await store.get(KEYS, [KEY])).get(KEY)
 
 
 async def checkpoint_secret(store: Store, known: bytes | None) -> bytes:
-    """The one to use with a store. If the server has no secret, one is made in the store at its first use."""
+    """The secret for ids to use with a store. If the server has no secret, one is made in the store at first use."""
     if known is not None:
         return derive_secret(known)
     await store.change(StoreChange(KEYS, put={KEY: secrets.token_bytes(32)}, expect={KEY: None}))

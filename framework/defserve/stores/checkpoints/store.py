@@ -168,7 +168,7 @@ class CheckpointStore:
         return HeldCheckpoint(key, tree, checkpoint, before=before, record=record, seen=seen)
 
     def draft(self, held: HeldCheckpoint, content: Any) -> CheckpointDraft:
-        """What a commit would store of a JSON value or, in bytes, the text of one. No I/O.
+        """What a commit would store for a JSON value, or for the text of one in bytes. No I/O.
 
         Raises LimitExceeded or ValueError for a content that cannot be kept.
         """
@@ -177,10 +177,10 @@ class CheckpointStore:
     async def commit(self, held: HeldCheckpoint, content: Any = OPAQUE, *, branch: bool = False) -> Commit:
         """Make a new checkpoint of `content` below the one that is held, and make it the head.
 
-        The content is a draft, or what a draft can be made of; it is not changed. Returns when it is stored. Raises
-        HeadMoved if what is held is not the head, unless it may `branch` off, and LimitExceeded or ValueError for a
-        content that cannot be stored. A commit that raises leaves nothing behind. The only exception is a store that
-        was lost during the commit: then the checkpoint may appear as the head.
+        The content is a draft, a JSON value, or the text of one in bytes; it is not changed. Returns when it is stored.
+        Raises HeadMoved if the held checkpoint is not the head, unless it may `branch` off, and LimitExceeded or
+        ValueError for a content that cannot be stored. A commit that raises leaves nothing behind, with one exception:
+        if the store was lost during the commit, the checkpoint may still appear as the head.
         """
         made = (
             content
@@ -196,7 +196,7 @@ class CheckpointStore:
                 raise HeadMoved(held.tree.head)
             record, tree = self._next(held, id, made)
             change = StoreChange(key.space, put={TREE: tree.encode(), id: record.encode()}, expect={TREE: held.seen})
-            # A store that lost its connection may have asked twice, and then sees its own first change.
+            # A store that lost its connection may repeat a change, and then find its own first attempt.
             if await self._store.change(change) or await self._record(key, id) is not None:
                 self._known.move(key, tree, record, made.content if made is not None else None)
                 if self.retention.is_due(tree):
@@ -221,8 +221,7 @@ class CheckpointStore:
 
     async def get(self, key: TreeKey, id: str) -> Checkpoint:
         """Raises CheckpointGone."""
-        record, _ = await self._find(key, await self.load(key), id)
-        return record.checkpoint
+        return (await self._find(key, await self.load(key), id))[0].checkpoint
 
     async def content(self, key: TreeKey, id: str) -> Any:
         """A copy of a checkpoint's content; None if it has none. Raises CheckpointGone."""
@@ -250,7 +249,7 @@ class CheckpointStore:
         return history(await self.checkpoints(key), end) if end is not None else []
 
     async def prune(self, key: TreeKey, retention: Retention | None = None) -> int:
-        """Drop what is not retained, and return how many that were. Nothing else changes for callers."""
+        """Drop the checkpoints that are not retained, and return their number. Nothing else changes for callers."""
         for _ in range(ATTEMPTS):
             seen, tree = await self._load(key)
             _, records = await self._scan(key)
@@ -309,8 +308,7 @@ class CheckpointStore:
         depth = parent.depth + 1 if parent is not None else 0
         at = Checkpoint(id, held.parent, depth, tree.last + 1, self._clock(), made is None)
         epoch = tree.epoch if held.seen is not None else int.from_bytes(os.urandom(4))
-        record = next_record(at, made, held.record)
-        return record, CheckpointTree(id, tree.last + 1, tree.kept + 1, epoch)
+        return next_record(at, made, held.record), CheckpointTree(id, tree.last + 1, tree.kept + 1, epoch)
 
     async def _again(self, held: HeldCheckpoint) -> HeldCheckpoint:
         """The same checkpoint in the tree as it is now."""
@@ -354,7 +352,7 @@ class CheckpointStore:
                 )
             if lost == missing:
                 break
-            # Pruned between the two reads: then the record itself was rewritten as well.
+            # It was pruned between the two reads. Then the record itself was rewritten as well.
             missing = lost
         raise StoreCorrupt(f"the content of the checkpoint {id} cannot be found")
 

@@ -30,7 +30,7 @@ WHOLE: Final = 4_096
 Form = Literal["snapshot", "patch", "opaque"]
 
 SPACES: Final = "state:"
-"""What the name of every tree's space begins with."""
+"""The name of every tree's space begins with this."""
 
 
 class CheckpointGone(Refused):
@@ -171,13 +171,13 @@ class Retention:
             raise UsageError(f"keep={self.keep}, ttl={self.ttl}: both must be positive", fix="leave out to keep all")
 
     def holds(self, at: Checkpoint, tree: CheckpointTree, now: float) -> bool:
-        """Whether it can still be asked for, even if it is still in the store."""
+        """Whether callers can still get it. A checkpoint that they cannot get may still be in the store."""
         return at.id == tree.head or (
             (self.keep is None or at.number > tree.last - self.keep) and (self.ttl is None or at.time >= now - self.ttl)
         )
 
     def is_due(self, tree: CheckpointTree) -> bool:
-        """Whether it is time to prune. That is rare, so it costs each commit next to nothing."""
+        """Whether it is time to prune. That is rare, so pruning costs little per commit."""
         if self.keep is not None and tree.kept > self.keep + max(64, self.keep // 4):
             return True
         return self.ttl is not None and tree.last % 256 == 0
@@ -193,7 +193,7 @@ class PruningPlan(NamedTuple):
 def prune(
     records: Mapping[str, CheckpointRecord], tree: CheckpointTree, retention: Retention, now: float
 ) -> PruningPlan:
-    """What to do so that only what the retention allows is kept. Raises StoreCorrupt."""
+    """What to do so that only the retained checkpoints are kept. Raises StoreCorrupt."""
     kept = {id: record for id, record in records.items() if retention.holds(record.checkpoint, tree, now)}
     rewritten: dict[str, CheckpointRecord] = {}
     if len(kept) == len(records):
@@ -215,19 +215,18 @@ def prune(
 def history(checkpoints: Iterable[Checkpoint], id: str) -> list[Checkpoint]:
     """A checkpoint, then its ancestors as far as they are kept."""
     by_id = {at.id: at for at in checkpoints}
-    way: list[Checkpoint] = []
+    path: list[Checkpoint] = []
     at = by_id.get(id)
     while at is not None:
-        way.append(at)
+        path.append(at)
         at = by_id.get(at.parent) if at.parent is not None else None
-    return way
+    return path
 
 
-def branches(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+def branches(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """The checkpoints without children, the oldest first."""
-    all_of_them = list(checkpoints)
-    parents = {at.parent for at in all_of_them}
-    return sorted((at for at in all_of_them if at.id not in parents), key=lambda at: at.number)
+    parents = {at.parent for at in checkpoints}
+    return sorted((at for at in checkpoints if at.id not in parents), key=lambda at: at.number)
 
 
 def problems(records: Mapping[str, CheckpointRecord], tree: CheckpointTree) -> list[str]:
@@ -236,9 +235,9 @@ def problems(records: Mapping[str, CheckpointRecord], tree: CheckpointTree) -> l
     if tree.head is not None and tree.head not in records:
         found.append(f"the head {tree.head} is missing")
     if tree.kept != len(records):
-        found.append(f"{tree.kept} checkpoints should be kept, {len(records)} are")
+        found.append(f"the tree counts {tree.kept} checkpoints, but {len(records)} are stored")
     if any(record.checkpoint.number > tree.last for record in records.values()):
-        found.append(f"a checkpoint is numbered above the last, {tree.last}")
+        found.append(f"a checkpoint has a number above the last one, {tree.last}")
     return found
 
 
@@ -248,7 +247,7 @@ def _problems_of(record: CheckpointRecord, records: Mapping[str, CheckpointRecor
     if parent is not None and parent.checkpoint.depth + 1 != at.depth:
         return (f"{at.id} is at depth {at.depth}, its parent at {parent.checkpoint.depth}",)
     if record.form == "patch" and (parent is None or (*parent.chain, parent.id) != record.chain):
-        return (f"{at.id} does not stand on its parent",)
+        return (f"{at.id} is not based on its parent",)
     try:
         content(record, records)
     except StoreCorrupt as corrupt:

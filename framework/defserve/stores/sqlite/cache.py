@@ -1,11 +1,11 @@
-"""Small values of an SQLite file as this process last saw them. They are good until another process writes to the file.
+"""Small values of an SQLite file as this process last saw them. They are valid until another process writes to it.
 
-A caller that finds its value here need not wait for a thread: committing a small state, or reading a checkpoint, then
-takes about a quarter less CPU time. Two numbers in a file beside the store's tell whether another process
-has written. The first is the number of the commit that began last. It is raised inside the transaction, so by one
-process at a time. The second is the number of a commit that is done. It is written after the commit, so it may be late.
-If the first number has changed since, or the two differ because a process is amid a commit or died there, the value is
-read from the store.
+A caller that finds its value here does not wait for a thread: committing a small state, or reading a checkpoint, then
+takes about a quarter less CPU time. Two numbers in a file beside the store's file show whether another process has
+written. The first is the number of the commit that began last. It is raised inside the transaction, so only one process
+raises it at a time. The second is the number of a commit that is done. It is written after the commit, so it may be
+late. The value is read from the store if the first number has changed, or if the two differ: then a process is
+committing, or died while it did.
 
 Writing never relies on this: in its transaction the writer asks SQLite itself whether others have written.
 """
@@ -21,7 +21,7 @@ from typing import Final
 
 SMALL: Final = 512
 MOST: Final = 8192
-BESIDE: Final = "-tally"
+TALLY_SUFFIX: Final = "-tally"
 
 Place = tuple[str, str]
 """A space and a name."""
@@ -57,8 +57,7 @@ class SqliteCache:
 
     def find(self, space: str, names: Sequence[str]) -> dict[str, bytes] | None:
         """The values of these names; None if one of them is not known for sure. Does not wait."""
-        tally = self._tally
-        known = self._known
+        tally, known = self._tally, self._known
         if tally is None or tally[_BEGUN] != known:
             return None
         found: dict[str, bytes] = {}
@@ -83,7 +82,7 @@ class SqliteCache:
                 self._forget()
                 if is_done:
                     self._known = number
-            # Values read during a commit, even an own one, may be from before it or after.
+            # Values read during a commit, even one of this process, may be from before or after it.
             return number if is_done else _NEVER
 
     def learn(self, values: Mapping[Place, bytes], number: int) -> None:
@@ -108,14 +107,14 @@ class SqliteCache:
         Raises OSError.
         """
         with self._lock:
-            # A store that is being closed may just have dropped it.
+            # If the store is being closed, another thread may just have dropped the file.
             self._tally = tally = self._tally or _mapped(self._path)
             self._mine = self._known = tally[_BEGUN] = _next(tally[_BEGUN])
             for place in places:
                 self._values.pop(place, None)
 
     def end(self, outcome: Mapping[Place, bytes | None]) -> None:
-        """The commit is done. `outcome` holds the new values, and None where there is none that lasts."""
+        """The commit is done. `outcome` holds the new values; None if a place has no value, or one that expires."""
         with self._lock:
             # Another process may have written right after the transaction ended. Then these values are out of date.
             if self._known == self._mine:
@@ -149,29 +148,29 @@ class SqliteCache:
 
 
 def _next(number: int) -> int:
-    """One more. In a file that is new, or that somebody has emptied, a random number that no process knows."""
+    """The next number. In a file that is new or was emptied, it is a random number that no process knows."""
     return number + 1 if 0 < number < _HIGHEST else 1 + int.from_bytes(os.urandom(6))
 
 
 def _mapped(path: Path) -> memoryview:
-    # Links are followed, as SQLite does: a store has one such file, whatever name it is opened by.
+    # Links are followed, as SQLite does, so that a store has one such file under all its names.
     store = os.path.realpath(path)
-    like = os.stat(store)
+    status = os.stat(store)
     try:
-        file = os.open(f"{store}{BESIDE}", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        file = os.open(f"{store}{TALLY_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         is_new = True
     except FileExistsError:
-        file = os.open(f"{store}{BESIDE}", os.O_RDWR | os.O_CREAT, 0o600)
+        file = os.open(f"{store}{TALLY_SUFFIX}", os.O_RDWR | os.O_CREAT, 0o600)
         is_new = False
     try:
         if is_new and os.name == "posix":
-            # Whatever the umask is. And if root comes first, the owner of the store must still have access.
+            # The umask must not matter. And if root creates the file, the owner of the store must still have access.
             if os.geteuid() == 0:
-                os.fchown(file, like.st_uid, like.st_gid)
-            os.fchmod(file, like.st_mode & 0o777)
+                os.fchown(file, status.st_uid, status.st_gid)
+            os.fchmod(file, status.st_mode & 0o777)
         if os.fstat(file).st_size < _BYTES:
-            # Written, not only made longer, so that it has its room on the disk. Only the last byte is written: another
-            # process may have counted already.
+            # A byte is written, so that the file has its space on the disk. Only the last one: another process may have
+            # written its number already.
             os.lseek(file, _BYTES - 1, os.SEEK_SET)
             os.write(file, b"\0")
         return memoryview(mmap.mmap(file, _BYTES)).cast("Q")

@@ -83,7 +83,7 @@ def lasting(rows: Iterable[Row]) -> dict[Place, bytes]:
 
 
 class ChangeResults(NamedTuple):
-    """Which changes were made, and the new value of each place; None if there is none, or one that expires."""
+    """Which changes were made, and the new value of each place: None if it has no value, or one that expires."""
 
     is_made: list[bool]
     outcome: dict[Place, bytes | None]
@@ -151,13 +151,9 @@ class _Outcome:
             connection.executemany(_DROP, self._drop)
         rows = list(self._put.values())
         for start in range(0, len(rows), _MOST):
-            some = _filled(rows[start : start + _MOST])
+            some = rows[start : start + _MOST]
+            # Fill up to the size of a prepared statement: writing a row twice does no harm.
+            some += some[:1] * (-len(some) % 8 if len(some) > 8 else 0)
             connection.execute(_PUT[len(some)], tuple(chain.from_iterable(some)))
         for space, expires in self._renew.items():
             connection.execute(_RENEW, (expires, space, now))
-
-
-def _filled(rows: list[Row]) -> list[Row]:
-    """As many rows as one of the statements takes. Writing a row twice does no harm."""
-    missing = -len(rows) % 8 if len(rows) > 8 else 0
-    return rows + rows[:1] * missing

@@ -1,9 +1,9 @@
 """A store in an SQLite file: an acknowledged change is on the disk. One thread writes, another reads.
 
 It uses a write-ahead log with `synchronous=FULL`: a commit returns after its fsync, and changes that come together
-share one. Several processes may use one file on one machine, but not over a network file system. What the loop may
-answer without asking a thread is in `cache`. After trouble the next use opens a new connection, so the store recovers
-as soon as the disk has room again or the file can be written.
+share one. Several processes may use one file on one machine, but not over a network file system. `cache` has the values
+that the event loop may return without asking a thread. After an error the next use opens a new connection, so the store
+recovers as soon as the disk has room again or the file can be written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from defserve.errors import Refused, UsageError
 from defserve.stores.formats import newer_format
-from defserve.stores.sqlite.cache import BESIDE, Place, SqliteCache
+from defserve.stores.sqlite.cache import TALLY_SUFFIX, Place, SqliteCache
 from defserve.stores.sqlite.entries import LIVE, Lookup, apply_changes, find, lasting, values
 from defserve.stores.sqlite.worker import WorkerThread
 from defserve.stores.store import StoreBusy, StoreChange, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
@@ -41,7 +41,7 @@ MIGRATIONS: Final = (
     ) WITHOUT ROWID;
     CREATE INDEX expiring ON entries (expires) WHERE expires IS NOT NULL;
     """,
-    # With rows in the order they were written, those written together are on few pages.
+    # Rows are in the order they were written, so rows written together are on few pages.
     """
     CREATE TABLE made_anew (
         space TEXT NOT NULL,
@@ -56,8 +56,8 @@ MIGRATIONS: Final = (
     CREATE INDEX expiring ON entries (expires) WHERE expires IS NOT NULL;
     """,
 )
-"""Each makes the next format of the one before. `user_version` is the number of those that were done: the format of
-the file, of its schema as well as of the values in it."""
+"""Each script upgrades a file to the next format. `user_version` counts the scripts that were run. That is the format
+of the file: of its schema and of the values in it."""
 
 BUSY: Final = 5.0
 PAGE: Final = 256
@@ -80,7 +80,7 @@ _PROBLEMS: Final[dict[int, tuple[Problem, str]]] = {
     sqlite3.SQLITE_LOCKED: _BUSY,
 }
 
-# What the system says about the cache's file beside the store's.
+# Errors of the system about the cache's file → codes of SQLite.
 _CODES: Final[dict[int | None, int]] = {
     errno.EACCES: sqlite3.SQLITE_READONLY,
     errno.EPERM: sqlite3.SQLITE_READONLY,
@@ -136,8 +136,7 @@ class SqliteStore:
             rows = await self._rows(sql % ">", rows[0][0], self._clock())
 
     async def check(self) -> list[str]:
-        rows = await self._rows("PRAGMA integrity_check")
-        return [text for (text,) in rows if text != "ok"]
+        return [text for (text,) in await self._rows("PRAGMA integrity_check") if text != "ok"]
 
     async def close(self) -> None:
         if self._pid != os.getpid():
@@ -148,11 +147,12 @@ class SqliteStore:
         self._cache.close()
 
     def _claim(self) -> None:
-        """SQLite must not be carried into a forked process: it would work without the locks it believes it has."""
+        """Refuse to work in a forked process: there SQLite would not have the locks that it believes it has."""
         if self._pid != (pid := os.getpid()):
             if self._pid:
                 raise UsageError(
-                    "this store was opened before the process forked", fix="open one in each process, or close it first"
+                    "this store was opened before the process forked",
+                    fix="open a store in each process, or close it before the fork",
                 )
             self._pid = pid
 
@@ -173,13 +173,13 @@ class _WriterWork:
         try:
             return self._commit(changes)
         except Exception as error:
-            # The connections of a process share what SQLite knows of a file, so one alone would not start afresh.
+            # The connections of a process share SQLite's knowledge of a file, so both are closed to start afresh.
             self.leave()
             self._reader.drop()
             self._cache.fail()
             if _one_is_at_fault(error, changes):
                 return [outcome for change in changes for outcome in self([change])]
-            # Only a connection made since then sees that a file can be written again.
+            # Only a new connection sees that a file can be written again.
             if _code(error) == sqlite3.SQLITE_READONLY and not is_retry:
                 return self(changes, is_retry=True)
             problem = self._connection.problem(error)
@@ -189,8 +189,8 @@ class _WriterWork:
     def _commit(self, changes: Sequence[StoreChange]) -> Sequence[bool]:
         connection = self._connection.get()
         connection.execute("BEGIN IMMEDIATE")
-        now = self._clock()  # it may have waited for its turn
-        # SQLite changes it whenever another connection has committed.
+        now = self._clock()  # after the wait for the lock
+        # SQLite changes this number whenever another connection has committed.
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]
         known = self._cache.known(is_alone=version == self._version)
         self._version = version
@@ -228,7 +228,7 @@ class _ReaderWork:
         return [_share(read, found) if isinstance(read, Lookup) else self._one(read) for read in reads]
 
     def _find(self, connection: sqlite3.Connection, places: set[Place]) -> dict[Place, bytes]:
-        with suppress(OSError):  # a process that may only read has to look each time
+        with suppress(OSError):  # a process that may not write reads from the store each time
             self._cache.open()
         number = self._cache.look()
         rows = find(connection, places, self._clock())
@@ -301,9 +301,8 @@ def _code(error: Exception) -> int:
 def _make_private(path: Path) -> None:
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    mode = path.stat().st_mode & 0o777
-    real = os.path.realpath(path)
-    for side in (f"{real}-wal", f"{real}-shm", f"{real}{BESIDE}"):
+    mode, real = path.stat().st_mode & 0o777, os.path.realpath(path)
+    for side in (f"{real}-wal", f"{real}-shm", f"{real}{TALLY_SUFFIX}"):
         # They were created with the mode the file had then. If it was read-only, they must not stay so.
         with suppress(OSError):
             if os.stat(side).st_mode & 0o777 != mode:
@@ -342,7 +341,7 @@ def _format(connection: sqlite3.Connection) -> int:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """SQLite does not wait for a lock here, so when several processes begin at once, some have to ask again."""
+    """SQLite does not wait for a lock here. If several processes begin at once, some have to try again."""
     for tries_left in reversed(range(100)):
         try:
             connection.execute("PRAGMA journal_mode = WAL")

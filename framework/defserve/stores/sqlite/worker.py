@@ -57,7 +57,7 @@ class WorkerThread(Generic[J, R]):
     def _start(self) -> None:
         queue: SimpleQueue[tuple[J, asyncio.Future[R]] | None] = SimpleQueue()
         last = self._last if self._pid == os.getpid() else None
-        # A daemon: what was not acknowledged when the process ends was never promised.
+        # A daemon thread: a job that was not acknowledged when the process ends was never promised.
         thread = Thread(target=self._run, args=(queue, last), name=self._name, daemon=True)
         thread.start()
         self._thread, self._queue, self._pid, self._last = thread, queue, os.getpid(), None
@@ -79,7 +79,7 @@ class WorkerThread(Generic[J, R]):
 def _waiting(
     queue: SimpleQueue[tuple[J, asyncio.Future[R]] | None],
 ) -> tuple[list[J], list[asyncio.Future[R]], bool]:
-    """The jobs that wait, at least one, who waits for them, and whether the thread is to end after them."""
+    """The waiting jobs, their futures, and whether the thread is to end after them. Waits for the first one."""
     jobs: list[J] = []
     futures: list[asyncio.Future[R]] = []
     item = queue.get()

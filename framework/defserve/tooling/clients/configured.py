@@ -98,10 +98,10 @@ def known() -> dict[str, str]:
     path = nearest()
     if path is None:
         return {}
-    entries = {name: entry for name, entry in _entries(path).items() if is_mapping(entry)}
     return {
         name: str(entry.get("url") or " ".join((str(entry.get("command")), *_args(entry))))
-        for name, entry in entries.items()
+        for name, entry in _entries(path).items()
+        if is_mapping(entry)
     }
 
 
@@ -132,8 +132,7 @@ def _configured(name: str, path: str, entry: Any) -> ConfiguredServer:
             f"{place} uses HTTP+SSE of 2024, which is not supported here",
             fix="if it also has a Streamable HTTP endpoint, use that: defserve list https://…/mcp",
         )
-    texts = _texts(entry.get("env")), url or "", _texts(entry.get("headers"))
-    launch = Launch(command or "", _args(entry), *texts)
+    launch = Launch(command or "", _args(entry), _texts(entry.get("env")), url or "", _texts(entry.get("headers")))
     return ConfiguredServer(name, path, launch, str(entry.get("cwd") or ""))
 
 

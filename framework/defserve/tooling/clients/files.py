@@ -24,7 +24,7 @@ PARSE: Final[dict[Format, Callable[[str], Any]]] = {"json": jsonc.parse, "toml":
 
 
 class SettingsEdit(NamedTuple):
-    """What a file holds (None: it does not exist) and what it is to hold."""
+    """The text of a file before an edit (None: it does not exist) and after it."""
 
     path: Path
     before: str | None
@@ -39,8 +39,7 @@ class SettingsEdit(NamedTuple):
         from difflib import unified_diff
 
         old, new = (self.before or "").splitlines(keepends=True), self.after.splitlines(keepends=True)
-        from_file = str(self.path) if self.before is not None else os.devnull
-        lines = unified_diff(old, new, from_file, str(self.path))
+        lines = unified_diff(old, new, os.devnull if self.before is None else str(self.path), str(self.path))
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def write(self) -> Path | None:
@@ -97,8 +96,7 @@ def discard(path: Path) -> None:
 
 def holds(path: Path, format: Format) -> Any:
     """The content of the file; an empty object if there is no file. Raises UsageError."""
-    before = read(path)
-    return _edited(path, lambda: PARSE[format](before or ""))
+    return _edited(path, lambda: PARSE[format](read(path) or ""))
 
 
 def read(path: Path) -> str | None:

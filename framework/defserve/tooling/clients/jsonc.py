@@ -61,10 +61,7 @@ def put(text: str, path: Sequence[str], value: Any) -> str:
         value = {key: value}
     assert target.members is not None
     known = [member for member in target.members if member.key == path[depth]]
-    if known:
-        edited = _replaced(text, known[-1].node, value)
-    else:
-        edited = _inserted(text, target, path[depth], value)
+    edited = _replaced(text, known[-1].node, value) if known else _inserted(text, target, path[depth], value)
     return mark + _checked(edited, expected)
 
 
@@ -141,8 +138,7 @@ def _object(text: str, start: int, depth: int) -> JsonNode:
             _fail(text, colon, f"expected a colon after {key!r}, found {_shown(text, colon)}")
         member = JsonMember(key, at, _value(text, _skip(text, colon + 1), depth + 1))
         members.append(member)
-        at, comma = _separator(text, member.node.end, "}")
-        member.comma = comma
+        at, member.comma = _separator(text, member.node.end, "}")
     return JsonNode(start, at + 1, {member.key: member.node.value for member in members}, members)
 
 
@@ -263,8 +259,7 @@ def _member(text: str, key: str, value: Any, indent: str) -> str:
 
 
 def _dump(text: str, value: Any, indent: str) -> str:
-    lines = json.dumps(value, ensure_ascii=False, indent=_unit(text)).split("\n")
-    return (_line_end(text) + indent).join(lines)
+    return json.dumps(value, ensure_ascii=False, indent=_unit(text)).replace("\n", _line_end(text) + indent)
 
 
 def _indent_at(text: str, at: int) -> str:

@@ -46,7 +46,7 @@ class ClientApp(NamedTuple):
         chosen: Scope = scope or next(iter(self.paths))
         if chosen not in self.paths:
             only = next(iter(self.paths))
-            raise UsageError(f"{self.title} has no settings per {chosen}", fix=f"use --scope {only}, or leave it out")
+            raise UsageError(f"{self.title} has no {chosen} settings", fix=f"use --scope {only}, or leave it out")
         return project / self.paths[chosen]()
 
 
@@ -86,17 +86,16 @@ def _xdg(*parts: str) -> Path:
 
 
 def _zed() -> Path:
-    if sys.platform == "win32":
-        return _application("Zed", "Zed", "zed", "settings.json")()
-    # On a Mac too.
-    return _xdg("zed", "settings.json")
+    # On a Mac it is where it is on Linux.
+    windows = sys.platform == "win32"
+    return _application("Zed", "Zed", "zed", "settings.json")() if windows else _xdg("zed", "settings.json")
 
 
 def _codex() -> Path:
     return Path(os.environ.get("CODEX_HOME") or os.path.expanduser("~/.codex"), "config.toml")
 
 
-# -- words -----------------------------------------------------------------------------------------------
+# -- entries ---------------------------------------------------------------------------------------------
 
 
 def _filled(**members: Any) -> dict[str, Any]:
@@ -108,9 +107,7 @@ def _started(launch: Launch) -> dict[str, Any]:
 
 
 def _plain(launch: Launch) -> dict[str, Any]:
-    if launch.url:
-        return {"url": launch.url, **_filled(headers=dict(launch.headers))}
-    return _started(launch)
+    return {"url": launch.url, **_filled(headers=dict(launch.headers))} if launch.url else _started(launch)
 
 
 def _typed(launch: Launch) -> dict[str, Any]:
@@ -136,9 +133,7 @@ def _desktop(launch: Launch) -> dict[str, Any]:
 
 
 def _codex_entry(launch: Launch) -> dict[str, Any]:
-    if launch.url:
-        return {"url": launch.url, **_filled(http_headers=dict(launch.headers))}
-    return _started(launch)
+    return {"url": launch.url, **_filled(http_headers=dict(launch.headers))} if launch.url else _started(launch)
 
 
 CLIENTS: Final[Mapping[str, ClientApp]] = {

@@ -61,7 +61,7 @@ def _at(whole: Any, path: Sequence[str]) -> Any:
 
 
 def _checked(candidates: Iterator[str] | list[str], expected: dict[str, Any]) -> str:
-    """The first text that means what it should."""
+    """The first text that has the expected meaning. Raises NotEditable."""
     for text in candidates:
         try:
             if _pruned(tomllib.loads(text)) == _pruned(expected):
@@ -75,8 +75,7 @@ def _pruned(value: Any) -> Any:
     """Without empty tables: it does not matter whether the header of one is left."""
     if not is_object(value):
         return value
-    pruned = {key: _pruned(item) for key, item in value.items()}
-    return {key: item for key, item in pruned.items() if item != {}}
+    return {key: pruned for key, item in value.items() if (pruned := _pruned(item)) != {}}
 
 
 def _candidates(text: str, path: Sequence[str], value: Mapping[str, Any]) -> Iterator[str]:
@@ -124,7 +123,7 @@ def _without(text: str, path: Sequence[str]) -> tuple[list[str], int]:
 
 
 def _document(text: str) -> Any:
-    """The text as a tomlkit document. Raises NotEditable for one that it would not write back as it is."""
+    """The text as a tomlkit document. Raises NotEditable if tomlkit would not write it back unchanged."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 

@@ -50,13 +50,13 @@ def member(message: Json, name: str) -> Json:
 
 
 def changes(capabilities: Json) -> list[Json]:
-    """What a session is told when all lists may have changed."""
+    """The notifications for a session when all lists may have changed."""
     kinds = [kind for kind in KINDS if member(capabilities, kind).get("listChanged")]
     return [{"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"} for kind in kinds]
 
 
 def changes_heard(listen: Json) -> list[Json]:
-    """The same for an open `subscriptions/listen` request: only what it asked for."""
+    """The notifications for an open `subscriptions/listen` request: only those that it asked for."""
     wanted = member(member(listen, "params"), "notifications")
     about = {"_meta": {SUBSCRIPTION_KEY: listen["id"]}}
     return [

@@ -33,7 +33,7 @@ class Child:
     async def start(cls, plan: ServePlan, report: Path) -> Child:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            # Without bytecode: after an edit in the same second that keeps the size, Python would take the old one.
+            # Without bytecode: Python would use the old one after an edit in the same second that keeps the size.
             "-B",
             "-m",
             "defserve.tooling.devserver.child.main",
@@ -55,7 +55,7 @@ class Child:
             self.input.write(data)
 
     async def send(self, line: bytes) -> None:
-        """Does nothing if the child has gone; its output tells that."""
+        """Send a line. Does nothing if the child has ended; the end of its output shows that."""
         with suppress(ConnectionError, RuntimeError):
             self.input.write(line)
             await self.input.drain()

@@ -63,7 +63,7 @@ class Relay:
         self._opening = ClientSetup()
         self._links: dict[Child, ChildConnection] = {}
         self._current: ChildConnection | None = None
-        # Nothing has been answered yet, so the client can wait until a server starts.
+        # Lines of the client are held back until the first server has started.
         self._holding, self._held = True, list[bytes]()
         self._asked: dict[str, tuple[ChildConnection, Any]] = {}
         self._numbers = count(1)
@@ -83,10 +83,14 @@ class Relay:
         if not isinstance(message, dict):
             await self._pass_on(line, [one for one in message if _is_request(one)])
         elif "method" not in message:
-            await self._answered(message)
+            link, id = self._asked.pop(str(message.get("id")), (None, None))
+            if link is not None:
+                await link.child.send(_line({**message, "id": id}))
         elif message["method"] == CANCELLED:
-            link = self._holder(member(message, "params").get("requestId"))
-            await link.child.send(line) if link else None
+            id = member(message, "params").get("requestId")
+            link = next((link for link in self._links.values() if id in link.requests), self._current)
+            if link is not None:
+                await link.child.send(line)
         else:
             self._opening.note(message)
             await self._pass_on(line, [message] if _is_request(message) else [])
@@ -99,14 +103,6 @@ class Relay:
         for request in requests:
             self._current.begin(request)
         await self._current.child.send(line)
-
-    async def _answered(self, reply: Json) -> None:
-        link, id = self._asked.pop(str(reply.get("id")), (None, None))
-        if link is not None:
-            await link.child.send(_line({**reply, "id": id}))
-
-    def _holder(self, id: Any) -> ChildConnection | None:
-        return next((link for link in self._links.values() if id in link.requests), self._current)
 
     async def _refuse(self, id: Any, text: str) -> None:
         await self._write(_line({"jsonrpc": "2.0", "id": id, "error": {"code": INTERNAL_ERROR, "message": text}}))
@@ -141,14 +137,14 @@ class Relay:
         self._spawn(self._hand_over(old, news + heard))
 
     def _preamble(self, link: ChildConnection) -> Iterator[Json]:
-        """What the client has said so far and the child does not know yet."""
+        """What the client has sent so far and the child does not know yet."""
         opening = self._opening
         if opening.initialize is not None and link.opened is not opening.initialize:
-            yield self._asking(link, opening.initialize)[0]
+            yield self._own_request(link, opening.initialize)[0]
         if opening.initialized is not None:
             yield opening.initialized
             for setting in opening.settings:
-                yield self._asking(link, setting)[0]
+                yield self._own_request(link, setting)[0]
 
     def _move(self, old: ChildConnection, link: ChildConnection) -> list[Json]:
         """Move listening requests to another child, and return what the client is told about it."""
@@ -220,7 +216,7 @@ class Relay:
         elif "id" in message:
             await self._question(link, message)
         elif message["method"] == CANCELLED:
-            await self._taken_back(link, message)
+            await self._cancel_question(link, message)
         elif not is_acknowledgement(message, link.moved) and (link is self._current or link.requests):
             await self._write(line)
 
@@ -242,7 +238,7 @@ class Relay:
         self._asked[id] = link, request["id"]
         await self._write(_line({**request, "id": id}))
 
-    async def _taken_back(self, link: ChildConnection, message: Json) -> None:
+    async def _cancel_question(self, link: ChildConnection, message: Json) -> None:
         params = member(message, "params")
         for id, (asker, original) in list(self._asked.items()):
             if asker is link and original == params.get("requestId"):
@@ -252,11 +248,11 @@ class Relay:
     # -- requests of our own -----------------------------------------------------------------------------
 
     async def _ask(self, link: ChildConnection, request: Json) -> Json:
-        dressed, answer = self._asking(link, request)
-        await link.child.send(_line(dressed))
+        own_request, answer = self._own_request(link, request)
+        await link.child.send(_line(own_request))
         return await answer
 
-    def _asking(self, link: ChildConnection, request: Json) -> tuple[Json, asyncio.Future[Json]]:
+    def _own_request(self, link: ChildConnection, request: Json) -> tuple[Json, asyncio.Future[Json]]:
         id = f"{OURS}{next(self._numbers)}"
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         link.ours[id] = answer
@@ -269,7 +265,7 @@ class Relay:
 
 
 def _read(line: bytes) -> Json | list[Json]:
-    """A message, or those of a batch. Anything else is passed on as it is; the server reports it."""
+    """A message, or the messages of a batch. Anything else is passed on unchanged; the server reports it."""
     try:
         found = from_json(line)
     except ValueError:

@@ -33,15 +33,15 @@ def serve(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
 
 
 async def _serve(plan: ServePlan, files: WatchedFiles, grace: float, folder: Path) -> int:
-    ending, shift = stop_signals(), SocketFront(grace)
-    supervising = asyncio.create_task(Supervisor(plan, shift, files, folder).run())
+    ending, front = stop_signals(), SocketFront(grace)
+    supervising = asyncio.create_task(Supervisor(plan, front, files, folder).run())
     try:
         await asyncio.wait((ending, supervising), return_when=asyncio.FIRST_COMPLETED)
         return ending.result() if ending.done() else supervising.result() or 0
     finally:
         supervising.cancel()
         await asyncio.gather(supervising, return_exceptions=True)
-        await shift.close()
+        await front.close()
 
 
 class SocketFront:

@@ -57,7 +57,7 @@ def stop_signals() -> asyncio.Future[int]:
 
 
 def read_lines(take: Callable[[bytes], Awaitable[None]], left: Callable[[], object]) -> None:
-    """Hand over each line of standard input in turn; `left` is called at the end."""
+    """Pass each line of standard input to `take`, one after the other. At the end, `left` is called."""
     loop = asyncio.get_running_loop()
 
     async def hand_over(lines: list[bytes]) -> None:
@@ -74,7 +74,7 @@ def read_lines(take: Callable[[bytes], Awaitable[None]], left: Callable[[], obje
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(left)
 
-    # Only a thread can read pipes, files and terminals alike. Nothing waits for it at the end.
+    # A thread, because nothing else reads pipes, files and terminals alike. Nothing waits for it at the end.
     start_new_thread(read, ())
 
 

@@ -47,16 +47,15 @@ class Supervisor:
         while True:
             before = self._files.snapshot()
             began = monotonic()
-            restarted = await self._replace(before)
-            if restarted:
-                continue  # changed again while it started
-            if self.current is not None and not await self._rest(before):
+            if await self._replace(before):
+                continue  # a file changed while the child started
+            if self.current is not None and not await self._wait_for_change(before):
                 say("the server ended by itself")
                 if monotonic() - began > PROVEN_SECONDS:
                     continue
             if self.current is None:
                 say("waiting for a change")
-                self._tell(await self._files.changed(before))
+                self._report_changes(await self._files.changed(before))
 
     async def _replace(self, before: Snapshot) -> bool:
         """Try a new child. True if files changed before it was ready."""
@@ -74,14 +73,14 @@ class Supervisor:
             return False
         if news is not None and ready is None:
             await child.kill()
-            self._tell(news.result())
+            self._report_changes(news.result())
             return True
         await child.end(PROVEN_SECONDS)
         kept = "; the old one goes on serving" if self.current is not None else ""
         say(f"the server does not start{f': {error}' if error and str(error) else ''}{kept}")
         return False
 
-    async def _rest(self, before: Snapshot) -> bool:
+    async def _wait_for_change(self, before: Snapshot) -> bool:
         """Wait for a reason to start another child. True: files changed. False: this child has ended."""
         assert self.current is not None
         news, gone = await first(self._files.changed(before), self.current.exited())
@@ -89,16 +88,16 @@ class Supervisor:
             lost, self.current = self.current, None
             self._front.lost(lost)
             return False
-        self._tell(news.result())
+        self._report_changes(news.result())
         return True
 
-    def _tell(self, paths: list[str]) -> None:
+    def _report_changes(self, paths: list[str]) -> None:
         here = os.getcwd() + os.sep
         say(f"{', '.join(path.removeprefix(here) for path in paths[:3])} changed")
 
 
 async def first(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any] | None]:
-    """Run several coroutines until one is done or has failed; the others are cancelled and None in the result."""
+    """Run several coroutines until one has ended. The others are cancelled, and are None in the result."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -18,7 +18,7 @@ def catalogue(
 ) -> dict[str, Any]:
     """The catalogue of a server with this `info` and these `tools`.
 
-    A tool's `meta={"category": …, "version": …, "deprecated": …, "author": …}` wins over the defaults: its first tag,
+    A tool's `meta={"category": …, "version": …, "deprecated": …, "author": …}` replaces the defaults: its first tag,
     the server's version, whether it is tagged `deprecated`, and `author`.
     """
     version = str(info.get("version") or "0")
@@ -43,12 +43,12 @@ def _tool(tool: Mapping[str, Any], version: str, author: str) -> dict[str, Any]:
             "version": version,
             "deprecated": "deprecated" in tags,
             "author": author,
-            **_said(tool),
+            **_from_meta(tool),
         },
     }
 
 
-def _said(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _from_meta(tool: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of the author's `meta=` that belong in a catalogue."""
     meta: Any = tool.get("_meta") or {}
     wanted = {"category": str, "version": str, "deprecated": bool, "author": str}

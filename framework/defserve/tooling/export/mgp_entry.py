@@ -21,11 +21,10 @@ def mgp_entry(
 
     `env` names the variables that the server needs. The kernel fills them in.
     """
-    started = {"url": url} if url else {"command": command[0], "args": list(command[1:])}
     sections: dict[str, Mapping[str, Any]] = {
         "[[servers]]": {
             "id": mgp.get("server_id") or info.get("name") or "server",
-            **started,
+            **({"url": url} if url else {"command": command[0], "args": list(command[1:])}),
             "transport": "http" if url else "stdio",
         },
         "[servers.mgp]": {

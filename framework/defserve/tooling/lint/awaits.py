@@ -9,7 +9,7 @@ from textwrap import dedent
 from typing import Any, Final
 
 from defserve.context import Context
-from defserve.tooling.lint.definitions import Definition, Definitions
+from defserve.tooling.lint.definitions import Definitions
 from defserve.tooling.lint.finding import LintFinding, about
 
 VERBS: Final = {"confirm", *(name for name, verb in vars(Context).items() if inspect.iscoroutinefunction(verb))}
@@ -39,11 +39,8 @@ def forgotten(found: Definitions) -> Iterator[LintFinding]:
             problem, fix = f"{verb}(…) is not awaited, so it does nothing", f"write await {verb}(…)"
             if not is_async:
                 fix = f"in a plain def, write {verb.partition('.')[0]}.wait({verb}(…)), or make it async def"
-            yield about(item, problem, fix)._replace(where=_place(item, line))
-
-
-def _place(item: Definition, line: int) -> str:
-    return f"{item.where.rpartition(':')[0]}:{line}" if item.where else ""
+            where = f"{item.where.rpartition(':')[0]}:{line}" if item.where else ""
+            yield about(item, problem, fix)._replace(where=where)
 
 
 def _unawaited(function: Any) -> Iterator[tuple[str, int, bool]]:
@@ -54,8 +51,7 @@ def _unawaited(function: Any) -> Iterator[tuple[str, int, bool]]:
     except (TypeError, OSError, SyntaxError, ValueError):
         return  # there is no source, or it cannot be parsed alone
     if isinstance(written, Def):
-        contexts = _contexts(written)
-        for call in _forgotten_in(written, contexts):
+        for call in _forgotten_in(written, _contexts(written)):
             yield ast.unparse(call.func), first + call.lineno - 1, isinstance(written, ast.AsyncFunctionDef)
 
 
@@ -79,7 +75,7 @@ def _forgotten_in(written: Def, contexts: set[str]) -> Iterator[ast.Call]:
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes that run with this one: not those of inner functions."""
+    """All nodes below this one, except those of inner functions."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, Def | ast.Lambda):
             yield child

@@ -1,4 +1,4 @@
-"""Calls checked against a list of tools. The server is not asked: what it does not list does not exist."""
+"""Checks calls against a list of tools. The server is not asked: a tool that it does not list does not exist."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ def problems(tools: Iterable[Mapping[str, Any]], name: str, arguments: Mapping[s
         return [f"there is no tool {name!r}{_close(name, known)}"]
     schema: Mapping[str, Any] = known[name].get("inputSchema") or {}
     properties: Mapping[str, Any] = schema.get("properties") or {}
-    if "additionalProperties" in schema or "patternProperties" in schema:
-        unknown = []
-    else:
-        unknown = [f"{argument}: unknown{_close(argument, properties)}" for argument in arguments.keys() - properties]
-    return [*sorted(unknown), *_broken(schema, arguments)][:MOST]
+    allows_others = "additionalProperties" in schema or "patternProperties" in schema
+    unknown = [] if allows_others else sorted(arguments.keys() - properties)
+    return [*(f"{each}: unknown{_close(each, properties)}" for each in unknown), *_broken(schema, arguments)][:MOST]
 
 
 def _broken(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:

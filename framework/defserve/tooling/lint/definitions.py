@@ -25,7 +25,7 @@ class ToolParameter:
 
     @property
     def takes_text(self) -> bool:
-        """Whether it takes any text."""
+        """Whether it accepts free text."""
         if "enum" in self.schema or "const" in self.schema:
             return False
         branches: list[Any] = self.schema.get("anyOf") or self.schema.get("oneOf") or [self.schema]
@@ -66,7 +66,7 @@ class Definition:
         return tokens(self.wire)
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """Every text that a model reads, each with what it is."""
+        """Every text that a model reads, each with its place."""
         for member in ("name", "title", "description"):
             if self.wire.get(member):
                 yield member, str(self.wire[member])
@@ -140,7 +140,7 @@ def of_wire(listed: ServerListing) -> Definitions:
 def _of_wire(kind: str, wire: Mapping[str, Any]) -> Definition:
     name = str(wire.get("name") or wire.get("uri") or wire.get("uriTemplate") or "")
     security = security_of(wire)
-    # It cannot be seen here what its validator checks; that there is one is enough.
+    # What its validator checks cannot be seen here. It is enough that there is one.
     guarded = security.get("validator", "none") != "none"
     return Definition(kind, name, wire, parameters=parameters_of(wire, lambda _: guarded), security=security)
 

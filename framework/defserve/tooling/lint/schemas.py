@@ -17,8 +17,7 @@ DEEPEST: Final = 20
 
 def invalid(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
-        problem = _problem(tool.schema)
-        if problem is not None:
+        if (problem := _problem(tool.schema)) is not None:
             yield about(tool, f"has an inputSchema that {problem}", "write a JSON Schema (2020-12) of type object")
 
 
@@ -90,7 +89,7 @@ class DepthMeasure:
 
     def _referred(self, reference: str, left: int) -> int:
         if reference not in self._known:
-            self._known[reference] = DEEPEST  # until it is known; reached again, the schema is recursive
+            self._known[reference] = DEEPEST  # if the measure comes back here, the schema is recursive
             self._known[reference] = self.depth(_target(self._root, reference), left - 1)
         return self._known[reference]
 

@@ -13,8 +13,7 @@ from defserve.tooling.lint.words import CHANGES, CODES, DESTROYS, HARMLESS, RUN_
 def unguarded(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         for parameter in tool.parameters if not tool.trusts else ():
-            guard = _guard_for(parameter)
-            if guard is not None and not parameter.guarded and parameter.takes_text:
+            if (guard := _guard_for(parameter)) and not parameter.guarded and parameter.takes_text:
                 yield about(
                     tool,
                     f"takes {parameter.name!r} as plain text, and nothing checks it",
@@ -24,17 +23,14 @@ def unguarded(found: Definitions) -> Iterator[LintFinding]:
 
 def _guard_for(parameter: ToolParameter) -> str | None:
     named = words(parameter.name)
-    if not named or named[-1] in HARMLESS:
-        return None
-    if named[-1] == "code" and len(named) > 1 and named[-2] in CODES:
+    if not named or named[-1] in HARMLESS or (named[-1] == "code" and CODES & set(named[-2:-1])):
         return None
     return TELLING.get(named[-1])
 
 
 def unmarked(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
-        harm = _harm(tool.name)
-        if harm is not None and not tool.security and tool.annotations.get("destructiveHint") is not True:
+        if (harm := _harm(tool.name)) and not tool.security and tool.annotations.get("destructiveHint") is not True:
             yield about(
                 tool,
                 f"{harm}, judging by its name, and has no mark",
@@ -57,8 +53,7 @@ def _says_read_only(tool: Definition) -> bool:
 
 
 def _changes(tool: Definition) -> bool:
-    first = set(words(tool.name)[:1])
-    return bool(first & (DESTROYS | CHANGES)) or _harm(tool.name) is not None
+    return bool((DESTROYS | CHANGES) & set(words(tool.name)[:1])) or _harm(tool.name) is not None
 
 
 # The problem, when it is one, and the fix.

@@ -34,8 +34,7 @@ def undescribed(found: Definitions) -> Iterator[LintFinding]:
 
 def undescribed_parameters(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
-        bare = [p.name for p in tool.parameters if not (p.schema.get("description") or "$ref" in p.schema)]
-        if bare:
+        if bare := [p.name for p in tool.parameters if not (p.schema.get("description") or "$ref" in p.schema)]:
             yield about(
                 tool,
                 f"{', '.join(map(repr, bare))} {'has' if len(bare) == 1 else 'have'} no description",
@@ -61,8 +60,7 @@ def long_descriptions(found: Definitions) -> Iterator[LintFinding]:
 
 def hidden(found: Definitions) -> Iterator[LintFinding]:
     for where, item, text in _read(found):
-        shown = [name for _, name in hidden_in(text) if not name.startswith("line break")]
-        if shown:
+        if shown := [name for _, name in hidden_in(text) if not name.startswith("line break")]:
             yield _of(item, f"{where} contains {shown[0]}", "delete it: people do not see it, but models do")
 
 
@@ -70,10 +68,9 @@ def injections(found: Definitions) -> Iterator[LintFinding]:
     for where, item, text in _read(found):
         line = " ".join(text.split())
         for what, pattern in INJECTIONS:
-            phrase = pattern.search(line)
-            if phrase is not None:
-                fix = "describe what the tool does, and nothing else"
-                yield _of(item, f"{where} {what}: “{phrase[0][:80]}”", fix)
+            if phrase := pattern.search(line):
+                problem = f"{where} {what}: “{phrase[0][:80]}”"
+                yield _of(item, problem, "describe what the tool does, and nothing else")
 
 
 def _read(found: Definitions) -> Iterator[tuple[str, Definition | None, str]]:

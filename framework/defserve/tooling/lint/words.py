@@ -42,7 +42,7 @@ CODES: Final = frozenset(
     time verification voucher zip""".split()
 )
 
-# What a description tells the model that does not describe the tool.
+# Phrases of a description that do not describe the tool, but try to steer the model.
 INJECTIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
     (what, re.compile(pattern, re.IGNORECASE))
     for what, pattern in (
@@ -57,7 +57,7 @@ INJECTIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
             r"notifying|reveal|revealing|show|showing|alert|alerting)\b[^.!?]{0,30}\b(users?|person|human|them|anyone)\b",
         ),
         ("pretends to be markup", r"<\s*/?\s*(important|system|instructions?|secret|admin|assistant|user)\s*/?\s*>"),
-        ("speaks of the system prompt", r"\b(system prompt|hidden instructions?|developer message)\b"),
+        ("mentions the system prompt", r"\b(system prompt|hidden instructions?|developer message)\b"),
         ("gives the model a role", r"\b(you are now|act as|pretend (to be|you are)|from now on,? you)\b"),
         (
             "orders other calls",

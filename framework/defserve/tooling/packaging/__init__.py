@@ -1,7 +1,7 @@
-"""What a project publishes: built, described, and checked against each other.
+"""What a project publishes: builds it, describes it, and checks that the parts agree.
 
-Building and uploading run other programs; nothing is uploaded without being asked for. A wheel has the last word on
-names and versions.
+Building and uploading run other programs. Nothing is uploaded unless the user asks for it. The wheel decides names and
+versions.
 
 May import: `host.targets`.
 """

@@ -13,7 +13,7 @@ from typing import Final
 from defserve.errors import UsageError
 from defserve.tooling.packaging.project import ProjectFolder, normalized
 
-LAST_WORDS: Final = 20
+LAST_LINES: Final = 20
 ENDINGS: Final = (".whl", ".tar.gz")
 
 
@@ -25,8 +25,8 @@ def build(project: ProjectFolder, out: Path) -> tuple[Path, Path]:
         old.unlink()
     done = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-LAST_WORDS:])
-        raise UsageError(f"building failed: {' '.join(command)}\n{said}")
+        tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:])
+        raise UsageError(f"building failed: {' '.join(command)}\n{tail}")
     built = list(_built(project, out))
     wheels, sdists = ([path for path in built if path.name.endswith(end)] for end in ENDINGS)
     if len(wheels) != 1 or len(sdists) != 1:

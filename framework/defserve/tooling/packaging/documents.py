@@ -1,4 +1,4 @@
-"""`server.json` and `manifest.json`: those of the project, or made from the wheel; and the problems in them."""
+"""`server.json` and `manifest.json`: the project's own, or made from the wheel; and the problems in them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ Document = dict[str, Any]
 
 def server_json(project: ProjectFolder, wheel: Wheel) -> Document:
     """The document for the MCP registry."""
-    own = project.document("server.json")
-    if own is not None:
+    if (own := project.document("server.json")) is not None:
         return own
     made: Document = {
         "$schema": SCHEMA,
@@ -38,8 +37,7 @@ def server_json(project: ProjectFolder, wheel: Wheel) -> Document:
 
 def manifest_json(project: ProjectFolder, wheel: Wheel) -> Document:
     """The document for a client that opens the bundle."""
-    own = project.document("manifest.json")
-    if own is not None:
+    if (own := project.document("manifest.json")) is not None:
         return own
     authors: list[dict[str, str]] = project.about.get("authors") or []
     script = next(iter(wheel.scripts), wheel.name)
@@ -62,20 +60,19 @@ def manifest_json(project: ProjectFolder, wheel: Wheel) -> Document:
     }
 
 
-def misfits(document: Document, schema: str) -> Iterator[str]:
+def schema_problems(document: Document, schema: str) -> Iterator[str]:
     """Where a document breaks its schema (`server` or `manifest`), one line each."""
     from jsonschema import Draft202012Validator
 
     rules: Mapping[str, Any] = json.loads((HERE / f"{schema}.schema.json").read_text(encoding="utf-8"))
-    name = {"server": "server.json", "manifest": "manifest.json"}[schema]
     validator: Any = Draft202012Validator(rules)
     # An empty name means that the README has no marker; `disagreements` reports that.
     found = (error for error in validator.iter_errors(document) if (error.json_path, error.instance) != ("$.name", ""))
     for error in sorted(found, key=lambda error: error.json_path):
-        yield f"{name}: {error.json_path.removeprefix('$.')}: {error.message}"
+        yield f"{schema}.json: {error.json_path.removeprefix('$.')}: {error.message}"
     meta: Any = document.get("_meta") if schema == "server" else None
     if meta and len(json.dumps(meta)) > MOST_META:
-        yield f"{name}: _meta: larger than {MOST_META} bytes"
+        yield f"{schema}.json: _meta: larger than {MOST_META} bytes"
 
 
 def disagreements(server: Document, manifest: Document, wheel: Wheel) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from defserve.errors import UsageError
 from defserve.tooling.packaging.building import build
 from defserve.tooling.packaging.bundle import write_bundle
-from defserve.tooling.packaging.documents import disagreements, manifest_json, misfits, server_json
+from defserve.tooling.packaging.documents import disagreements, manifest_json, schema_problems, server_json
 from defserve.tooling.packaging.project import ProjectFolder
 from defserve.tooling.packaging.tools_json import tools_json
 from defserve.tooling.packaging.wheel import Wheel, read_wheel
@@ -31,7 +31,11 @@ def make_package(project: ProjectFolder, out: Path) -> Package:
     wheel_path, sdist = build(project, out)
     wheel = read_wheel(wheel_path)
     server, manifest = server_json(project, wheel), manifest_json(project, wheel)
-    problems = [*misfits(server, "server"), *misfits(manifest, "manifest"), *disagreements(server, manifest, wheel)]
+    problems = [
+        *schema_problems(server, "server"),
+        *schema_problems(manifest, "manifest"),
+        *disagreements(server, manifest, wheel),
+    ]
     bundle = out / f"{wheel.name}-{wheel.version}.mcpb"
     write_bundle(bundle, project.folder, manifest)
     files = [wheel_path, sdist, bundle, _written(out / "server.json", server)]

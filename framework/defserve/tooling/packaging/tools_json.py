@@ -22,7 +22,7 @@ def tools_json(wheel: Path, target: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)
-        # From the files of the wheel: what is missing in it shows here, not on the machine of a user.
+        # The files of the wheel are used, so that a missing file is noticed here and not by a user.
         path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "defserve", "list", "--json", target]
         environment = {**os.environ, "PYTHONPATH": path}

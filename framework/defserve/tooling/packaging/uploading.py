@@ -1,4 +1,4 @@
-"""The commands that publish a package. They are only written here, not run."""
+"""The commands that publish a package. This module does not run them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Upload(NamedTuple):
 
 
 def uploads(package: Package, out: Path) -> list[Upload]:
-    """First to the package index, because the registry looks there for the marker in the README."""
+    """The uploads, in order. The registry comes last: it looks in the package index for the marker in the README."""
     built = tuple(path.name for path in package.files if path.name.endswith((".whl", ".tar.gz")))
     return [
         Upload("wheel and sdist to the package index", _index(built), out, _missing_index()),
@@ -52,5 +52,4 @@ def _index(built: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _missing_index() -> str:
-    there = find_spec("twine") is not None or shutil.which("uv")
-    return "" if there else f"{sys.executable} -m pip install twine"
+    return "" if find_spec("twine") or shutil.which("uv") else f"{sys.executable} -m pip install twine"

@@ -1,4 +1,4 @@
-"""What a wheel says about itself. It decides on name, version, README and scripts, because it gets published."""
+"""The metadata of a wheel. It decides name, version, README and scripts, because the wheel is what gets published."""
 
 from __future__ import annotations
 

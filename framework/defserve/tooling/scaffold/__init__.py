@@ -1,4 +1,4 @@
-"""Projects: created from the template, and added to.
+"""Creates projects from the template, and adds parts to them.
 
 Edits files of the author's project. In each file it changes only the part that it adds. It parses code but never
 imports or runs it.

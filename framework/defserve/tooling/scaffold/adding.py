@@ -68,11 +68,10 @@ def _end(module: ast.Module, text: str) -> int | None:
 
 
 def _test(home: ServerLocation, part: ServerPart) -> ProjectEdit:
-    """The test goes to the tests of the module if they can take it, else to a new file."""
+    """The test is added to the tests of the module if they have the imports it needs, else to a new file."""
     usual = home.root / "tests" / f"test_{home.source.stem}.py"
     if usual.is_file():
-        module = parsed(usual)
-        names = set(_defined(module))
+        names = set(_defined(parsed(usual)))
         if part.test_name in names:
             raise UsageError(f"{usual} already has a {part.test_name}", fix="use another name")
         if names >= NEEDED:

@@ -53,10 +53,10 @@ def _rendered(
     def body_file(name: str) -> str:
         return _text(body / name)
 
-    def licence() -> str:
-        return _text(scaffold / "licences" / answers["licence"])
-
-    renderer = TemplateRenderer({**asked.settings, **answers}, {"body": body_file, "licence": licence})
+    renderer = TemplateRenderer(
+        {**asked.settings, **answers},
+        {"body": body_file, "licence": lambda: _text(scaffold / "licences" / answers["licence"])},
+    )
     for source in sorted(path for path in (scaffold / ROOT).rglob("*") if path.is_file()):
         inside = source.relative_to(scaffold / ROOT)
         if "__pycache__" in inside.parts:

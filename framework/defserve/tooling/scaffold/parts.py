@@ -96,7 +96,7 @@ def part_of(request: PartRequest) -> ServerPart:
 
 
 def _function(code: str, test: str, request: PartRequest) -> ServerPart:
-    """A tool or a prompt: a function whose name is all that it needs."""
+    """A tool or a prompt: a function that needs only a name."""
     name = _identifier(request)
     values = {"server": request.server, "name": name, "description": request.description or _sentence(name)}
     return _part(code, test, values, f"test_{name}", (name,), (name,))

@@ -25,12 +25,11 @@ class Placeholder(NamedTuple):
 def placeholders(folder: Path, asked: TemplateQuestions) -> list[Placeholder]:
     """The placeholders in the project `folder`."""
     texts = {name: (folder / name).read_text("utf-8", "replace") for name in FILES if (folder / name).is_file()}
-    found: list[Placeholder] = []
-    for about, text, forms in _made_up(asked):
-        files = tuple(name for name, whole in texts.items() if any(form in f"\n{whole}\n" for form in forms))
-        if files:
-            found.append(Placeholder(about, text, files))
-    return found
+    return [
+        Placeholder(about, text, files)
+        for about, text, forms in _made_up(asked)
+        if (files := tuple(name for name, whole in texts.items() if any(form in f"\n{whole}\n" for form in forms)))
+    ]
 
 
 def _made_up(asked: TemplateQuestions) -> Iterator[tuple[str, str, tuple[str, ...]]]:

@@ -1,4 +1,4 @@
-"""A child on an inherited socket: says when it is ready, and refuses nobody when it is replaced."""
+"""A child on an inherited socket: it reports when it is ready, and refuses no client when it is replaced."""
 
 from __future__ import annotations
 

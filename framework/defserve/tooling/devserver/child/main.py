@@ -1,4 +1,4 @@
-"""The main module of the child: imports the author's module, reports the files of it, and serves."""
+"""The main module of the child: imports the author's module, reports its files, and serves."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def serve(server: Any, plan: ServePlan) -> int:
 
 
 def report(plan: ServePlan, more: list[str]) -> None:
-    """Write down the author's files: those that were imported, and those that could not be."""
+    """Write the names of the author's files to the report: imported files, and files that failed to import."""
     loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     files = {os.path.abspath(file) for file in (*loaded, *more) if file and _is_source(file)}
     # Renamed when it is complete.

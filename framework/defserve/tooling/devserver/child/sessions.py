@@ -1,4 +1,4 @@
-"""HTTP sessions that outlive their process: the next child opens them again, with the messages of their client."""
+"""HTTP sessions that outlive their process: the next child opens them again by repeating their client's messages."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ App = Callable[[Any, Receive, Send], Awaitable[None]]
 HeaderList = list[tuple[bytes, bytes]]
 
 SESSION, LAST_EVENT = b"mcp-session-id", b"last-event-id"
-LENGTH, EXPECTS = b"content-length", (b"content-type", b"accept")
-SAID = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
+LENGTH, NEGOTIATION = b"content-length", (b"content-type", b"accept")
+JSON_HEADERS = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
 
 
 class SessionSetups:
@@ -33,13 +33,14 @@ class SessionSetups:
 
     def note(self, session: str, message: Any) -> None:
         if is_mapping(message) and "method" in message:
-            known = self.said(session)
-            opening = _opening([*known, dict(message)])
-            said = [opening.initialize, opening.initialized, *opening.settings]
-            if (new := [each for each in said if each is not None]) != known:
+            known, setup = self.messages(session), ClientSetup()
+            for each in (*known, dict(message)):
+                setup.note(each)
+            messages = [setup.initialize, setup.initialized, *setup.settings]
+            if (new := [each for each in messages if each is not None]) != known:
                 self._file(session).write_text(json.dumps(new), encoding="utf-8")
 
-    def said(self, session: str) -> list[dict[str, Any]]:
+    def messages(self, session: str) -> list[dict[str, Any]]:
         try:
             return json.loads(self._file(session).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -53,7 +54,7 @@ class SessionSetups:
 
 
 class SessionReopener:
-    """Wraps an app. It knows sessions by the ids that clients use, whichever child gave them."""
+    """Wraps an app. Clients keep their session ids, even those that an earlier child gave them."""
 
     def __init__(self, app: App, folder: Path, started: Callable[[], None], announce: Callable[[], None]) -> None:
         self._app, self._setups = app, SessionSetups(folder)
@@ -78,7 +79,7 @@ class SessionReopener:
         if name is None:
             await self._app(scope, receive, self._naming(send, message))
             return
-        here = await self._found(name, scope)
+        here = await self._session_here(name, scope)
         if scope["method"] == "DELETE":
             self._setups.forget(name)
         else:
@@ -100,33 +101,30 @@ class SessionReopener:
         """Notes the id of a new session."""
 
         async def sent(response: Message) -> None:
-            if response["type"] == "http.response.start":
-                name = _header(response.get("headers", ()), SESSION)
-                if name is not None:
-                    self._here[name] = name
-                    self._setups.note(name, message)
+            name = _header(response.get("headers", ()), SESSION)
+            if response["type"] == "http.response.start" and name is not None:
+                self._here[name] = name
+                self._setups.note(name, message)
             await send(response)
 
         return sent
 
-    async def _found(self, name: str, scope: Any) -> str:
+    async def _session_here(self, name: str, scope: Any) -> str:
         """The id of a session in this process. A session of an earlier process is opened again."""
         async with self._turn:
-            said = self._setups.said(name) if name not in self._here else []
-            if said:
-                # With the identity of this request: the session belongs to this caller or to nobody.
-                opened = await self._say(scope, said[0], None)
-                if opened is not None:
-                    self._here[name] = opened
-                    for message in said[1:]:
-                        await self._say(scope, message, opened)
-                    self._announce()
+            messages = self._setups.messages(name) if name not in self._here else []
+            # With the identity of this request: the session belongs to this caller or to nobody.
+            if messages and (opened := await self._post(scope, messages[0], None)) is not None:
+                self._here[name] = opened
+                for message in messages[1:]:
+                    await self._post(scope, message, opened)
+                self._announce()
             return self._here.get(name, name)
 
-    async def _say(self, scope: Any, message: Any, session: str | None) -> str | None:
-        """Post a message to the app in the name of its client, and return the session id of the response."""
+    async def _post(self, scope: Any, message: Any, session: str | None) -> str | None:
+        """Post a message to the app as its client would, and return the session id of the response."""
         body, names = json.dumps(message).encode(), list[str]()
-        headers = [*_without(scope["headers"], (SESSION, LAST_EVENT, LENGTH, *EXPECTS)), *SAID]
+        headers = [*_without(scope["headers"], (SESSION, LAST_EVENT, LENGTH, *NEGOTIATION)), *JSON_HEADERS]
         headers += [(LENGTH, b"%d" % len(body)), *([(SESSION, session.encode())] if session else [])]
 
         async def sent(response: Message) -> None:
@@ -141,13 +139,6 @@ class SessionReopener:
 
         await self._app({**scope, "method": "POST", "headers": headers}, _replayed(body, never), sent)
         return names[0] if names else None
-
-
-def _opening(said: Iterable[dict[str, Any]]) -> ClientSetup:
-    opening = ClientSetup()
-    for message in said:
-        opening.note(message)
-    return opening
 
 
 def _message(body: bytes) -> Any:
