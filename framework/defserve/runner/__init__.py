@@ -1,7 +1,7 @@
-"""Puts a composition on an event loop and a transport: signals, draining, worker threads, the exit code.
+"""Runs a composition on an event loop and a transport: signals, draining, worker threads, the exit code.
 
-Knows no protocol. What is under way when a server ends is answered, or told that it ends; lifespans are entered once on
-each loop and left behind the last call. Every call of a blocking function runs in a pool of daemon threads.
+It knows no protocol. When a server ends, its running calls are answered or refused. Lifespans are entered once on each
+loop, and left after the last call. Blocking functions run in a pool of daemon threads.
 
 May import: `core`, `transports`, `wire`.
 """

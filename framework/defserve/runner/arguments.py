@@ -1,4 +1,4 @@
-"""The command line of a server: where it serves, and how it is reached there."""
+"""The command line of a server: its address, and the options for serving there."""
 
 from __future__ import annotations
 
@@ -35,8 +35,12 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 def add_serving(parser: ArgumentParser) -> None:
     """Add the address, and the options for an address on the network."""
-    text = "stdio: (default), http://host:port/path, https://…, ws://…, wss://…, unix:/path"
-    parser.add_argument("--on", metavar="ADDRESS", default="stdio:", help=text)
+    parser.add_argument(
+        "--on",
+        metavar="ADDRESS",
+        default="stdio:",
+        help="stdio: (default), http://host:port/path, https://…, ws://…, wss://…, unix:/path",
+    )
     for flag, option, settings in OPTIONS:
         parser.add_argument(flag, dest=option, **settings)
 
@@ -48,7 +52,7 @@ def serving(options: Namespace) -> dict[str, Any]:
 
 
 class CommandLine(ArgumentParser):
-    """Says what is wrong, and the fix, in the form that `defserve` always uses. Exits with 1."""
+    """Reports mistakes in the usual form, `error:` and `fix:`, and exits with 1."""
 
     example = SCHEMES["http"]
 
