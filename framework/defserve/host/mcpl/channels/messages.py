@@ -60,8 +60,8 @@ OnMessage: TypeAlias = Callable[[ChannelMessage], MessageReply | Awaitable[Messa
 class Outgoing:
     """One message that leaves the host, as observers see it: moderated chunks, then the whole."""
 
-    def __init__(self, about: Json, notify: SendNotification, *, chunks: bool, whole: bool) -> None:
-        self._about, self._notify, self._chunks, self._whole = about, notify, chunks, whole
+    def __init__(self, told: Json, notify: SendNotification, *, chunks: bool, whole: bool) -> None:
+        self._told, self._notify, self._chunks, self._whole = told, notify, chunks, whole
         self._deltas: list[str] = []
         self._completed = False
 
@@ -77,11 +77,11 @@ class Outgoing:
         index = len(self._deltas)
         self._deltas.append(delta)
         if self._chunks:
-            await self._notify(CHUNK, {**self._about, "index": index, "delta": delta})
+            await self._notify(CHUNK, {**self._told, "index": index, "delta": delta})
 
     async def complete(self, content: Sendable | None = None) -> None:
         """Send observers the whole: `content`, or else all chunks so far."""
         self._completed = True
         if self._whole:
             whole = "".join(self._deltas) if content is None else content
-            await self._notify(COMPLETE, {**self._about, "content": blocks(whole)})
+            await self._notify(COMPLETE, {**self._told, "content": blocks(whole)})
