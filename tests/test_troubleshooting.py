@@ -117,7 +117,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "serving on <address> needs uvicorn, which is not installed": lambda desk: desk.lacks("uvicorn").serves(
         "http://127.0.0.1:0/mcp"
     ),
-    "a server at an http address is reached with httpx2, which is not installed": (
+    "connecting to an http address needs httpx2, which is not installed": (
         lambda desk: desk.lacks("httpx2").types("list", "http://127.0.0.1:9/mcp")
     ),
     "JWT needs PyJWT and cryptography, which are not installed": lambda desk: desk.lacks("jwt").declares(

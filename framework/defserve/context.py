@@ -43,7 +43,7 @@ FEATURES: Mapping[str, tuple[str, str | None]] = {
     "roots": ("roots", None),
 }
 
-# Those of a live host.
+# Feature names of `can` that need a live host (MCPL).
 LIVE = ("push", "infer", "model_info", "channels")
 
 
@@ -121,10 +121,10 @@ class Context:
     """Injected into a parameter annotated `Context`; it is not part of the schema.
 
     `progress`, `track`, `log` and `emit` are synchronous, usable from any thread, and arrive before the result.
-    What asks the peer is awaited; in a thread use `ctx.wait(ctx.ask(…))`.
+    Questions to the peer are awaited; in a thread use `ctx.wait(ctx.ask(…))`.
 
-    Where the protocol keeps no session, a function that asks runs again with the answers. So code before an ask runs
-    again: put effects after the last ask, or in `ctx.once`.
+    Without a session, a function that asks is run again when the answers are there. So code before an ask runs again:
+    put effects after the last ask, or in `ctx.once`.
     """
 
     __slots__ = ("call",)
@@ -140,7 +140,7 @@ class Context:
         return Log(self.call)
 
     def progress(self, value: float, total: float | None = None, message: str | None = None) -> None:
-        """Report how far this call has come. Values have to grow."""
+        """Report how far this call has come. Each value must be larger than the one before."""
         reporting.progress(self.call, value, total, message)
 
     @overload
@@ -148,7 +148,7 @@ class Context:
     @overload
     def track(self, items: Iterable[T], total: float | None = None) -> Iterable[T]: ...
     def track(self, items: Any, total: float | None = None) -> Any:
-        """Iterate and report progress after each item; the total is taken from `len` where there is one."""
+        """Iterate, and report progress after each item. The total is `len(items)`, if the items have a length."""
         if total is None and hasattr(items, "__len__"):
             total = len(items)
         return self._track_async(items, total) if hasattr(items, "__aiter__") else self._track(items, total)
@@ -166,10 +166,10 @@ class Context:
             self.progress(count, total)
 
     def emit(self, part: Any) -> None:
-        """Add a part (text, image, …) to the result now; what the function returns comes after it.
+        """Add a part (text, image, …) to the result now. The function's return value comes after it.
 
-        A peer that asked for a stream is sent it at once. A worker thread waits here for a slow reader. Code on the
-        event loop cannot wait, so parts gather there, up to `Limits.response` bytes. Raises LimitExceeded when the
+        A peer that asked for a stream gets the part at once. A worker thread waits here for a slow reader. Code on the
+        event loop cannot wait, so its parts are buffered, up to `Limits.response` bytes. Raises LimitExceeded when the
         result would be too large.
         """
         self.call.local(Emitted).add(self.call, EmittedPart(part))
@@ -179,8 +179,7 @@ class Context:
 
         Raises ValueError for a type that is not standard and not in reverse-domain notation.
         """
-        name = getattr(self.call.subject, "name", None)
-        self._mgp.audit.report(self.call, event_type, tool=name, details=details)
+        self._mgp.audit.report(self.call, event_type, tool=getattr(self.call.subject, "name", None), details=details)
 
     def drop_connection(self) -> None:
         """End the HTTP response of this call, so that its client polls for the rest. From any thread.
@@ -193,7 +192,7 @@ class Context:
 
     @property
     def http(self) -> GuardedClient:
-        """An HTTP client for the public internet. It connects only to the addresses that it has judged."""
+        """An HTTP client for the public internet. It checks every address before it connects."""
         return self._mgp.http
 
     # -- asking ------------------------------------------------------------------------------------------
@@ -201,17 +200,17 @@ class Context:
     async def ask(self, message: str, kind: type[T], *, key: str | None = None) -> T:
         """Show a person a form made from a flat model, dataclass, TypedDict or primitive type; returns the value.
 
-        Raises Declined or Dismissed (the model reads both unless they are caught), ToolError for an answer that
-        does not fit, and NoBackChannel. Questions that say the same and are asked at once need a `key` each.
+        Raises Declined or Dismissed (if you do not catch them, the model reads them), ToolError for an answer that
+        does not fit, and NoBackChannel. Questions with the same text that are asked together need a `key` each.
         """
         return await asking.ask(self.call, message, kind, key=key)
 
     async def ask_url(self, message: str, url: str, *, key: str | None = None) -> None:
-        """Send a person to a web page; returns when they agreed to open it."""
+        """Send a person to a web page; returns when they have agreed to open it."""
         await asking.ask_url(self.call, message, url, key=key)
 
     def confirm(self, message: str, *, key: str | None = None) -> PendingConfirmation:
-        """Yes or no, to be awaited; a decline or a dismissal is no."""
+        """Ask yes or no; await the answer. It is False if the person declines or closes the question."""
         return PendingConfirmation(asking.confirm(self.call, message, key=key))
 
     async def choose(self, message: str, options: Sequence[str] | Mapping[str, str], *, key: str | None = None) -> str:
@@ -230,8 +229,7 @@ class Context:
         """Let the client's model write; `SampleOptions` holds every other setting."""
         from defserve.protocols.mcp.asking.sampling import read_options
 
-        options = read_options(messages, max_tokens, system, temperature)
-        return await asking.sample(self.call, options, key=key)
+        return await asking.sample(self.call, read_options(messages, max_tokens, system, temperature), key=key)
 
     async def roots(self, *, key: str | None = None) -> list[Root]:
         """The places the client lets the server work in."""
@@ -242,13 +240,13 @@ class Context:
         return await asking.gather(self.call, questions)
 
     async def once(self, key: str, effect: Callable[[], T | Awaitable[T]]) -> T:
-        """Run an effect once, even if this function runs several times for one call. Its JSON value is remembered."""
+        """Run an effect once, even if this function runs several times for one call. Its value is kept as JSON."""
         return await asking.once(self.call, key, effect)
 
     async def model_info(self, timeout: float = 5.0) -> ModelInfo:
         """The model behind an MCPL host.
 
-        Raises NoBackChannel where it cannot be asked, and PeerTimeout if the host does not answer.
+        Raises NoBackChannel if the host cannot be asked, and PeerTimeout if it does not answer.
         """
         from defserve.protocols.mcpl.inference.section import model_info
 
@@ -257,7 +255,7 @@ class Context:
     async def chat(self, text: str, to: str | Sequence[str] | None = None, *, format: str = "plain") -> None:
         """Say something in the topic this call came from, to everyone or to some (MCPx).
 
-        Raises NoBackChannel for a call that came another way. Ask `can("chat")` first.
+        Raises NoBackChannel for a call that came from no topic. Check `can("chat")` first.
         """
         from defserve.protocols.mcpx import extension
 
@@ -287,9 +285,9 @@ class Context:
     def can(self, feature: str) -> bool:
         """Whether this peer can be asked for `feature`: one of ask, ask_url, confirm, choose, sample, roots.
 
-        `stream`: whether what is emitted or yielded is sent as it comes. `events`: whether it can be sent events.
-        `push`, `infer`, `model_info`: whether a feature set of this server that is enabled could do so here.
-        `channels`: whether messages of its channels could be delivered. `chat`: whether there is a topic to talk in.
+        `stream`: emitted and yielded parts are sent at once. `events`: the peer can be sent events.
+        `push`, `infer`, `model_info`: an enabled feature set of this server may do this here.
+        `channels`: messages of its channels can be delivered. `chat`: the call came from a topic to talk in.
         """
         call = self.call
         if feature in LIVE:
@@ -314,7 +312,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True when nobody waits for the result any longer. Long synchronous code should check it and return."""
+        """True when nobody waits for the result any more. Long synchronous code should check it and return."""
         return self.call.stopped
 
     @property
@@ -334,7 +332,7 @@ class Context:
 
     @property
     def scope(self) -> Scope | None:
-        """The scope this call was let into; None for a tool that has none (MCPL)."""
+        """The scope this call was granted; None for a tool without scopes (MCPL)."""
         from defserve.protocols.mcpl.scopes.values import GrantedScope
 
         granted = self.call.peek(GrantedScope)

@@ -5,7 +5,7 @@
     ├── PeerError               the other side answered with an error, or not at all
     │   ├── PeerGone            it left before it answered
     │   ├── PeerTimeout         it did not answer in time
-    │   └── NoBackChannel       it cannot be asked (also a capability it did not offer)
+    │   └── NoBackChannel       it cannot be asked, or did not offer the capability
     ├── ProtocolError           a message broke the rules on the wire; has a JSON-RPC code
     │   ├── ParseError          -32700
     │   ├── InvalidRequest      -32600
@@ -113,7 +113,7 @@ class InvalidParams(ProtocolError):
 
 
 class NotOpen(InvalidParams):
-    """A request that has to wait until the conversation is open."""
+    """A request that must wait until the conversation is open."""
 
 
 class Refused(DefserveError):
@@ -127,7 +127,7 @@ class Refused(DefserveError):
 
 
 class Rejected(Refused):
-    """A guard found something in the arguments; `data` is the body of MGP §7.4, by which a model can correct itself.
+    """A guard found something in the arguments. `data` is the body of MGP §7.4; a model can correct itself with it.
 
     `guard` is the validator's name on the wire.
     """
@@ -206,4 +206,4 @@ class Dismissed(ToolError):
 
 
 class Suspended(BaseException):
-    """Unwinds synchronous code that asked a question whose answer comes with a later request."""
+    """Leaves synchronous code that asked a question. The answer comes with a later request."""

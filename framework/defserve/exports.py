@@ -15,7 +15,7 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     home_of = {name: module for module, names in homes.items() for name in names.split()}
 
     def find(name: str) -> Any:
-        # Not kept in the package: a test runner that imports modules anew must not meet classes of the old ones.
+        # Not kept in the package: a test runner that reloads modules must not get the old classes.
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         from importlib import import_module

@@ -1,4 +1,4 @@
-"""What the author of an extension writes with; see `Extension` for what it may contribute."""
+"""Everything that authors of extensions import. `Extension` says what an extension may contribute."""
 
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Listener, Next, Offer, Provider, Wrapper

@@ -1,8 +1,8 @@
-"""What may be shown of a value in a log, an audit event or a trace: no secrets, no control characters, no flood.
+"""Values made safe for a log, an audit event or a trace: no secrets, no control characters, nothing very long.
 
-Open to every layer and importing none of ours. Secrets are known by the name they are kept under, by their type
-(`SecretStr` and whatever else has `get_secret_value`), and by their look: `Bearer …`, JSON web tokens, private keys,
-`password=…` inside a text. A secret without any of these is not recognised, so show no more than needed.
+Every layer may use it; it imports none of ours. A secret is recognised by its name (a key, a header), by its type
+(`SecretStr` and whatever else has `get_secret_value`), and by its look: `Bearer …`, JSON web tokens, private keys,
+`password=…` inside a text. Other secrets are not recognised, so show no more than needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VALUE: Final = r"(?:\\{0,3}\"[^\"]{0,4096}\"|'[^']{0,4096}'|\\{0,3}[^\s,;&\"'}\
 
 
 class _Look(NamedTuple):
-    """What a secret looks like, and what is left of it. Without one of the words (in lower case) it is not there.
+    """What a secret looks like, and its replacement. A text without one of the words (in lower case) has no match.
 
     Only bounded repeats: hostile text must not make this slow.
     """
@@ -89,34 +89,31 @@ _UNPRINTABLE: Final = re.compile(
 )
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
-# Standard modules whose values say everything in their text, and hold no secret.
+# Standard modules whose values hold no secret, so `str(value)` may be shown.
 _PLAIN: Final = frozenset(("datetime", "decimal", "fractions", "ipaddress", "pathlib", "uuid"))
 
 
 def redact(value: Any) -> Any:
     """The value as plain JSON data that may be shown in logs. Never raises.
 
-    What it holds is masked under a secret name, cut where it is deep, long or large, and escaped where it would not
-    print. An object of a class that is not known is shown as its class alone, since its text could say anything.
+    Values under a secret name are masked. Deep, long or large values are cut, and unprintable characters are escaped.
+    An object of an unknown class is shown as its class alone, because its text could say anything.
     """
     return _Walk().shown(value, 0)
 
 
 def redact_text(text: str, *, limit: int = TEXT, multiline: bool = False) -> str:
     """A text without what looks like a secret, cut to `limit`, on one line unless it is `multiline`."""
-    # Somewhat more than is shown is looked at, so that a secret across the edge is seen as one.
+    # Read somewhat more than is shown, so that a secret across the edge is recognised.
     kept = text[: limit + 512]
     lower = kept.lower()
-    # Most texts have none of the words, and are not looked at twice.
+    # Most texts have none of the words; they are done here.
     words = [word for word in _WORDS if word in lower]
     for look in _LOOKS if words else ():
         if any(word in words for word in look.words):
             kept = look.pattern.sub(look.left, kept)
     shown = kept[:limit]
-    if multiline:
-        shown = "\n".join(map(printable, shown.splitlines()))
-    else:
-        shown = printable(shown)
+    shown = "\n".join(map(printable, shown.splitlines())) if multiline else printable(shown)
     return shown if len(text) <= limit else f"{shown}… ({len(text)} characters)"
 
 
@@ -126,11 +123,11 @@ def printable(text: str) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what is kept under this name (a key, a header, a parameter) is a secret."""
+    """Whether a value with this name (a key, a header, a parameter) is a secret."""
     return _known(name) if len(name) <= 64 else _SECRET_NAME.search(name) is not None
 
 
-# Names come again and again, and reading one costs ten times as much as looking it up.
+# The same names come again and again, and a cache lookup takes a tenth of the time.
 @lru_cache(1024)
 def _shown_name(name: str) -> str:
     return redact_text(name)
@@ -150,7 +147,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class _Walk:
-    """One pass over one value, counting what it has shown."""
+    """One pass over one value. `left` is the number of values that may still be shown."""
 
     __slots__ = ("left",)
 

@@ -1,4 +1,4 @@
-"""The version of defserve, in its one place: the build reads it from here too."""
+"""The version of defserve. The build reads it from here too."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, get_overloads
 

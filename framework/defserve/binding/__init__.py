@@ -1,6 +1,6 @@
 """A Python function made callable from JSON: its signature read once, its values injected, its results packed.
 
-Everything is decided when a function is registered, and complaints come then as UsageError. A call only runs the plan.
+All decisions are made when a function is registered, and UsageError is raised then. A call only executes them.
 
 May import: nothing else of the package.
 """

@@ -1,4 +1,4 @@
-"""Reading annotations without importing pydantic: what is wrapped in them, and what the author says beside."""
+"""Reading annotations without importing pydantic: the types in them, and the descriptions beside the types."""
 
 from __future__ import annotations
 

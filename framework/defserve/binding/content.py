@@ -8,7 +8,7 @@ from typing import Any
 
 _FORMATS = {"jpg": "jpeg", "svg": "svg+xml", "mp3": "mpeg", "oga": "ogg", "m4a": "mp4"}
 
-# What the first bytes say, so that `Image(data)` needs no format.
+# The MIME type by the first bytes, so that `Image(data)` needs no format.
 _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
     (0, b"\xff\xd8\xff", "image/jpeg"),
@@ -129,7 +129,7 @@ class Audio(_Media):
 
 
 class Link(Part):
-    """A pointer to a resource the peer may read."""
+    """A link to a resource that the peer may read."""
 
     __slots__ = ("uri", "name", "title", "description", "mime_type", "size")
 
@@ -158,7 +158,7 @@ class Link(Part):
 
 
 class Embedded(Part):
-    """The contents of a resource, text or bytes, carried inside the answer."""
+    """The contents of a resource, text or bytes, inside the answer."""
 
     __slots__ = ("uri", "text", "data", "mime_type")
 
@@ -185,8 +185,7 @@ class Embedded(Part):
 class File(Embedded):
     """A file as an embedded resource: `File("report.pdf")` or `File(data=pdf, name="report.pdf")`.
 
-    Its URI is `file:///` and the name alone unless `uri` says otherwise: peers must not learn a server's
-    directories.
+    Without `uri`, its URI is `file:///` and the name alone, so that peers do not learn the server's directories.
     """
 
     __slots__ = ()
@@ -228,10 +227,7 @@ def mime_type_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def _sniffed(data: bytes) -> str | None:
-    for offset, mark, mime_type in _SIGNATURES:
-        if data[offset : offset + len(mark)] == mark:
-            return mime_type
-    return None
+    return next((mime_type for offset, mark, mime_type in _SIGNATURES if data.startswith(mark, offset)), None)
 
 
 def _as_text(data: bytes, mime_type: str | None) -> str | None:

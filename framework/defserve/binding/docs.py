@@ -1,7 +1,7 @@
 """What a docstring says: the description without its parameter sections, and one text for each parameter.
 
-Four styles are read (Google, NumPy, reST, epydoc). Nothing is parsed before it is asked for, and a docstring
-without a parameter section never imports docstring_parser (10 ms).
+It reads four styles (Google, NumPy, reST, epydoc). A docstring is parsed when it is first needed, and one without
+a parameter section never imports docstring_parser (10 ms).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _CUT = rf"(?:{_PARAMETERS}|Returns?|Raises|Yields?)"
 _FIELDS = r"(?:param|parameter|arg|argument|key|keyword|type|returns?|rtype|raises?|except|exception|yields?|ytype)"
 _UNDERLINED = r"^\S.*\n-{3,}[ \t]*$"
 
-# Style -> what begins a section on parameters, and the sections that are not for the description.
-# Strings, not compiled: compiling them all costs 3 ms, and many a server has plain docstrings only.
+# Style -> what begins a section on parameters, and the sections that are cut from the description.
+# Strings, not compiled: compiling them all costs 3 ms, and many servers have only plain docstrings.
 _STYLES: dict[str, tuple[str, str]] = {
     "GOOGLE": (
         rf"^{_PARAMETERS}:[ \t]*$",
@@ -57,7 +57,7 @@ class Docs:
 
     @property
     def description(self) -> str | None:
-        """What is left without the sections on parameters, results and exceptions."""
+        """The text without the sections on parameters, results and exceptions."""
         if self._description is None:
             text = self.text
             if "\n" in text:

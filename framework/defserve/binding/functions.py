@@ -10,7 +10,7 @@ from typing import Any, get_origin
 
 from defserve.binding.injection import Flow
 
-# What a plain function's return annotation promises about calling it.
+# How a plain function answers, by its return annotation.
 _ANSWERS: dict[Any, Flow] = {
     abc.Awaitable: "async",
     abc.Coroutine: "async",
@@ -23,13 +23,13 @@ _ANSWERS: dict[Any, Flow] = {
 
 
 def name_of(function: Any) -> str:
-    """A function's name; of a partial its function's, of a callable object its class's."""
+    """The name of a function, of the function in a partial, or of a callable object's class."""
     function = behind_partials(function)
     return getattr(function, "__name__", None) or type(function).__name__
 
 
 def where(function: Any) -> str:
-    """`file.py:12`, relative to the working directory if below it; empty for what has no source."""
+    """`file.py:12`, relative to the working directory if below it; empty if there is no source."""
     code = getattr(inspect.unwrap(body_of(function)), "__code__", None)
     if code is not None:
         return place(code.co_filename, code.co_firstlineno)
@@ -49,8 +49,8 @@ def place(path: str, line: int) -> str:
 def flow_of(function: Any, returns: Any = None) -> Flow:
     """How the function answers when it is called.
 
-    A plain function that wraps a coroutine function (functools.wraps), or is annotated as returning an
-    awaitable or an iterator, promises to answer like one.
+    A plain function may wrap a coroutine function (functools.wraps), or be annotated as returning an
+    awaitable or an iterator. Then it answers like one.
     """
     body = body_of(function)
     if inspect.isasyncgenfunction(body):

@@ -1,6 +1,6 @@
-"""Values a call gives a function besides its arguments, from a plan made at registration.
+"""Values that a function gets besides its arguments, by a plan made at registration.
 
-A provider is a plain function of the call. A dependency is an author's function, resolved once a call, whose
+A provider is a plain function of the call. A dependency is an author's function, called once in each call. Its
 code after `yield` is teardown: it runs on success, failure and cancellation, and sees the exception.
 """
 
@@ -39,8 +39,7 @@ class Depends:
     __slots__ = ("function", "use_cache")
 
     def __init__(self, function: Callable[..., Any] | None = None, *, use_cache: bool = True) -> None:
-        self.function = function
-        self.use_cache = use_cache
+        self.function, self.use_cache = function, use_cache
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", self.function)
@@ -65,7 +64,7 @@ class Dependency:
         self.direct, self.needs = direct, needs
 
     async def provide(self, call: ThreadRunner, stack: AsyncExitStack, known: dict[Any, Any]) -> Any:
-        """The value for this call; its teardown is left on the stack."""
+        """The value for this call. Its teardown is put on the stack."""
         if self.use_cache and self.function in known:
             return known[self.function]
         kwargs = {name: provider(call) for name, provider in self.direct}
@@ -78,7 +77,7 @@ class Dependency:
 
 
 class InjectionPlan:
-    """The plan for one function. The caller applies `direct` itself: those need no await."""
+    """The plan for one function. The caller calls the `direct` providers itself: they need no await."""
 
     __slots__ = ("direct", "dependencies")
 
@@ -92,14 +91,11 @@ class InjectionPlan:
         """The plan for a signature; None when nothing is injected."""
         if not signature.injected:
             return None
-        direct: list[tuple[str, Provider]] = []
-        dependencies: list[tuple[str, Dependency]] = []
-        for injected in signature.injected:
-            if isinstance(injected.provider, Dependency):
-                dependencies.append((injected.name, injected.provider))
-            else:
-                direct.append((injected.name, injected.provider))
-        return cls(tuple(direct), tuple(dependencies))
+        providers = [(injected.name, injected.provider) for injected in signature.injected]
+        return cls(
+            tuple((name, provider) for name, provider in providers if not isinstance(provider, Dependency)),
+            tuple((name, provider) for name, provider in providers if isinstance(provider, Dependency)),
+        )
 
     @property
     def has_dependencies(self) -> bool:
@@ -125,7 +121,7 @@ async def _enter_in_thread(call: ThreadRunner, stack: AsyncExitStack, function: 
     from threading import Lock
 
     manager = contextmanager(function)()
-    # A cancelled call may leave its thread still inside the generator: the teardown waits for it.
+    # The thread of a cancelled call may still be inside the generator: the teardown waits for it.
     lock = Lock()
 
     def enter() -> Any:

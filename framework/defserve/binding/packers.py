@@ -15,7 +15,7 @@ from defserve.wire.jsonvalue import is_array
 
 
 class _Nothing:
-    """No structured content; None is a value of its own."""
+    """No structured content. It is not None, because None is a value too."""
 
     __slots__ = ()
 
@@ -30,16 +30,15 @@ NOTHING: Any = _Nothing()
 
 
 class PackedResult:
-    """A function's answer before any protocol encodes it; `structured` is NOTHING where there is none.
+    """A function's answer before a protocol encodes it. `structured` is NOTHING if there is no structured content.
 
-    `said` is a plain string if the answer is one bare text, as most are; otherwise it is the same as `parts`.
+    `said` is a plain string if the answer is one bare text, as most are. Otherwise it is the same as `parts`.
     """
 
     __slots__ = ("said", "structured")
 
     def __init__(self, said: list[Part] | str, structured: Any = NOTHING) -> None:
-        self.said = said
-        self.structured = structured
+        self.said, self.structured = said, structured
 
     @property
     def parts(self) -> list[Part]:
@@ -72,12 +71,12 @@ class EmittedPart:
 
 
 def least_size(value: Any) -> int:
-    """The least number of bytes that a yielded or emitted value takes in a result, found without packing it."""
+    """The least number of bytes that a yielded or emitted value takes in a result, without packing it."""
     if isinstance(value, str):
-        return len(value) or 1  # otherwise a function that yields empty values for ever would never be stopped
+        return len(value) or 1  # so that a function that yields empty values for ever is stopped too
     if isinstance(value, EmittedPart):
         return least_size(value.part)
-    if not isinstance(value, Part) or isinstance(value, Audio):  # sound is only mentioned to peers that know none
+    if not isinstance(value, Part) or isinstance(value, Audio):  # a peer without audio gets a short note instead
         return 1
     text: str | None = getattr(value, "text", None)
     data: bytes | None = getattr(value, "data", None)
@@ -130,7 +129,7 @@ def structured_packer(made: Fragment, annotation: Any) -> Pack:
 
 
 def _plainer(made: Fragment, annotation: Any) -> Callable[[Any], Any]:
-    """Checks a value against the annotation and makes it JSON-able. Instances of a model are not checked again."""
+    """Checks a value against the annotation and makes plain JSON data. Instances of a model are not checked again."""
 
     def plain(value: Any) -> Any:
         try:
@@ -151,8 +150,7 @@ def content_packer(annotation: Any) -> Pack:
 
     def pack(value: Any) -> PackedResult:
         if is_array(value) and sequences:
-            parts = [part for item in value for part in _as_parts(item)]
-            return PackedResult(parts)
+            return PackedResult([part for item in value for part in _as_parts(item)])
         if isinstance(value, allowed):
             return PackedResult(_as_parts(value))
         raise _unfit(value, spelled(annotation))
@@ -222,7 +220,7 @@ def _named(value: Any) -> str:
 
 
 def _unawaited(value: Any) -> str:
-    """The call that a coroutine comes from, as the author writes it. The coroutine is closed."""
+    """The call that made this coroutine, as the author writes it; empty for other values. The coroutine is closed."""
     name: str = getattr(value, "__qualname__", None) or getattr(value, "__name__", "it")
     if not isinstance(value, Coroutine):
         return ""

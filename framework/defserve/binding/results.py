@@ -9,8 +9,8 @@
 | model, dataclass, TypedDict, dict, list          | its JSON text     | yes        | yes                |
 | not annotated, Any, bare list                    | by the value, as above, without a schema           |
 
-A scalar whose JSON is a string travels bare, without quotes. `structured=True` makes a scalar structured as it
-is, `structured=False` leaves only the text.
+A scalar whose JSON is a string is sent without quotes. `structured=True` gives a scalar structured content too;
+`structured=False` leaves only the text.
 """
 
 from __future__ import annotations
@@ -55,10 +55,7 @@ class Returns:
     __slots__ = ("pack", "_fragment", "_is_scalar", "_streams", "_output")
 
     def __init__(self, pack: Pack, fragment: Fragment | None = None, *, scalar: bool = False) -> None:
-        self.pack = pack
-        self._fragment = fragment
-        self._is_scalar = scalar
-        self._streams = False
+        self.pack, self._fragment, self._is_scalar, self._streams = pack, fragment, scalar, False
         self._output: JsonSchema | None = None
 
     @classmethod
@@ -83,9 +80,9 @@ class Returns:
 
     @property
     def scalar(self) -> JsonSchema | None:
-        """The JSON Schema by which the text of a bare scalar is decoded; None for everything else.
+        """The JSON Schema for decoding the text of a bare scalar; None for everything else.
 
-        A union of strings and other scalars has none: its text does not tell them apart.
+        A union of strings and other scalars has none, because its text does not tell them apart.
         """
         if self._fragment is None or not self._is_scalar or self._streams:
             return None
@@ -98,7 +95,7 @@ class Returns:
         """The result of a generator: everything it yielded and emitted, with adjacent text merged."""
         parts: list[Part] = []
         structured: list[Any] = []
-        # Text is put together when the run of it ends: a part for each word would cost a copy of all words before.
+        # Adjacent texts are joined at their end: joining word by word would copy all earlier words each time.
         run: list[str] = []
         for value in values:
             if isinstance(value, EmittedPart):
@@ -132,8 +129,7 @@ class _Planner:
     """Chooses the packer for one signature."""
 
     def __init__(self, signature: Signature, structured: bool | None) -> None:
-        self.signature = signature
-        self.structured = structured
+        self.signature, self.structured = signature, structured
 
     def plan(self) -> Returns:
         annotation = _answered(self.signature)
@@ -150,7 +146,9 @@ class _Planner:
         if _has_parts(inner):
             if not _only_content(inner):
                 return self.loose("it mixes content and data")
-            return self.content(inner)
+            if self.structured:
+                raise self.wrong("structured=True, but it returns content blocks", fix="remove structured=True")
+            return Returns(content_packer(inner))
         return self.data(annotation, inner)
 
     def loose(self, reason: str) -> Returns:
@@ -159,11 +157,6 @@ class _Planner:
                 f"structured=True, but {reason}", fix="annotate the return with a model, dataclass, TypedDict or scalar"
             )
         return Returns(pack_any_as_text if self.structured is False else pack_any)
-
-    def content(self, annotation: Any) -> Returns:
-        if self.structured:
-            raise self.wrong("structured=True, but it returns content blocks", fix="remove structured=True")
-        return Returns(content_packer(annotation))
 
     def data(self, annotation: Any, inner: Any) -> Returns:
         if self.structured is not True:
@@ -194,7 +187,7 @@ _YIELDING = {abc.AsyncIterator, abc.AsyncGenerator, abc.AsyncIterable, abc.Itera
 
 
 def _answered(signature: Signature) -> Any:
-    """The annotation of one answer: what is awaited, or each of what is yielded."""
+    """The annotation of one answer: of the awaited value, or of each yielded value."""
     annotation = signature.returns
     inner, _ = peel(annotation)
     origin, args = get_origin(inner) or inner, get_args(inner)

@@ -1,6 +1,6 @@
 """A function's signature, read once at registration: which parameters come from JSON, which are injected.
 
-Everything that cannot work is a UsageError here, naming file:line, function, parameter, reason and fix.
+A signature that cannot work raises UsageError with file:line, function, parameter, reason and fix.
 """
 
 from __future__ import annotations
@@ -30,21 +30,17 @@ _VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWOR
 class Parameter:
     """A parameter that comes from the peer.
 
-    `wire_name` is its name in JSON (an alias, else its own). `default` is `empty` when it is required.
-    `fills`: validation puts in the default, because the function's own is a `Field(…)` or could be changed by a call
-    (pydantic copies what has no hash). `default_factory` then makes it, if there is one.
+    `wire_name` is its name in JSON: an alias, or its own. `default` is `empty` when it is required. `fills`: validation
+    puts in the default, because the function's own is a `Field(…)` or a mutable value that a call could change
+    (pydantic copies it). `default_factory` then makes it, if there is one.
     """
 
     __slots__ = ("name", "annotation", "default", "wire_name", "fills", "default_factory", "_docs")
 
     def __init__(self, name: str, annotation: Any, default: Any = empty, docs: Docs | None = None) -> None:
-        self.name = name
-        self.annotation = annotation
-        self.default = default
-        self.wire_name = name
-        self.fills = False
+        self.name, self.annotation, self.default, self._docs = name, annotation, default, docs
+        self.wire_name, self.fills = name, False
         self.default_factory: Callable[[], Any] | None = None
-        self._docs = docs
 
     @property
     def required(self) -> bool:
@@ -52,7 +48,7 @@ class Parameter:
 
     @property
     def description(self) -> str | None:
-        """What the annotation says about it, else the docstring."""
+        """The description in the annotation, or else in the docstring."""
         _, metadata = peel(self.annotation)
         return described(metadata) or (self._docs.parameter(self.name) if self._docs else None)
 
@@ -61,7 +57,7 @@ class Parameter:
 
 
 class InjectedParameter:
-    """A parameter that comes from the call: a provider (call -> value, no await), or a dependency's plan."""
+    """A parameter that the call provides: by a provider (call -> value, no await), or by a dependency's plan."""
 
     __slots__ = ("name", "provider")
 
@@ -70,7 +66,7 @@ class InjectedParameter:
 
 
 class Signature:
-    """What there is to know about a function before it is called. `takes_rest`: it has `**kwargs`."""
+    """Everything known about a function before it is called. `takes_rest`: it has `**kwargs`."""
 
     __slots__ = ("function", "name", "parameters", "injected", "returns", "flow", "docs", "takes_rest")
 
@@ -85,14 +81,10 @@ class Signature:
         docs: Docs,
         takes_rest: bool = False,
     ) -> None:
-        self.function = function
-        self.name = name
-        self.parameters = parameters
-        self.injected = injected
+        self.function, self.name, self.docs = function, name, docs
+        self.parameters, self.injected, self.takes_rest = parameters, injected, takes_rest
         self.returns = returns
         self.flow: Flow = flow
-        self.docs = docs
-        self.takes_rest = takes_rest
 
     @property
     def where(self) -> str:
@@ -106,8 +98,8 @@ class Signature:
 def read(function: Callable[..., Any], find_provider: FindProvider, *, explicit: bool = False) -> Signature:
     """Read a function's signature. `find_provider` knows the injectable annotations.
 
-    `explicit`: a schema given by the author describes the arguments, so that parameters need no types and
-    `**kwargs` may take the rest. Raises UsageError for anything that could not be called from JSON.
+    `explicit`: the author's own schema describes the arguments. Then parameters need no types, and `**kwargs` may take
+    the rest. Raises UsageError for a function that could not be called from JSON.
     """
     return _Reader(function, find_provider, explicit=explicit).read()
 
@@ -118,11 +110,8 @@ class _Reader:
     def __init__(
         self, function: Any, find_provider: FindProvider, chain: tuple[Any, ...] = (), *, explicit: bool = False
     ) -> None:
-        self.function = function
-        self.find_provider = find_provider
-        self.chain = chain
-        self.explicit = explicit
-        self.name = name_of(function)
+        self.function, self.name, self.find_provider = function, name_of(function), find_provider
+        self.chain, self.explicit = chain, explicit
 
     def read(self) -> Signature:
         if self.name in ("", "<lambda>"):
@@ -146,19 +135,23 @@ class _Reader:
             elif annotation is empty and self.explicit:
                 parameters.append(Parameter(parameter.name, Any, parameter.default, docs))
             elif annotation is empty:
-                raise self.wrong(
-                    f"parameter {parameter.name!r} has no type",
-                    fix=_typed(parameter.name),
-                )
+                raise self.wrong(f"parameter {parameter.name!r} has no type", fix=_typed(parameter.name))
             else:
                 parameters.append(_ordinary(parameter.name, annotation, parameter.default, docs))
         returns = self.function if inspect.isclass(self.function) else hints.get("return", empty)
-        flow = flow_of(self.function, returns)
-        rest = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in raw)
-        return Signature(self.function, self.name, tuple(parameters), tuple(injected), returns, flow, docs, rest)
+        return Signature(
+            self.function,
+            self.name,
+            tuple(parameters),
+            tuple(injected),
+            returns,
+            flow_of(self.function, returns),
+            docs,
+            takes_rest=any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in raw),
+        )
 
     def dependency(self, use_cache: bool) -> Dependency:
-        """The plan of this function as somebody's dependency."""
+        """The plan of this function as a dependency of another."""
         hints = self.hints()
         direct: list[tuple[str, Provider]] = []
         needs: list[tuple[str, Dependency]] = []
@@ -210,9 +203,9 @@ class _Reader:
         except (ValueError, TypeError):
             raise self.wrong("it has no signature to read", fix="wrap it in a def with typed parameters") from None
         is_partial = isinstance(self.function, functools.partial)
-        # What functools.partial was given by name is fixed; the peer sends the rest.
-        settled: dict[str, Any] = getattr(self.function, "keywords", {}) if is_partial else {}
-        return [parameter for parameter in parameters if parameter.name not in settled]
+        # Keywords given to functools.partial are fixed; the peer sends the rest.
+        fixed: dict[str, Any] = getattr(self.function, "keywords", {}) if is_partial else {}
+        return [parameter for parameter in parameters if parameter.name not in fixed]
 
     def hints(self) -> dict[str, Any]:
         target = inspect.unwrap(body_of(self.function), stop=lambda f: hasattr(f, "__signature__"))
@@ -224,7 +217,7 @@ class _Reader:
             raise self.wrong(f"its annotations cannot be read: {error}", fix="correct the annotation") from error
 
     def hints_with_locals(self, target: Any) -> dict[str, Any]:
-        """The hints, with names from the function whose body defines this one and is still running."""
+        """The hints, with local names of the enclosing function, which is still running."""
         code = getattr(target, "__code__", None)
         frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         names: dict[str, Any] = {}
@@ -278,7 +271,7 @@ def _typed(name: str) -> str:
 
 
 def _plain_hints(target: Any) -> dict[str, Any]:
-    """The hints where each is a class or the global name of one; empty otherwise. Four times as fast as typing's."""
+    """The hints if each is a class or the global name of one; otherwise empty. Four times as fast as typing's."""
     scope: dict[str, Any] = getattr(target, "__globals__", {})
     found: dict[str, Any] = {}
     for name, hint in getattr(target, "__annotations__", {}).items():

@@ -1,7 +1,7 @@
 """One conversation with one peer: sessions, calls, and the extensions that a server is made of.
 
-There is no I/O, no clock and no protocol by name. The runner meets the needs that `engine` states; protocols plug in
-as `extension` says. These files are one aggregate: they may know each other's types.
+It does no I/O, sets no timers, and knows no protocol by name. The runner implements `engine.Engine`; a protocol is an
+`extension.Extension`. Start with `session.py`. These files belong together: they may know each other's types.
 
 May import: `wire`.
 """

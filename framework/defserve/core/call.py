@@ -1,4 +1,4 @@
-"""One request while it is being answered: who asked, on what terms, and what became of it."""
+"""One request while it is being answered: who asked, on what terms, and how it ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Replied: TypeAlias = tuple[bytes, int | None]
 
 
 class Locals:
-    """What a call and a session have in common: a place for per-request and per-session things."""
+    """A place where extensions keep things, one instance for each type. Calls and sessions have one."""
 
     __slots__ = ("_locals",)
 
@@ -104,7 +104,7 @@ class Call(Locals):
         return await self.asked(self.session.request(method, params, relates_to=self, timeout=timeout))
 
     async def asked(self, answer: Awaitable[T]) -> T:
-        """Wait for the peer's answer. The call's own timeout is paused meanwhile."""
+        """Wait for the peer's answer. Until then the call's own timeout is paused."""
         self.questions += 1
         if self.timer is not None and self.questions == 1:
             self.timer.pause()
@@ -145,14 +145,14 @@ class Call(Locals):
     def _unwind(self) -> None:
         if self.settled:
             return  # it ended by itself, and its task may have begun something else
-        # A thread that waits leaves the function by itself, before what it uses is torn down.
+        # A waiting thread leaves the function by itself, before its resources are closed.
         if self._children:
             self._stop_children()
         else:
             self.stop()
 
     def adopt(self, task: Task) -> None:
-        """Tie a task to this call, because a worker thread of the call waits for it. It ends with the call."""
+        """Cancel this task when the call ends, because a worker thread of the call waits for the task."""
         if self._children is None:
             self._children = set()
         self._children.add(task)

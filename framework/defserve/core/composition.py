@@ -36,7 +36,7 @@ REMEMBERED_PIPELINES = 4_096
 
 
 class Method:
-    """A handler with its wrappers folded in. `immediate` ones need no loop; `vital` ones are served while draining."""
+    """A handler inside its wrappers. An `immediate` one needs no event loop; a `vital` one is served while draining."""
 
     __slots__ = ("run", "immediate", "vital")
 
@@ -45,7 +45,7 @@ class Method:
 
 
 class Table:
-    """What follows from a set of active extensions; shared by every peer for whom the same are active."""
+    """The lookup tables for a set of active extensions. Peers with the same active extensions share one."""
 
     __slots__ = ("active", "methods", "listeners", "_failures", "_stages", "_pipelines")
 
@@ -67,18 +67,18 @@ class Table:
         found = self._pipelines.get(item)
         if found is None:
             found = Pipeline([s for s in self._stages if s.concerns is None or s.concerns(item, self.active)])
-            if len(self._pipelines) >= REMEMBERED_PIPELINES:  # items that come and go must not stay for ever
+            if len(self._pipelines) >= REMEMBERED_PIPELINES:  # do not keep removed items for ever
                 self._pipelines.clear()
             self._pipelines[item] = found
         return found
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
-        """The error as an active extension words it; None where no extension does."""
+        """The error in the words of an active extension; None if none has words for it."""
         return next((body for failure in self._failures if (body := failure(call, error)) is not None), None)
 
 
 class Terms:
-    """What was agreed with a peer: its offer, each active extension's state, and the table that follows."""
+    """What was agreed with a peer: its offer, each active extension's state, and their table."""
 
     __slots__ = ("offer", "states", "profile", "table", "methods", "listeners")
 
@@ -89,7 +89,7 @@ class Terms:
 
 
 class Composition:
-    """The folded server: what the runner serves. Sessions share it; it never changes after it is made."""
+    """A server ready to be served. Sessions share it; its tables never change after it is made."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Composition:
         self._sessions_of: dict[str, int] = {}
         self.running = 0
         self.draining = False
-        # By event loop: one server may be served on several, each with lifespans and threads of its own.
+        # By event loop: a server may be served on several, each with its own lifespans and threads.
         self.lives: dict[object, object] = {}
         self.has_lifespan = any(e.lifespan() is not None for e in extensions)
         self._around = dict(around or {})
@@ -135,7 +135,7 @@ class Composition:
         self.unopened = self._before_opening()
 
     def refusal(self, code: int, text: str) -> Params | None:
-        """The `data` of an error about an unreadable message, as an extension words it."""
+        """The `data` of an error about an unreadable message, in the words of an extension."""
         return next((data for refusal in self._refusals if (data := refusal(code, text)) is not None), None)
 
     # -- negotiation -------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Composition:
     def agree(self, offer: Offer) -> Terms:
         """The terms that follow from an offer.
 
-        Terms of a single message are remembered, so that repeating an offer costs a lookup. Terms of a session are its
+        Terms of a single message are cached, so the same offer again costs one lookup. Each session has terms of its
         own, because their states may change. Sessions with the same offer share only the offer.
         """
         known = self._terms.get(offer.key) if offer.key is not None else None
@@ -163,7 +163,7 @@ class Composition:
         return terms
 
     def capabilities(self, offer: Offer) -> dict[str, Any]:
-        """The advertisement for a peer that made this offer."""
+        """The server's capabilities for a peer that made this offer."""
         merged: dict[str, Any] = {}
         for extension in self.extensions:
             merged = _merged(merged, extension.capabilities(offer), extension.name)
@@ -255,7 +255,7 @@ def _overrides(extension: Extension, contribution: str) -> bool:
 
 
 def _hide_by_view(extensions: Sequence[Extension]) -> None:
-    """Lists are remembered by view, so an extension that hides items has to tell its callers apart."""
+    """Lists are cached by view, so an extension that hides items must give its callers different views."""
     for extension in extensions:
         if _overrides(extension, "visible") and not _overrides(extension, "view"):
             raise UsageError(
@@ -283,7 +283,7 @@ def _wrap(wrapper: Wrapper, following: Handler) -> Handler:
 def _as_coroutine(handler: Handler) -> Handler:
     async def run(call: Call, params: Params) -> Any:
         result = handler(call, params)
-        # A wrapper works on the result's members, so bytes made for the wire are opened again.
+        # A wrapper works on the result's members, so encoded bytes are decoded again.
         return from_json(result) if type(result) is Encoded else result
 
     return run
@@ -311,7 +311,7 @@ def _only_carrier(extensions: Sequence[Extension]) -> Carrier | None:
 
 
 def _merged(fields: Mapping[str, Any], more: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Both, at every depth, as a new dict: what is merged may belong to an author or to another view."""
+    """Both merged at every depth. The result is a new dict: the inputs may belong to an author or another view."""
     found = dict(fields)
     for key, value in more.items():
         present = found.get(key)

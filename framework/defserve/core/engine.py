@@ -1,4 +1,4 @@
-"""What a conversation asks of an event loop. The core states the need; the runner meets it."""
+"""What a conversation needs of an event loop. The core declares it; the runner implements it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Task(Protocol):
 
 
 class Timer(Protocol):
-    """The time a call has left. While paused it does not run."""
+    """The time a call has left. It stands still while paused."""
 
     def pause(self) -> None: ...
     def resume(self) -> None: ...
@@ -38,12 +38,12 @@ class Engine(Protocol):
         ...
 
     def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
-        """Run the handler of a call as a task and settle the call with what comes of it."""
+        """Run the handler of a call as a task, and settle the call with its result or error."""
 
     def begin(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None] | None:
-        """Like `start`, but in the running task, which the caller has for this call. The first step runs at once.
+        """Like `start`, but in the running task, which must be for this call alone. The first step runs at once.
 
-        Returns what is left for that task to run, which never raises; None when the call is settled.
+        Returns the rest, for that task to await; it never raises. None when the call is settled.
         """
         ...
 
@@ -85,7 +85,7 @@ class Engine(Protocol):
 
 
 class NoLoopYet:
-    """Used until a loop runs: immediate methods are answered, the rest waits."""
+    """Used until a loop runs: immediate methods are answered, other messages wait."""
 
     ready = False
 

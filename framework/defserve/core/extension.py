@@ -1,4 +1,4 @@
-"""The plug: what a protocol may contribute to a conversation. Every contribution is optional."""
+"""What a protocol may contribute to a conversation. Every contribution is optional."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Provider: TypeAlias = Callable[["Call"], Any]
 
 
 class Offer:
-    """What a peer says it can do, once a session or with every request. `key` tells offers apart cheaply."""
+    """What a peer says it can do: once in a session, or with every request. Offers with the same `key` are equal."""
 
     __slots__ = ("version", "capabilities", "info", "stateless", "key")
 
@@ -79,9 +79,9 @@ class CarriedMessage:
 class Extension:
     """A protocol, or a part of one. Subclass it and override what you contribute.
 
-    `negotiate` decides whether the extension is active for a peer. Methods, notifications and `around`
-    act only where it is; stages, visibility, injectables and the lifespan act always, because a peer
-    that speaks less must lose fields on the wire, never protection.
+    `negotiate` decides whether the extension is active for a peer. Methods, notifications and `around` work
+    only if it is. Stages, visibility, injectables and the lifespan always work: a peer that speaks less must
+    lose fields on the wire, never protection.
     """
 
     name: str = ""
@@ -90,21 +90,21 @@ class Extension:
     """Methods and notifications taken before the conversation is open."""
 
     while_draining: frozenset[str] = frozenset()
-    """Methods that are served while the server drains and refuses all else."""
+    """Methods that are still served while the server drains."""
 
     def offer_in(self, message: Request | Notification) -> Offer | None:
-        """The offer that travels with this very message, for protocols without a handshake."""
+        """The offer inside this message, for protocols without a handshake."""
         return None
 
     def capabilities(self, offer: Offer) -> Mapping[str, Any]:
-        """What is merged, at any depth, into the advertisement to a peer that made this offer."""
+        """Merged, at any depth, into the server's capabilities for a peer that made this offer."""
         return {}
 
     def negotiate(self, offer: Offer) -> object | None:
-        """This peer's state, or None where the extension stays inactive. A `core.profile.Profile` shapes replies.
+        """This peer's state, or None if the extension stays inactive. A `core.profile.Profile` shapes replies.
 
-        A session has its own state for life. Requests that carry the same offer share one, so what belongs to a single
-        request is kept in `call.local`.
+        A session keeps its state to the end. Requests that carry the same offer share one state, so keep things of a
+        single request in `call.local`.
         """
         return None
 
@@ -117,18 +117,18 @@ class Extension:
         return {}
 
     def around(self) -> Mapping[str, Wrapper]:
-        """Method to wrapper, or `EVERY` for all that are not named; the first extension's wrapper is the outermost."""
+        """Method to wrapper; `EVERY` stands for all methods not named. The first extension's wrapper is outermost."""
         return {}
 
     def stages(self) -> Stages | None:
-        """Steps of the call of a listed item, in the fixed order of `Stages`."""
+        """Steps around the call of a listed item, in the fixed order of `Stages`."""
         return None
 
     hides = True
-    """False for an extension that hides nothing, so that its `visible` is not called."""
+    """Set to False if nothing is hidden: then `visible` is not called."""
 
     def visible(self, call: Call, item: Any) -> bool:
-        """Whether this caller may see, and so use, the item. Asked for lists and again at the call."""
+        """Whether this caller may see, and so use, the item. Checked for lists and again at the call."""
         return True
 
     def describe(self, item: Any, view: object) -> Mapping[str, Any]:
@@ -142,11 +142,11 @@ class Extension:
     def declared(self, item: Any) -> None:
         """An item is about to be offered. Raises UsageError for one that breaks this protocol's rules.
 
-        What was read of it may be kept in `item.facets`.
+        The extension may keep what it found in `item.facets`.
         """
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
-        """The rest of the reply to a request that raised, or None to leave the wording to others. Where negotiated."""
+        """The rest of the reply to a request that raised, or None to leave it to others. Only if negotiated."""
         return None
 
     def refusal(self, code: int, text: str) -> Params | None:
@@ -176,12 +176,12 @@ class Extension:
 class OutgoingMessage:
     """One encoded message for the peer, and the call it belongs to, if it belongs to one.
 
-    `answers` is true for the reply that ends that call, `asks` for a request of ours; `envelope` is that of the message
-    it replies to, and `code` the reply's error code, if it is an error. Of messages with the same `replaces` only the
-    newest matters. `taken` is called on the loop when the message has left this process, or was dropped, so that a
-    sender of much can wait for its reader. `bulk` messages are never dropped; those of other calls overtake them.
+    `answers` is true for the reply that ends that call, `asks` for a request of ours. `envelope` is that of the message
+    it replies to; `code` is the reply's error code, if it is an error. Of messages with the same `replaces` only the
+    newest matters. `taken` is called on the loop when the message has left this process or was dropped, so that a
+    sender of many can wait for its reader. `bulk` messages are never dropped; those of other calls overtake them.
     `release` is set by a transport that keeps a request for a reader who may come back. It is called when nobody waits
-    for the answer any longer.
+    for the answer any more.
     """
 
     __slots__ = ("data", "relates_to", "answers", "envelope", "code", "asks", "replaces", "taken", "bulk", "release")
@@ -206,7 +206,7 @@ class OutgoingMessage:
 
     @property
     def destination(self) -> object | None:
-        """The envelope of what it replies to, else of the call it belongs to."""
+        """The envelope of the message it replies to, or else of the call it belongs to."""
         return self.envelope if self.envelope is not None or self.relates_to is None else self.relates_to.envelope
 
 

@@ -1,4 +1,4 @@
-"""Our own requests to the peer, from the asking to the answer."""
+"""Our own requests to the peer, until they are answered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OutgoingRequests:
-    """Requests of ours that the peer has not answered yet. Made when the first is asked."""
+    """Requests of ours that the peer has not answered yet. A session makes it for its first request."""
 
     __slots__ = ("_pending", "_last")
 
@@ -52,7 +52,7 @@ class OutgoingRequests:
                 outlet(OutgoingMessage(notification(*taken_back), question.relates_to))
 
     def answer(self, reply: Reply) -> None:
-        """Take the peer's answer. An answer to nothing we asked is ignored."""
+        """Take the peer's answer. An answer to an unknown request is ignored."""
         pending = self._pending.pop(reply.id, None) if reply.id is not None else None
         if pending is None or pending.done():
             return

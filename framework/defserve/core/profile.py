@@ -15,7 +15,7 @@ LONGEST_TRACEBACK = 32_000
 
 
 class Profile:
-    """Plain JSON-RPC. What an extension's `negotiate` returns shapes all replies if it is a Profile.
+    """Plain JSON-RPC. If an extension's `negotiate` returns a Profile, that profile shapes all replies.
 
     `batches`: the peer may send arrays. `null_id`: an error without a readable id says `"id": null` rather
     than nothing. `calls_back`: requests may be sent to the peer.
@@ -31,7 +31,7 @@ class Profile:
         return result
 
     def failure(self, call: Call, error: BaseException) -> Params:
-        """An exception as the rest of a reply: `{"error": …}` or, for what a model reads, `{"result": …}`."""
+        """An exception as the rest of a reply: `{"error": …}`, or `{"result": …}` if the model should read it."""
         if isinstance(error, ProtocolError):
             return {"error": error_object(error.code, error.message, error.data)}
         if isinstance(error, Refused):
@@ -52,7 +52,7 @@ def error_object(code: int, message: str, data: Any = None) -> Params:
 
 
 def mask(call: Call, error: BaseException) -> str:
-    """Log an exception nobody expected under a fresh id; the text for the peer holds only that id."""
+    """Log an unexpected exception under a new id. The returned text, for the peer, holds only that id."""
     # Imported only on failure: `logging` alone costs several ms at start.
     import logging
     import secrets
@@ -62,6 +62,6 @@ def mask(call: Call, error: BaseException) -> str:
 
     error_id = secrets.token_hex(6)
     # As text, because formatting an `exc_info` would show the secrets in it.
-    told = redact_text("".join(traceback.format_exception(error)), limit=LONGEST_TRACEBACK, multiline=True)
-    logging.getLogger("defserve").error("internal error %s in %s\n%s", error_id, call.title, told)
+    shown = redact_text("".join(traceback.format_exception(error)), limit=LONGEST_TRACEBACK, multiline=True)
+    logging.getLogger("defserve").error("internal error %s in %s\n%s", error_id, call.title, shown)
     return f"internal error (id {error_id})"

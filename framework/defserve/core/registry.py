@@ -1,4 +1,4 @@
-"""One registry type: named items in order of registration, copied on write, so that readers never lock."""
+"""Named items in order of registration. They are copied on write, so readers need no lock."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class _Entry(NamedTuple, Generic[T]):
 class Registry(Generic[T]):
     """Items of one kind ("tool", "resource", …) by name.
 
-    `add` and `remove` may be called from any thread. `version` grows with every change: read it before
-    the items, and what was computed from them may be cached under it.
+    `add` and `remove` may be called from any thread. `version` grows with every change. To cache something under
+    it, read the version before the items.
     """
 
     __slots__ = ("_entries", "_last", "_lock", "_watchers", "kind", "version")
@@ -71,10 +71,9 @@ class Registry(Generic[T]):
     def after(self, position: int, count: int) -> list[tuple[int, T]]:
         """Up to `count` items past `position`, each with its own: the base of stable cursors.
 
-        Positions start at 1, only grow, and an item keeps its own for life, so a cursor outlives any change.
+        Positions start at 1 and only grow. An item keeps its position, so a cursor stays valid after any change.
         """
-        entries = self._entries.values()
-        later = ((entry.position, entry.item) for entry in entries if entry.position > position)
+        later = ((entry.position, entry.item) for entry in self._entries.values() if entry.position > position)
         return list(islice(later, max(count, 0)))
 
     def touch(self) -> None:
@@ -108,7 +107,7 @@ class Registry(Generic[T]):
         return f"<Registry of {self.kind}: {', '.join(self._entries) or 'empty'}>"
 
     def _publish(self, entries: dict[str, _Entry[T]]) -> None:
-        # In this order: a cache may hold newer items under an older version, which heals itself, never the reverse.
+        # In this order: newer items cached under an older version are soon replaced; the reverse would stay wrong.
         self._entries = entries
         self.version += 1
 

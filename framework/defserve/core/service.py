@@ -1,4 +1,4 @@
-"""A server's phases: runners move it from one to the next, extensions are told, and those entitled may end it."""
+"""A server's phases. Runners move it from one to the next, and extensions are told."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Service:
     # -- for runners -------------------------------------------------------------------------------------
 
     def begin(self, stop: Stop) -> None:
-        """A runner begins. It may be asked, from any thread, to `stop`: drain for so many seconds, then end."""
+        """A runner begins. `stop(seconds)`, from any thread, makes it drain for so many seconds and then end."""
         if not self._runners:
             self.phase, self.reason, self.began = "idle", "", monotonic()
             self._composition.draining = False
@@ -45,7 +45,7 @@ class Service:
             self._enter("serving")
 
     def drain(self, reason: str = "") -> None:
-        """Take no new calls. Everyone is told before the first is refused."""
+        """Take no new calls. Extensions are told before the first call is refused."""
         if self.phase == "serving":
             self.reason = reason
             self._enter("draining")
@@ -60,9 +60,9 @@ class Service:
             return
         if self.phase == "starting":
             self._enter("failed")
-            return
-        self.drain()
-        self._enter("stopped")
+        else:
+            self.drain()
+            self._enter("stopped")
 
     # -- ending ------------------------------------------------------------------------------------------
 
@@ -82,4 +82,4 @@ class Service:
                 import logging
 
                 # A watcher that fails must not keep a server from ending.
-                logging.getLogger("defserve").exception("telling of the phase %s failed", phase)
+                logging.getLogger("defserve").exception("an extension failed at the phase %s", phase)

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 NO_REPLY: Replied = (b"", None)
 
 UNREAD = Offer("", {}, {})
-"""Stands for the offer of a request that nobody has looked at yet."""
+"""Stands for the offer of a request that has not been read yet."""
 
 
 class Batch:
-    """The replies of one array of requests, sent together when the last is there."""
+    """The replies to one array of requests. They are sent together when the last is there."""
 
     __slots__ = ("waiting", "envelope", "replies")
 
@@ -46,9 +46,9 @@ class Batch:
 class Session(Locals):
     """Takes frames with `receive` and gives each `OutgoingMessage` to `outlet`. Lives as long as the peer's connection.
 
-    `principal` names the caller, `identity` is whatever is known of it. `is_local` peers are processes of the same user
-    (stdio, unix socket, memory); an `is_shared_identity` principal stands for many, who do not share one limit. A
-    session that is not `counted` serves a single request and takes no place among the others.
+    `principal` names the caller; `identity` is everything known about it. `is_local` peers are processes of the same
+    user (stdio, unix socket, memory). An `is_shared_identity` principal stands for many callers, so the limit for one
+    caller does not apply. A session that is not `counted` serves a single request; the session limits ignore it.
     """
 
     __slots__ = (
@@ -100,7 +100,7 @@ class Session(Locals):
     def receive(self, data: bytes | None, envelope: object | None = None) -> bool:
         """One frame from the peer; None stands for one past the size limit.
 
-        Returns False when it was left alone because answering it needs an event loop and there is none yet.
+        Returns False, and does nothing, if an answer needs an event loop and there is none yet.
         """
         limits = self.composition.limits
         if data is None:
@@ -110,7 +110,7 @@ class Session(Locals):
         return self.take(decode(data, depth=limits.depth, keys=limits.keys), envelope)
 
     def take(self, message: Message | list[Message], envelope: object | None = None) -> bool:
-        """One decoded frame, for transports that had to look inside; see `receive`."""
+        """One decoded frame, for transports that decode it themselves; see `receive`."""
         if type(message) is Request:
             self._malformed = 0
             return self._request(message, envelope)
@@ -121,10 +121,10 @@ class Session(Locals):
     def begin(
         self, request: Request, envelope: object | None = None, offer: Offer | None = UNREAD
     ) -> Coroutine[Any, Any, None] | Replied:
-        """As `take`, for a transport that has a task of its own for every request: the reply, if it is there already.
+        """Like `take`, for a transport that has one task for each request. Returns the reply if it is there already.
 
-        Else what is left to run, in that task; the reply then goes to the outlet. `offer` is what the request carries,
-        if the transport has read it.
+        Otherwise returns the rest, for that task to await; the reply then goes to the outlet. `offer` is the offer in
+        the request, if the transport has read it.
         """
         self._malformed = 0
         call = self._call(request, envelope)
@@ -149,7 +149,7 @@ class Session(Locals):
         return True
 
     def _meant(self, malformed: Malformed) -> Message:
-        """Handle a malformed message that is still of use: a notification with a null id, or a broken answer."""
+        """The message that was meant: a notification with a null id, or a broken answer. Else the malformed one."""
         notification = malformed.notification
         if notification is not None and notification.method in self.composition.known_notifications:
             return notification
@@ -196,7 +196,7 @@ class Session(Locals):
         return call
 
     def _begun(self, call: Call, request: Request, offer: Offer | None) -> Coroutine[Any, Any, Any] | bool:
-        """The work a call needs; True when it has been answered already, False when there is no loop for it."""
+        """The work a call needs. True when it has been answered already; False when it needs a loop and has none."""
         composition, terms, calls = self.composition, call.terms, self.in_flight
         try:
             if offer is UNREAD:
@@ -210,7 +210,7 @@ class Session(Locals):
                 return False
             if call.id in calls:
                 raise InvalidRequest(f"Invalid request: id {call.id!r} is already in flight")
-            if not method.immediate:  # what is answered at once takes no room: a ping is answered whatever else runs
+            if not method.immediate:  # immediate answers need no room: a ping is always answered
                 limits = composition.limits
                 if composition.draining and not method.vital:
                     raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
@@ -277,7 +277,7 @@ class Session(Locals):
     def fail(self, call: Call, error: BaseException) -> None:
         """Answer a call with an exception, shaped by the terms of the call."""
         if not call.settled:
-            self._end(call, *((b"", None) if call.cancelled else self._failure(call, error)))
+            self._end(call, *(NO_REPLY if call.cancelled else self._failure(call, error)))
 
     def _end(self, call: Call, data: bytes, code: int | None) -> None:
         call.settled = True
@@ -322,7 +322,7 @@ class Session(Locals):
             self.outlet(OutgoingMessage(data, None, True, batch.envelope))
 
     def _refuse(self, malformed: Malformed, envelope: object | None) -> None:
-        # Two peers that answer each other's errors would never stop.
+        # Without a limit, two peers that answer each other's errors would never stop.
         self._malformed += 1
         if self._malformed <= self.composition.limits.malformed_in_a_row:
             self.outlet(OutgoingMessage(self._refusal(malformed), None, envelope=envelope))
@@ -347,7 +347,7 @@ class Session(Locals):
         timeout: float | None = None,
         numbered: Callable[[Id], None] | None = None,
     ) -> Any:
-        """Ask the peer and wait for its answer. `numbered` is told the request's id before it is sent.
+        """Ask the peer and wait for its answer. `numbered` is called with the request's id before it is sent.
 
         Raises PeerError if it answers with an error, PeerTimeout if it does not answer in time, PeerGone if it
         leaves first, NoBackChannel if this conversation cannot call back.
@@ -396,19 +396,17 @@ class Session(Locals):
 
     def cancel(self, id: Id) -> None:
         """Stop a call for good: no reply follows. Unknown and finished ids are ignored."""
-        call = self.in_flight.get(id)
-        if call is None:
-            return
-        call.cancelled = True
-        call.stop()
+        if (call := self.in_flight.get(id)) is not None:
+            call.cancelled = True
+            call.stop()
 
     @property
     def is_untouched(self) -> bool:
-        """Whether it holds nothing from what it served, so that it can be used again."""
+        """Whether nothing is left of what it served, so that it can be used again."""
         return not (self.in_flight or self.terms or self.closed) and self._locals is None and self._requests is None
 
     def close(self) -> None:
-        """The peer has left: nobody waits for answers, and nobody will give any."""
+        """The peer has left: stop its calls, and fail our open requests to it."""
         if self.closed:
             return
         self.closed = True

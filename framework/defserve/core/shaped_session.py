@@ -1,4 +1,4 @@
-"""A conversation whose replies are not JSON-RPC: each result is written once, in the form its caller reads."""
+"""A conversation whose replies are not JSON-RPC. Each result is encoded once, in the form its caller reads."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from defserve.wire.messages import Params
 
 
 class ReplyShape(Protocol):
-    """How a result, and how an error, is written. The code that goes with the bytes is the shape's own."""
+    """How results and errors are encoded. The meaning of the code beside the bytes is up to the shape."""
 
     def result(self, call: Call, result: Any) -> Replied:
-        """Raises what the call then fails with."""
+        """If it raises, the call fails with that error."""
         ...
 
     def failure(self, call: Call, error: Params) -> Replied:
-        """`error` is the rest of a JSON-RPC reply: `{"error": …}`, or `{"result": …}` for what a model reads."""
+        """`error` is the rest of a JSON-RPC reply: `{"error": …}`, or `{"result": …}` if the model should read it."""
         ...
 
 
 class ShapedSession(Session):
-    """A session whose replies `shape` writes. Whoever opens it sets the shape."""
+    """A session whose replies `shape` encodes. Set the shape right after making it."""
 
     __slots__ = ("shape",)
 

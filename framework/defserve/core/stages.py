@@ -1,4 +1,4 @@
-"""The steps between a call and the author's function, in one fixed order, folded once."""
+"""The steps between a call and the author's function, in one fixed order."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Concerns: TypeAlias = Callable[[Any, frozenset[str]], bool]
 class Stages:
     """What one extension adds to the call of an item.
 
-    `audit` is entered first and sees how everything else ended; `admit` decides before the arguments are
-    read; `judge` sees them validated; `hold` surrounds the function and sees whether it succeeded.
-    `admit` and `judge` refuse by raising. `concerns(item, active)` says whether they apply to an item, given the names
-    of the extensions that are active for the peer. It is asked once; an item that concerns nobody is called directly.
+    `audit` is entered first and sees how everything else ended. `admit` decides before the arguments are read.
+    `judge` sees the validated arguments. `hold` surrounds the function and sees whether it succeeded. `admit` and
+    `judge` refuse by raising. `concerns(item, active)` says whether the stages apply to an item; `active` are the names
+    of the extensions that are active for the peer. It is called once. An item without stages is called directly.
     """
 
     audit: Audit | None = None
@@ -60,14 +60,14 @@ class Pipeline:
 
 
 async def surround(stack: AsyncExitStack, stages: Iterable[AbstractAsyncContextManager[Any] | None]) -> None:
-    """Enter what `audit` or `hold` gave, in order. An exception that one of them swallows is still a failure."""
+    """Enter the context managers of `audit` or `hold`, in order. They cannot swallow an exception."""
     for stage in stages:
         if stage is not None:
             await stage.__aenter__()
-            stack.push_async_exit(_watching(stage))
+            stack.push_async_exit(_exit_of(stage))
 
 
-def _watching(stage: AbstractAsyncContextManager[Any]) -> Callable[..., Awaitable[bool]]:
+def _exit_of(stage: AbstractAsyncContextManager[Any]) -> Callable[..., Awaitable[bool]]:
     async def leave(*exception: Any) -> bool:
         await stage.__aexit__(*exception)
         return False

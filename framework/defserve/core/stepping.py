@@ -1,4 +1,4 @@
-"""Coroutines stepped by hand: one that never waits needs no task and no timer. Open to every layer."""
+"""Coroutines stepped by hand: one that never waits needs no task and no timer. Every layer may use it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The other side of the conversation: a client that speaks to any server, for tests, the command line and hosts.
+"""The other side of the conversation: a client for any server, for tests, the command line and hosts.
 
 `Client` works in both eras and over every transport. MGP and MCPL are opt-in (`mgp=`, `mcpl=`) and are not imported
-otherwise. Names are looked up when they are first used: to find a server to run (`host.targets`) needs no client.
+otherwise. The names here are imported when they are first used: finding a server to run (`host.targets`) needs no
+client.
 
 May import: `protocols.mcp.versions`, `protocols.mgp.audit`, `wire`.
 """

@@ -36,7 +36,7 @@ Roots: TypeAlias = Sequence[Root] | Callable[[], Sequence[Root] | Awaitable[Sequ
 
 
 class Answers:
-    """The client's answers. What is not given is not offered to the server. Every callable may be sync or async.
+    """The client's answers. Only those that are given are offered to the server. Every callable may be sync or async.
 
     ask      (message, schema) -> dict, model, Accept, Decline or Cancel
     ask_url  (message, url) -> Accept, Decline or Cancel
@@ -57,7 +57,7 @@ class Answers:
         self.ask, self.ask_url, self.sample, self.roots = ask, ask_url, sample, roots
 
     def capabilities(self) -> dict[str, Any]:
-        """The client capabilities that these answers stand for."""
+        """The client capabilities that offer these answers."""
         offer: dict[str, Any] = {}
         modes = {"form": self.ask, "url": self.ask_url}
         if self.ask or self.ask_url:
@@ -69,7 +69,7 @@ class Answers:
         return offer
 
     async def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The result of one request of the server. Raises MethodNotFound for what was not offered."""
+        """The result of one request of the server. Raises MethodNotFound for a request that was not offered."""
         answerer = ANSWERERS.get(method)
         if answerer is None:
             raise MethodNotFound(f"this client does not answer {method}")
@@ -88,11 +88,11 @@ class Answers:
     async def _sampling(self, params: dict[str, Any]) -> dict[str, Any]:
         if self.sample is None:
             raise MethodNotFound("this client has no model to sample")
-        said = await settled(self.sample(params))
-        if isinstance(said, str):
-            content = {"type": "text", "text": said}
+        sampled = await settled(self.sample(params))
+        if isinstance(sampled, str):
+            content = {"type": "text", "text": sampled}
             return {"role": "assistant", "content": content, "model": "unknown", "stopReason": "endTurn"}
-        return said
+        return sampled
 
     async def _roots(self, params: dict[str, Any]) -> dict[str, Any]:
         if self.roots is None:

@@ -1,4 +1,4 @@
-"""The client: typed verbs over one link. `eras` writes them for each era; `answers` answers the server."""
+"""The client: typed methods over one link. `eras` knows both eras of the protocol; `answers` answers the server."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Client:
     """Speaks MCP with one server, in either era: `async with Client(link) as client`.
 
     version      the protocol version to speak; None takes the newest that both sides know
-    answers      who answers the server's questions; what is not given is not offered
-    capabilities merged over the capabilities that `answers` stand for
+    answers      who answers the server's questions; only these answers are offered to the server
+    capabilities merged over the capabilities of `answers`
     methods      further requests of the server to answer: method to a function of its params, sync or async
     mgp          how the host guards its calls; without it MGP is not offered, and nothing is guarded
     mcpl         how the host works with servers that act on their own; without it MCPL is not offered
@@ -50,8 +50,8 @@ class Client:
     on_progress  called with progress, total and message of each tool call that has no handler of its own
     on_notification  called with the method and params of every notification, logs and progress included
 
-    Every verb raises PeerError if the server answers with an error, PeerTimeout if it does not answer in time, and
-    PeerGone if it leaves. Cancelling a verb cancels its request.
+    Every method raises PeerError if the server answers with an error, PeerTimeout if it does not answer in time, and
+    PeerGone if it leaves. Cancelling a method cancels its request.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class Client:
         )
 
     async def prompt(self, prompt: str, /, **arguments: Any) -> Json:
-        """A prompt with its messages. An argument that is no string is sent as its JSON text."""
+        """A prompt with its messages. An argument that is not a string is sent as its JSON text."""
         texts = {name: value if isinstance(value, str) else encode(value).decode() for name, value in arguments.items()}
         return await self.request("prompts/get", {"name": prompt, "arguments": texts})
 
@@ -259,7 +259,7 @@ class Client:
         return (await self.request("completion/complete", params)).get("completion") or {}
 
     async def ping(self) -> None:
-        """Check that the server answers. The stateless era has no ping, so `server/discover` is asked instead."""
+        """Check that the server answers. The stateless era has no ping, so `server/discover` is sent instead."""
         await self.request("server/discover" if self.stateless else "ping", {})
 
     async def set_log_level(self, level: str) -> None:
@@ -428,8 +428,7 @@ class Client:
 
     async def _asked(self, request: Request) -> Any:
         method, params = request.method, request.params
-        handler = self._methods.get(method)
-        if handler is not None:
+        if (handler := self._methods.get(method)) is not None:
             return await settled(handler(params))
         if self.mcpl is not None and self.mcpl.answers(method):
             return await self.mcpl.answer(method, params, request.id)

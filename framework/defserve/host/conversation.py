@@ -132,9 +132,7 @@ class ClientConversation:
         if on_progress:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
         self._pending[pending.id] = pending
-        message: dict[str, Any] = {"jsonrpc": "2.0", "id": pending.id, "method": method}
-        if params:
-            message["params"] = params
+        message = {"jsonrpc": "2.0", "id": pending.id, "method": method, **({"params": params} if params else {})}
         try:
             await self._link.send(encode(message))
         except BaseException:
@@ -145,8 +143,8 @@ class ClientConversation:
     def cancel(self, pending: PendingRequest, reason: str) -> asyncio.Task[None] | None:
         """Tell the peer that nobody waits for the reply any more.
 
-        A task of its own sends it, since ours may be being cancelled. Messages sent before that task is done may
-        overtake it.
+        Another task sends it, because the current task may be in cancellation. Messages sent before that task is done
+        may overtake it.
         """
         self._pending.pop(pending.id, None)
         if self._gone or pending.reply.done():
@@ -165,13 +163,10 @@ class ClientConversation:
     async def notify(self, method: str, params: Params) -> None:
         if self._gone:
             raise self._departure()
-        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
-        if params:
-            message["params"] = params
-        await self._link.send(encode(message))
+        await self._link.send(encode({"jsonrpc": "2.0", "method": method, **({"params": params} if params else {})}))
 
     def say(self, method: str, params: Params) -> asyncio.Task[None]:
-        """Send a notification from a task of its own. A peer that left is no error."""
+        """Send a notification in another task. It is not an error if the peer has left."""
         task = asyncio.create_task(self._say(method, params))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -220,7 +215,7 @@ class ClientConversation:
             self._malformed(message, data)
 
     def _awaited(self, id: Id | None) -> asyncio.Future[Reply] | None:
-        """The reply that request `id` waits for; the request is open no longer."""
+        """The reply that request `id` waits for. The request counts as answered from now on."""
         pending = self._pending.pop(id, None) if id is not None else None
         return None if pending is None or pending.reply.done() else pending.reply
 
@@ -231,15 +226,14 @@ class ClientConversation:
             log.debug("a reply that nobody waits for: %.200r", data)
 
     def _malformed(self, message: Malformed, data: bytes) -> None:
-        log.warning("skipped a line that is no message (%s): %.200r", message.message, data)
+        log.warning("skipped a line that is not a message (%s): %.200r", message.message, data)
         if awaited := self._awaited(message.id):
             error = {"code": message.code, "message": f"the peer's reply is unreadable: {message.message}"}
             awaited.set_result(Reply(message.id, None, error))
 
     def _notified(self, note: Notification) -> None:
         if note.method == "notifications/cancelled":
-            task = self._answering.get(note.params.get("requestId", ""))
-            if task:
+            if task := self._answering.get(note.params.get("requestId", "")):
                 task.cancel()
         elif note.method == "notifications/progress":
             self._progressed(note.params)
@@ -263,9 +257,8 @@ class ClientConversation:
         try:
             reply["result"] = await self._on_request(request)
         except ProtocolError as error:
-            reply["error"] = {"code": error.code, "message": error.message}
-            if error.data is not None:
-                reply["error"]["data"] = error.data
+            data = {} if error.data is None else {"data": error.data}
+            reply["error"] = {"code": error.code, "message": error.message, **data}
         except Exception as error:
             log.exception("answering %s failed", request.method)
             reply["error"] = {"code": -32603, "message": f"{type(error).__name__}: {error}"}

@@ -24,7 +24,7 @@ STATELESS_ERRORS: Final = frozenset((-32020, -32021, UNSUPPORTED_VERSION))
 
 
 class ClientOffer(NamedTuple):
-    """What the client says about itself. `by_era` has the capabilities that each era puts in another place."""
+    """What the client says about itself. `by_era` has the capabilities whose place differs between the eras."""
 
     info: Json
     capabilities: Json
@@ -41,15 +41,13 @@ class Agreement:
 
     def __init__(self, version: str, result: Json, envelope: Json | None = None) -> None:
         meta = object_of(result.get("_meta"))
-        self.version = version
-        self.stateless = envelope is not None
+        self.version, self.stateless, self.envelope = version, envelope is not None, envelope or {}
         self.server_info: Json = object_of(result.get("serverInfo") or meta.get(PREFIX + "serverInfo"))
         self.capabilities: Json = object_of(result.get("capabilities"))
         self.instructions: str | None = result.get("instructions")
-        self.envelope = envelope or {}
 
     def with_envelope(self, params: Mapping[str, Any], log_level: str | None) -> Mapping[str, Any]:
-        """`params` with the envelope of this era in `_meta`. What the caller put into `_meta` wins."""
+        """`params` with the envelope of this era in `_meta`. The caller's own members of `_meta` win."""
         if not self.stateless:
             return params
         level = {PREFIX + "logLevel": log_level} if log_level else {}
@@ -119,8 +117,9 @@ async def _discover(
         PREFIX + "clientInfo": offer.info,
     }
     # Never cancelled: a server of the handshake era may fail on a notification before `initialize`.
-    result = await conversation.request("server/discover", {"_meta": envelope}, within=within, cancellable=False)
-    found = object_of(result)
+    found = object_of(
+        await conversation.request("server/discover", {"_meta": envelope}, within=within, cancellable=False)
+    )
     supported: Any = found.get("supportedVersions") or ()
     if version not in supported:
         raise PeerError(
@@ -141,8 +140,7 @@ async def _initialize(
         "clientInfo": offer.info,
     }
     # The specification forbids cancelling `initialize`.
-    result = await conversation.request("initialize", params, within=within, cancellable=False)
-    agreed = object_of(result)
+    agreed = object_of(await conversation.request("initialize", params, within=within, cancellable=False))
     spoken = agreed.get("protocolVersion")
     if not isinstance(spoken, str) or spoken not in ((pinned,) if pinned else HANDSHAKE_VERSIONS):
         raise PeerError(f"the server wants to speak {spoken!r}, not {pinned or 'a version this client knows'}")
@@ -150,7 +148,7 @@ async def _initialize(
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
-    """Both objects as one, members that are objects included. Where both have a value, `over` wins."""
+    """Both objects merged, at every depth. If both have a value, `over` wins."""
     both = {**base, **over}
     for name in base.keys() & over.keys():
         if isinstance(base[name], dict) and isinstance(over[name], dict):

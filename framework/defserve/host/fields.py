@@ -1,4 +1,4 @@
-"""Reads the fields of a peer's JSON. A peer may leave out or garble what is optional: then it counts as empty."""
+"""Reads the fields of a peer's JSON. An optional field that is missing or of the wrong type counts as empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client talks over: whole JSON messages in, whole JSON messages out."""
+"""The connection of a client: whole JSON messages in, whole JSON messages out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Lost:
 class Link(Protocol):
     """A connection to one server. Memory, stdio, HTTP and WebSocket each have one.
 
-    A link that needs to know what a message is about (its headers, its stream) reads the JSON it is given.
+    A link that needs parts of a message (for headers or streams) reads the JSON itself.
     """
 
     async def send(self, message: bytes) -> None:

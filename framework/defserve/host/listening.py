@@ -1,6 +1,6 @@
 """News of a server as an async iterator.
 
-In the stateless era it is one `subscriptions/listen` request, in a session it is the notifications that come anyway.
+In the stateless era it is one `subscriptions/listen` request. In a session the notifications come anyway.
 """
 
 from __future__ import annotations
@@ -63,12 +63,11 @@ class NewsFilter(NamedTuple):
 class NewsStream(ABC, Generic[NewsT]):
     """An async context manager and iterator. It ends when the server ends the stream or leaves.
 
-    Unread news are kept up to a bound; then the oldest are dropped.
+    Unread news are kept up to a limit; then the oldest are dropped.
     """
 
     def __init__(self, wanted: NewsFilter, listeners: set[NewsStream[Any]]) -> None:
-        self.wanted = wanted
-        self._listeners = listeners
+        self.wanted, self._listeners = wanted, listeners
         self.honoured: dict[str, Any] = wanted.wire()
         self._queue: asyncio.Queue[NewsT | PeerError | None] = asyncio.Queue()
 
@@ -111,7 +110,7 @@ class NewsStream(ABC, Generic[NewsT]):
         self._queue.put_nowait(news)
 
     def end(self, reason: PeerError | None = None) -> None:
-        """Let the reader finish what has come. Then iterating stops, or raises the reason."""
+        """Let the reader finish the news that are there. Then iterating stops, or raises the reason."""
         self._queue.put_nowait(reason)
 
     def __aiter__(self) -> Self:
@@ -183,8 +182,7 @@ class SubscribedNews(NewsStream[News]):
         if not pending.reply.done():
             self._conversation.cancel(pending, "timed out")
             raise PeerTimeout(f"no acknowledgement of subscriptions/listen within {self._timeout:g} s")
-        reply = pending.reply.result()
-        raise peer_error(reply.error or {"message": "subscriptions/listen ended before it began"})
+        raise peer_error(pending.reply.result().error or {"message": "subscriptions/listen ended before it began"})
 
     async def _finish(self) -> None:
         self.end()

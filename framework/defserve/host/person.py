@@ -15,7 +15,7 @@ def form(name: str, field: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def field_value(answer: Any, name: str) -> Any:
-    """What was filled in: the field of that name, or else the only field whatever its name; None if there is none."""
+    """The answer: the field of that name, or else the only field, whatever its name; None if there is none."""
     given = object_of(plain(answer))
     return given[name] if name in given else next(iter(given.values())) if len(given) == 1 else None
 

@@ -63,7 +63,7 @@ def installed(name: str | None = None) -> list[Installed]:
 
 
 def is_server(thing: object) -> bool:
-    """Whether something is a server. It is judged by its methods, so that nothing has to be imported."""
+    """Whether something is a server. Its methods decide, so that nothing has to be imported."""
     return not isinstance(thing, type) and callable(getattr(thing, "connect", None)) and hasattr(thing, "run")
 
 
@@ -91,10 +91,9 @@ def split_target(target: str) -> tuple[str, str]:
 def is_module(name: str) -> bool:
     """Whether it can be imported. A plain folder (a namespace package) does not count."""
     if "." in name:
-        return True  # to look for it would import its packages
+        return True  # looking for it would import its packages
     try:
-        spec = importlib.util.find_spec(name)
-        return spec is not None and spec.origin is not None
+        return (spec := importlib.util.find_spec(name)) is not None and spec.origin is not None
     except ValueError:
         return name in sys.modules  # a module made by hand has no spec
 
@@ -135,7 +134,7 @@ def _load_file(given: str) -> ModuleType:
     if folder not in sys.path:
         # As `python server.py` does, so that the file can import its neighbours.
         sys.path.insert(0, folder)
-    # Two files with the same name are two modules: the second one goes by its whole path.
+    # Two files with the same name are two modules: the second one is named by its whole path.
     for known_as in (name, "".join(letter if letter.isalnum() else "_" for letter in path)):
         loaded = sys.modules.get(known_as)
         if loaded is None:
@@ -191,8 +190,7 @@ def _attribute(module: ModuleType, attribute: str, target: str) -> Any:
 
 
 def _search(module: ModuleType, target: str) -> Any:
-    named = [getattr(module, name) for name in USUAL_NAMES if is_server(getattr(module, name, None))]
-    if named:
+    if named := [getattr(module, name) for name in USUAL_NAMES if is_server(getattr(module, name, None))]:
         return named[0]
     servers = _servers(module)
     if len(servers) == 1:

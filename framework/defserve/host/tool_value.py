@@ -16,7 +16,7 @@ RETURNS: Final = "dev.defserve/returns"
 
 
 def lone_text(result: Mapping[str, Any]) -> str | None:
-    """The text of a result that is one text block and nothing else; else None."""
+    """The text of a result that is a single text block; None for other results."""
     content: Any = result.get("content") or []
     if result.get("structuredContent") is None and len(content) == 1 and content[0].get("type") == "text":
         return str(content[0].get("text", ""))
@@ -24,7 +24,7 @@ def lone_text(result: Mapping[str, Any]) -> str | None:
 
 
 def value_of(result: Mapping[str, Any], returns: Mapping[str, Any] | None) -> Any:
-    """Structured content if there is any, else the only text read by the schema `returns`, else the content blocks.
+    """Structured content if there is any, or else the only text decoded by `returns`, or else the content blocks.
 
     A result without content gives None. Raises ToolError for a result with `isError`.
     """

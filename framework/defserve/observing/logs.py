@@ -14,7 +14,7 @@ DEFAULT_LEVEL = "info"
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the record's `fields`, if it has any."""
+    """One JSON object per line: time, level, logger, message, and the record's `fields`, if it has any."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -33,6 +33,5 @@ def log_to_stderr(level: str | None, as_json: bool) -> bool:
     """Log to stderr from `level` (or `info`) on. Returns whether that includes the requests."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else logging.Formatter(TEXT))
-    chosen = (level or DEFAULT_LEVEL).upper()
-    logging.basicConfig(handlers=[handler], level=chosen, force=True)
+    logging.basicConfig(handlers=[handler], level=(level or DEFAULT_LEVEL).upper(), force=True)
     return logging.getLogger().isEnabledFor(logging.INFO)

@@ -12,7 +12,7 @@ from defserve.observing.watcher import RequestOutcome, RequestWatcher
 
 # Upper bounds in seconds; the last one, +Inf, holds the rest.
 BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
-# The name of an unknown tool. Callers can make up endless names, so theirs is not counted.
+# Stands for all unknown tools. Callers could make up any number of names, so those are not counted.
 UNKNOWN = ""
 
 

@@ -1,4 +1,4 @@
-"""The request log: one line a request, to the logger `defserve.requests`."""
+"""The request log: one line per request, to the logger `defserve.requests`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RequestLog(RequestWatcher[None]):
     def end(self, call: Call, begun: None, seconds: float, outcome: RequestOutcome) -> None:
         fields = {
             "method": call.method,
-            # The name as it was registered: what a caller wrote does not go into a log.
+            # The registered name: text of a caller does not go into the log.
             "name": getattr(call.subject, "name", None),
             "outcome": outcome.kind,
             "error_type": outcome.error_type or None,
@@ -32,11 +32,11 @@ class RequestLog(RequestWatcher[None]):
             "trace_id": trace_id(call),
             "principal": call.principal,
         }
-        told = {key: value for key, value in fields.items() if value is not None}
-        self._log.info("%s", _line(told), extra={"fields": told})
+        known = {key: value for key, value in fields.items() if value is not None}
+        self._log.info("%s", _line(known), extra={"fields": known})
 
 
-def _line(told: Mapping[str, object]) -> str:
-    subject = f"{told['method']} {told['name']}" if "name" in told else told["method"]
-    outcome = f"{told['outcome']} ({told['error_type']})" if "error_type" in told else told["outcome"]
-    return f"{subject} {outcome} {told['duration_ms']} ms trace={told['trace_id']}"
+def _line(known: Mapping[str, object]) -> str:
+    subject = f"{known['method']} {known['name']}" if "name" in known else known["method"]
+    outcome = f"{known['outcome']} ({known['error_type']})" if "error_type" in known else known["outcome"]
+    return f"{subject} {outcome} {known['duration_ms']} ms trace={known['trace_id']}"

@@ -61,7 +61,7 @@ class Telemetry(RequestWatcher[OpenSpan]):
             span.update_name(f"{call.method} {name}")
             span.set_attribute(TARGETS[call.method], name)
         if outcome.kind == ERROR:
-            # The conventions have one word for a failed tool. The tool's own type of error goes beside it.
+            # The conventions have one type for every failed tool. The tool's own error type is a second attribute.
             span.set_attribute("error.type", str(outcome.code) if outcome.code is not None else "tool_error")
             span.set_attribute("dev.defserve.error_type", outcome.error_type)
             if outcome.code is not None:
@@ -79,8 +79,7 @@ def _attributes(call: Call) -> dict[str, str]:
         "mcp.protocol.version": dialect_of(call).version,
         "network.transport": "pipe" if call.session.is_local else "tcp",
     }
-    uri = call.params.get("uri")
-    if isinstance(uri, str):
+    if isinstance(uri := call.params.get("uri"), str):
         found["mcp.resource.uri"] = uri
     if call.method == "tools/call":
         found["gen_ai.operation.name"] = "execute_tool"

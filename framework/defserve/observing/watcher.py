@@ -32,7 +32,7 @@ class RequestOutcome(NamedTuple):
 class RequestWatcher(Extension, ABC, Generic[Handle]):
     """Override `begin` and `end`. If `methods_watched` is None, every request is watched except `initialize`.
 
-    A wrapped `initialize` would need a turn of the event loop, and messages right behind it would find no open session.
+    A wrapped `initialize` would run as a task, and messages right behind it would find no open session.
     """
 
     methods_watched: tuple[str, ...] | None = None
@@ -57,7 +57,7 @@ class RequestWatcher(Extension, ABC, Generic[Handle]):
 
     @abstractmethod
     def begin(self, call: Call) -> Handle:
-        """A request comes in. What this returns is handed to `end`."""
+        """A request comes in. `end` gets the value that this returns."""
 
     @abstractmethod
     def end(self, call: Call, begun: Handle, seconds: float, outcome: RequestOutcome) -> None:

@@ -29,7 +29,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, path: str = "") -> Address:
-        """Raises UsageError with the forms there are. For a port alone, it shows the whole address, with `path`."""
+        """Raises UsageError that lists the forms. For a port alone, it shows the whole address, with `path`."""
         scheme, _, rest = text.partition(":")
         if scheme == "stdio" and not rest:
             return cls("stdio")
@@ -59,7 +59,7 @@ class Address:
 
 
 def _origin(text: str) -> str | None:
-    """The origin that a port, or a host and a port, stands for."""
+    """The origin meant by a port alone, or by a host and a port."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535 or "/" in host:
         return None

@@ -1,4 +1,4 @@
-"""Bulk that waits for room in a pipe which other calls use too. Everything else overtakes what waits here."""
+"""A queue for bulk messages in a pipe that several calls share. Other messages overtake those that wait here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Write: TypeAlias = Callable[[OutgoingMessage, Callable[[], None]], None]
 
 
 class BulkQueue:
-    """Bulk waits here in order. Its sender limits it, by waiting until a message was `taken`."""
+    """Bulk messages wait here in order. Their sender bounds the queue: it waits until a message was `taken`."""
 
     __slots__ = ("waiting", "_inside")
 
@@ -28,7 +28,7 @@ class BulkQueue:
         self.waiting.append((outgoing, write))
 
     def release_before(self, outgoing: OutgoingMessage) -> None:
-        """Let in what waits of the same call, because `outgoing` goes in next and belongs behind it."""
+        """Write the waiting messages of the same call, because `outgoing` is written next and belongs behind them."""
         # The answers to a batch belong to no single call.
         everyone = outgoing.answers and outgoing.relates_to is None
         waiting, self.waiting = self.waiting, deque[tuple[OutgoingMessage, Write]]()
@@ -39,7 +39,7 @@ class BulkQueue:
                 self.waiting.append(item)
 
     def advance(self) -> None:
-        """Let in what there is room for."""
+        """Write waiting messages while there is room."""
         while self.waiting and self._inside < INSIDE_BYTES:
             self._enter(*self.waiting.popleft())
 

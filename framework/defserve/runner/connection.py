@@ -1,4 +1,4 @@
-"""Joins a transport and its sessions: frames in, messages out, one session for each peer."""
+"""Connects a transport and its sessions: frames in, messages out, one session for each peer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """The verbs that every transport in a pipe has."""
+    """The methods that every transport of a pipe has."""
 
     @property
     def closed(self) -> bool: ...
@@ -36,7 +36,7 @@ class Transport(Protocol):
 
 
 class PeerIdentity(Protocol):
-    """Who is at the other end, as authentication found."""
+    """Who is at the other end, according to authentication."""
 
     @property
     def id(self) -> str: ...
@@ -47,11 +47,10 @@ class PeerIdentity(Protocol):
 
 
 def known_of(identity: PeerIdentity) -> dict[str, Any]:
-    """What a session is told of its peer."""
-    is_local = identity.kind == "local"
+    """The arguments of `Session` that describe its peer."""
     return {
         "principal": identity.id,
-        "is_local": is_local,
+        "is_local": identity.kind == "local",
         "identity": identity,
         "is_shared_identity": identity.is_shared_identity,
     }
@@ -82,7 +81,7 @@ class Connection:
         self._take = self._unwrap if self.carrier else self._session("").receive
 
     def attach(self, engine: Engine) -> None:
-        """A loop is running: take up what had to wait for it."""
+        """A loop is running: take the frames that had to wait for it."""
         self.engine = engine
         for session in self.sessions.values():
             session.engine = engine
@@ -91,7 +90,7 @@ class Connection:
             self.received(waiting)
 
     def received(self, frames: list[bytes | None]) -> None:
-        """Take frames of the transport, in order. Replies that are there by the end leave in one write."""
+        """Take frames of the transport, in order. Replies that are ready at the end are sent in one write."""
         self._receiving = True
         for index, frame in enumerate(frames):
             if not self._take(frame):
@@ -120,7 +119,7 @@ class Connection:
         carrier = self.carrier
         assert carrier is not None
         if not self.engine.ready:
-            return False  # a peer that waits must not be overtaken by another
+            return False  # no peer may overtake one that waits
         for parcel in carrier.unwrap(frame) if frame is not None else ():
             session = self.sessions.get(parcel.peer)
             try:
@@ -136,7 +135,7 @@ class Connection:
         return True
 
     def _turn_away(self, carrier: Carrier, parcel: CarriedMessage, error: LimitExceeded) -> None:
-        """Refuse the request of a peer for which there is no room. Anything else it sent is dropped."""
+        """Refuse the request of a peer if there is no room for a session. Anything else it sent is dropped."""
         message = decode(parcel.data) if parcel.data is not None else None
         if isinstance(message, Request):
             body = error_object(INTERNAL_ERROR, error.message, {"error_type": error.error_type, **error.data})
@@ -159,7 +158,7 @@ class Connection:
                 transport.send(data, outgoing.taken)
             if self._receiving or self._flush_planned:
                 return
-            # With the last answer everything leaves at once. To plan it would cost every single call 2 µs.
+            # The last answer is flushed at once. Planning a flush would cost every single call 2 µs.
             if outgoing.answers and not sessions[peer].in_flight:
                 transport.flush()
             else:

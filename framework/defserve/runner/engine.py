@@ -1,4 +1,4 @@
-"""Runs calls on an asyncio loop: tasks, timers, threads. `core.engine` has the contracts."""
+"""Runs calls on an asyncio loop: tasks, timers, threads. `core.engine` documents the methods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRACE = 0.25
 
 
 class CallDeadline:
-    """Ends a call when its time is up. It is set when the call first waits; `pause` stops the clock."""
+    """Ends a call when its time is up. It starts when the call first waits; `pause` stops the clock."""
 
     __slots__ = ("_engine", "_call", "_seconds", "_left", "_since", "_handle")
 
@@ -93,7 +93,7 @@ class AsyncioEngine:
         return None
 
     async def _settling(self, call: Call, work: Awaitable[Any]) -> None:
-        # Known from the first step on: a task that is cancelled before would end without a reply.
+        # Set in the first step: a task that is cancelled before that would end without a reply.
         call.task = asyncio.current_task(self.loop)
         try:
             result = await work
@@ -113,7 +113,7 @@ class AsyncioEngine:
             self._suspended(call)
             return
         task = cast("asyncio.Task[Any] | None", call.task)
-        # Where nobody cancelled the task, the function raised CancelledError by itself.
+        # If nobody cancelled the task, the function itself raised CancelledError.
         if isinstance(error, asyncio.CancelledError) and not call.cancelled and task is not None and task.cancelling():
             error = Draining("the server is shutting down")
         call.session.fail(call, error)
@@ -201,7 +201,7 @@ class AsyncioEngine:
             task = self.loop.create_task(work, context=context)
             tasks.append(task)
             self.keep(task)
-            # Not inside the task: a task that is cancelled before it begins runs no line of its own.
+            # Not inside the task: a task that is cancelled before it begins runs none of its code.
             task.add_done_callback(finish)
             call.adopt(task)
 

@@ -15,7 +15,7 @@ from defserve.runner.engine import AsyncioEngine
 
 
 class LoopLifetime:
-    """The engine of one loop and the lifespans entered there, shared by all that serves the composition on it."""
+    """The engine of one loop and the lifespans entered there. All that serve the composition on this loop share it."""
 
     def __init__(self, engine: AsyncioEngine) -> None:
         self.engine, self.users = engine, 0
@@ -29,8 +29,7 @@ class LoopLifetime:
                 return
             try:
                 for extension in composition.extensions:
-                    lifespan = extension.lifespan()
-                    if lifespan is not None:
+                    if (lifespan := extension.lifespan()) is not None:
                         await self.stack.enter_async_context(lifespan)
             except BaseException:
                 await self.stack.aclose()
@@ -38,7 +37,7 @@ class LoopLifetime:
             self.started = True
 
     async def end(self, seconds: float) -> None:
-        """Leave the lifespans after the last cancelled call, whose clean-up may still need them."""
+        """Leave the lifespans after the last cancelled call, because its clean-up may need them."""
         if self.engine.tasks:
             await asyncio.wait(self.engine.tasks, timeout=seconds)
         try:
@@ -49,7 +48,7 @@ class LoopLifetime:
 
 @asynccontextmanager
 async def entered_lifespans(composition: Composition) -> AsyncGenerator[AsyncioEngine]:
-    """Enter every extension's lifespan, once on this loop, however often it is served there. Gives the engine."""
+    """Enter every extension's lifespan, once on this loop, however often it is served there. Yields the engine."""
     loop = asyncio.get_running_loop()
     lifetime = composition.lives.get(loop)
     if not isinstance(lifetime, LoopLifetime):
@@ -71,11 +70,11 @@ async def drain_connection(connection: Connection, seconds: float) -> None:
 
 
 async def finish_calls(calls: list[Call], seconds: float) -> None:
-    """Let calls finish. Endless ones are told to end; those that are not done in time are refused."""
+    """Let calls finish. Endless calls are stopped; calls that are not done in time are refused."""
     for call in calls:
         if call.endless:
             call.stop()
-    await _finished(calls, seconds)
+    await wait_for_calls(calls, seconds)
     for call in calls:
         if not call.settled:
             call.session.fail(call, Draining("the server is shutting down"))
@@ -87,14 +86,15 @@ async def close_connection(connection: Connection, seconds: float) -> None:
     calls = _calls(connection)
     connection.close()
     await asyncio.sleep(0)  # a call that was just received runs its first step
-    await _finished(calls, seconds)
+    await wait_for_calls(calls, seconds)
 
 
 def _calls(connection: Connection) -> list[Call]:
     return [call for session in connection.sessions.values() for call in session.in_flight.values()]
 
 
-async def _finished(calls: list[Call], seconds: float) -> None:
+async def wait_for_calls(calls: list[Call], seconds: float) -> None:
+    """Wait until the tasks of calls are done, for at most so many seconds."""
     tasks = [cast("asyncio.Task[Any]", call.task) for call in calls if call.task is not None]
     if tasks:
         await asyncio.wait(tasks, timeout=seconds)

@@ -32,7 +32,7 @@ async def loopback(app: Any, limits: Limits, *, scheme: str = "http", parser: st
         return config.http_protocol_class(config=config, server_state=state, app_state={})
 
     with bound(address) as (socket,):
-        # uvicorn's own loop looks for its end ten times a second. The end of a block should not wait for that.
+        # uvicorn's own loop checks ten times a second whether it should end. That would delay the end of a block.
         accepting = await asyncio.get_running_loop().create_server(connection, sock=socket)
         try:
             yield f"{scheme}://{HOST}:{socket.getsockname()[1]}/"
@@ -40,11 +40,8 @@ async def loopback(app: Any, limits: Limits, *, scheme: str = "http", parser: st
             accepting.close()
             for one in list(state.connections):
                 one.transport.abort()
-            await _end(list(state.tasks))
-
-
-async def _end(tasks: list[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.sleep(0)
+            tasks: list[asyncio.Task[Any]] = list(state.tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)

@@ -14,7 +14,7 @@ from defserve.transports.memory import MemoryPeer, MemoryTransport
 
 @asynccontextmanager
 async def serving(composition: Composition) -> AsyncGenerator[MemoryPeer]:
-    """Serve one peer on this loop. Gives the link to the server."""
+    """Serve one peer on this loop. Yields the peer's link to the server."""
     loop, service = asyncio.get_running_loop(), composition.service
     transport = MemoryTransport(composition.limits.message)
 

@@ -60,7 +60,7 @@ def listen(
         try:
             with lowered_switch_interval(limits.threads):
                 listener.run(sockets)
-        except SystemExit:  # a lifespan failed; uvicorn has said why
+        except SystemExit:  # a lifespan failed; uvicorn has logged why
             return FAILED
     return listener.code
 
@@ -68,8 +68,8 @@ def listen(
 def make_listener(app: Any, address: Address, options: NetworkOptions, limits: Limits, end: Callable[[], None]) -> Any:
     """A `uvicorn.Server` with the fast path, deadlines and our exit codes. Raises UsageError without uvicorn.
 
-    `end` is called on the loop at the first signal. It has to call `leave(seconds)`, by which the listener stops
-    listening; responses on their way have so many seconds. `code` is the exit code once it has run.
+    `end` is called on the loop at the first signal. It must call `leave(seconds)`: then the listener stops listening,
+    and unfinished responses have so many seconds. After it has run, `code` is the exit code.
     """
     try:
         import uvicorn
@@ -102,7 +102,7 @@ def make_listener(app: Any, address: Address, options: NetworkOptions, limits: L
             self.code = INTERRUPTED if number == signal.SIGINT else 0
             self._signals += 1
             if self._signals == 1 and self._loop is not None:
-                # The interrupted code may be changing what the end has to change too.
+                # Not called here: the signal may have interrupted code that changes the same data.
                 self._loop.call_soon_threadsafe(end)
             else:
                 # A second signal of either kind ends at once.
@@ -121,7 +121,7 @@ def make_listener(app: Any, address: Address, options: NetworkOptions, limits: L
 
 
 def _tell(fit: Fit, options: NetworkOptions) -> None:
-    """Say what does not fit this uvicorn. Somebody who chose h11 knows that it has no fast path."""
+    """Log what does not fit this uvicorn. Someone who chose h11 knows that it has no fast path."""
     if fit.fast_path and options.parser != "h11":
         log.warning("serving without the fast path: %s", fit.fast_path)
     if fit.deadlines:
@@ -148,11 +148,11 @@ def _load(config: uvicorn.Config, options: NetworkOptions) -> None:
 def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "http": options.parser,
-        # Older versions of uvicorn choose a class that does not tell how far a socket is.
+        # Older versions of uvicorn choose a class that does not show the state of a socket.
         "ws": "websockets-sansio" if find_spec("websockets") else "auto",
         "lifespan": "on",
         "access_log": False,
-        # Otherwise a request that came while another was answered inherits its context variables.
+        # Otherwise a request inherits the context variables of one that is answered when it comes.
         "reset_contextvars": True,
         "log_level": "warning",
         "server_header": False,
@@ -162,9 +162,9 @@ def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict
         "backlog": BACKLOG,
         "timeout_keep_alive": KEEP_ALIVE,
         "timeout_graceful_shutdown": int(limits.drain) or 1,
-        # uvicorn also counts the connection that asks.
+        # uvicorn also counts the new connection.
         "limit_concurrency": limits.connections + 1,
-        # So that our own bound, which both parsers share, comes first.
+        # Larger than our own limit, which holds for both parsers and applies first.
         "h11_max_incomplete_event_size": 2 * HEAD_BYTES,
         "ws_max_size": limits.message,
         "ws_ping_interval": PING,
@@ -174,13 +174,11 @@ def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict
     if address.scheme not in SECURE:
         return settings
     if options.certfile is None:
-        raise UsageError(
-            f"{address.scheme}:// needs a certificate",
-            fix="give --certfile and --keyfile (in code: certfile=, keyfile=)",
-        )
+        fix = "give --certfile and --keyfile (in code: certfile=, keyfile=)"
+        raise UsageError(f"{address.scheme}:// needs a certificate", fix=fix)
     return settings | {"ssl_certfile": options.certfile, "ssl_keyfile": options.keyfile}
 
 
 def _actual(address: Address, bound_socket: socket.socket) -> Address:
-    """The address, with the port that the system chose if it was asked to choose."""
+    """The address, with the port that the system chose if none was given."""
     return address if address.port or address.scheme == "unix" else replace(address, port=bound_socket.getsockname()[1])

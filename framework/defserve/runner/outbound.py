@@ -1,4 +1,4 @@
-"""Serving where the server itself connects: it serves everyone it meets there, and reconnects when cut off."""
+"""Serving through a connection that the server opens itself. It serves every peer there, and reconnects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("defserve")
 
 
 class GuestCarrier(Carrier, Protocol):
-    """A carrier that is told when it is connected, and says when it has been let in."""
+    """A carrier that is told when it is connected, and knows whether the place has let us in."""
 
     def connected(self, engine: Engine, send: Callable[[bytes], None]) -> None: ...
     def disconnected(self) -> None: ...
@@ -40,7 +40,7 @@ class GuestCarrier(Carrier, Protocol):
 
 
 class Backoff:
-    """How long to wait before the next attempt: twice as long each time, up to a bound, less a random part."""
+    """How long to wait before the next attempt: twice as long each time, up to a limit, minus a random part."""
 
     def __init__(self, first: float = 0.5, longest: float = 30.0) -> None:
         self.first, self.longest = first, longest
@@ -55,7 +55,7 @@ class Backoff:
         self._next = self.longest
 
     def next(self) -> float:
-        """Seconds to wait. Random, so that many that lost the same place do not come back at once."""
+        """Seconds to wait. Random, so that many servers that lost the same place do not come back at once."""
         seconds, self._next = self._next, min(self._next * 2, self.longest)
         return seconds * random.uniform(0.5, 1.0)
 
@@ -79,7 +79,7 @@ class Outbound:
         self._was_admitted = False
 
     def stop(self, seconds: float | None) -> None:
-        """Answer what runs, for at most so long, and leave. To be called on the loop."""
+        """Finish the running calls, for at most so many seconds, and leave. Call it on the loop."""
         self.seconds = seconds
         self.over.set()
 
@@ -119,7 +119,7 @@ class Outbound:
         self._judge(*transport.end)
 
     async def _open(self, longest: int) -> WebSocketClient | None:
-        """The connection. None: it is over before there is one."""
+        """The connection. None if `over` was set first."""
         opening = asyncio.create_task(WebSocketClient.open(self.url, token=self._token, longest=longest))
         over = asyncio.create_task(self.over.wait())
         try:
@@ -148,7 +148,8 @@ class Outbound:
         if code == POLICY:
             raise PeerError(f"refused: {reason or 'policy'}", data={"code": code})
         if code == NORMAL:
-            # Sent away on purpose, maybe for another of the same name. Two that come back at once would never rest.
+            # Sent away on purpose, maybe for another server of the same name. If both came back at once, they would
+            # replace each other for ever.
             self.backoff.at_length()
         raise PeerGone(f"the connection ended: {code} {reason}".rstrip())
 

@@ -1,7 +1,7 @@
 """Worker threads for blocking functions. Many results wake the event loop once.
 
-`concurrent.futures` wakes the loop for every result and joins its threads at exit, so a blocking function would keep a
-process alive whose peer has left. These threads are daemons.
+`concurrent.futures` wakes the loop for every result, and joins its threads at exit: a blocking function would keep the
+process alive after its peer has left. These threads are daemons.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PoolJob:
 
 
 class WorkerPool:
-    """At most `size` threads at work, without those that wait for a peer (`parked`) or were given up (`abandon`)."""
+    """At most `size` working threads. Those that wait for a peer (`parked`) or were given up (`abandon`) are extra."""
 
     def __init__(self, size: int, wake: Callable[[Callable[[], None]], Any]) -> None:
         self._size, self._wake = size, wake
@@ -43,8 +43,8 @@ class WorkerPool:
         self._done: deque[Callable[[], None]] = deque()
         self._waking = self._closed = False
         self._lock = threading.Lock()
-        # Both counts go down together when a thread takes a job. So their difference is exact at any moment, and no
-        # job waits for a thread that is taken.
+        # `_pending` and `_idle` go down together when a thread takes a job. So their difference is always exact, and no
+        # job waits for a busy thread.
         self._pending = self._threads = self._idle = self._abandoned = self._parked = 0
 
     def submit(self, function: Callable[[], Any], finished: Finished) -> PoolJob:
@@ -57,7 +57,7 @@ class WorkerPool:
         return job
 
     def abandon(self, job: PoolJob) -> None:
-        """Nobody waits for this job any more. It is not begun, or another thread may take the place of its thread."""
+        """Nobody waits for this job any more. It does not begin; if it runs already, its thread may be replaced."""
         with self._lock:
             if job.abandoned:
                 return
@@ -81,7 +81,7 @@ class WorkerPool:
     def post(self, action: Callable[[], None]) -> bool:
         """Run `action` on the loop, behind what this thread posted before. False: the loop has ended."""
         self._done.append(action)
-        # The flag is cleared before the deque is emptied, so no action is missed that finds it set.
+        # `_drain` clears the flag before it empties the deque, so an action that finds the flag set is not missed.
         if not self._waking:
             self._waking = True
             try:
@@ -99,7 +99,7 @@ class WorkerPool:
 
     @property
     def _allowed(self) -> int:
-        # A peer that calls a hanging function again and again must not get endless threads.
+        # A peer that calls a hanging function again and again must not get unlimited threads.
         return self._size + min(self._abandoned + self._parked, self._replaceable)
 
     def _hire(self) -> None:
@@ -108,7 +108,7 @@ class WorkerPool:
         self._threads += 1
         try:
             threading.Thread(target=self._work, name="defserve-worker", daemon=True).start()
-        except RuntimeError:  # the system has no more threads; the others will come to it
+        except RuntimeError:  # the system has no more threads; another thread will take the job
             self._threads -= 1
             if not self._threads:
                 self._pending -= 1
@@ -120,7 +120,7 @@ class WorkerPool:
             while self._done:
                 self._done.popleft()()
         finally:
-            # An action that failed must not hold up those behind it.
+            # A failed action must not stop those behind it.
             if self._done and not self._waking:
                 self._waking = True
                 self._wake(self._drain)
@@ -169,9 +169,9 @@ class WorkerPool:
 
 @contextmanager
 def lowered_switch_interval(threads: int) -> Generator[None]:
-    """While it lasts, a round of turns of all worker threads takes `ROUND` seconds at most. For a process that is ours.
+    """Switch threads so often that all worker threads get a turn within `ROUND` seconds. Only for our own process.
 
-    With 32 threads that compute, and Python's own interval of 5 ms, a ping was answered after seconds.
+    With Python's own interval of 5 ms and 32 computing threads, answering a ping takes seconds.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, max(ROUND / threads, SHORTEST)))

@@ -21,8 +21,8 @@ STUCK_LOOP_SECONDS = 1.0
 class Stopper:
     """SIGTERM drains, SIGINT ends, a second signal of either kind ends at once.
 
-    Before and after serving, a signal cancels `main`, which cuts short what a lifespan does. A loop that is stuck in
-    somebody's code hears no signal, and code may swallow its cancellation: then the process ends without them.
+    Before and after serving, a signal cancels `main`, and so the code of a lifespan. A stuck loop does not react to
+    signals, and code may swallow its cancellation. Then the process is ended anyway.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, composition: Composition) -> None:
@@ -55,7 +55,7 @@ class Stopper:
         task.cancel()
 
     def give(self, seconds: float) -> None:
-        """Give what is left to do so many seconds."""
+        """Give the remaining work so many seconds."""
         self.loop.call_later(seconds, self.cut_short, STUCK_LOOP_SECONDS)
         end_unless(lambda: self.finished, seconds + STUCK_LOOP_SECONDS, self.exit_code)
 
@@ -64,14 +64,14 @@ class Stopper:
         return INTERRUPTED if self.interrupted else 0
 
     def _watch(self, number: int, frame: Any) -> None:
-        # Runs beside the loop's own handler, which a stuck loop never comes to.
+        # Runs besides the loop's own handler, which a stuck loop never calls.
         self._sent += 1
         sent, interrupt = self._sent, number == signal.SIGINT
         seconds = STUCK_LOOP_SECONDS if interrupt or self._heard < sent - 1 else self.composition.limits.drain
         end_unless(lambda: self._heard >= sent or self.finished, seconds, INTERRUPTED if interrupt else 0)
 
     def drain(self, seconds: float) -> None:
-        """What runs has so many seconds; then it is over. A later call changes nothing."""
+        """Give the running calls so many seconds, then end. A later call changes nothing."""
         if not self.over.is_set():
             self.seconds = seconds
             self.over.set()
@@ -105,14 +105,14 @@ class Stopper:
         self.over.set()
 
     def cut_short(self, seconds: float) -> None:
-        """Cancel what a lifespan does. It may clean up for so long."""
+        """Cancel the code of a lifespan. It may clean up for so many seconds."""
         if self.main is not None:
             self.main.cancel()
             end_unless(lambda: self.finished, seconds, self.exit_code)
 
 
 def end_unless(happened: Callable[[], bool], seconds: float, code: int) -> None:
-    """End the process after `seconds`, unless `happened()`. From a thread, so that nothing can hold it up."""
+    """End the process after `seconds`, unless `happened()`. A thread does it, so that nothing can block it."""
     import os
     import time
     from _thread import start_new_thread
@@ -127,7 +127,7 @@ def end_unless(happened: Callable[[], bool], seconds: float, code: int) -> None:
             os._exit(code)
 
     try:
-        # `threading` would take a lock that the code a signal interrupts may hold.
+        # Not `threading`: it takes a lock that the interrupted code may hold.
         start_new_thread(wait, ())
     except RuntimeError:  # the system has no more threads
         pass

@@ -16,10 +16,10 @@ from defserve.runner.address import Address
 OWNER_ONLY = 0o177
 BACKLOG = 2048
 
-# A name may also stand for an address that this machine lacks, as localhost for ::1.
+# A name may have an address that this machine lacks, as localhost may have ::1.
 ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
-# How much the system buffers for a slow reader. It is little, so that a reader that stops is noticed.
+# How much the system buffers for a slow reader. It is small, so that we notice a reader that stops.
 AHEAD_BYTES = 128 * 1024
 
 
@@ -37,7 +37,7 @@ def bound(address: Address) -> Generator[list[socket.socket]]:
         for one in sockets:
             one.close()
         with suppress(OSError):
-            # Another server may have taken the name meanwhile.
+            # Another server may have taken the path since.
             if made is not None and os.stat(address.host).st_ino == made:
                 os.unlink(address.host)
 
@@ -47,7 +47,7 @@ def _bind_network(address: Address) -> list[socket.socket]:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, _, _, _, place in dict.fromkeys(found):
-            # All have the same port, also when the system chooses it.
+            # All sockets have the same port, even if the system chooses it.
             port = sockets[0].getsockname()[1] if sockets else address.port
             try:
                 sockets.append(_bind_one(family, (place[0], port, *place[2:])))
@@ -64,7 +64,7 @@ def _bind_network(address: Address) -> list[socket.socket]:
 
 
 def _bind_one(family: int, place: tuple[Any, ...]) -> socket.socket:
-    # asyncio sets TCP_NODELAY only where the protocol is named. Without it each response waits 40 ms.
+    # asyncio sets TCP_NODELAY only if the protocol is named here. Without it each response waits 40 ms.
     one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

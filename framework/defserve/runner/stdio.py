@@ -60,7 +60,7 @@ class StdioService:
         return self.exit_code
 
     def stop(self, seconds: float) -> None:
-        """Answer what runs, for at most so long, and end. May be called from any thread."""
+        """Finish the running calls, for at most so many seconds, and end. From any thread."""
         self._seconds = seconds
         if self._stopper is not None:
             self._stopper.loop.call_soon_threadsafe(self._stopper.drain, seconds)
@@ -68,7 +68,7 @@ class StdioService:
     # -- before the loop ---------------------------------------------------------------------------------
 
     def _prelude(self) -> bool:
-        """Answer what needs no event loop, so that importing one (25 ms) does not delay a client's first list.
+        """Answer messages that need no event loop, so that importing asyncio (25 ms) does not delay the first list.
 
         Ends at the first message that needs a loop, or as soon as the peer pauses. False at the end of input.
         """
@@ -92,7 +92,7 @@ class StdioService:
                 answered = True
             elif answered:
                 break
-        # A peer is there that has to be told of an end, and maybe answered: that takes the loop.
+        # From here on the peer must be told of an end, and perhaps answered. That needs the loop.
         self._defers_signals = True
         return True
 
@@ -150,7 +150,7 @@ class StdioService:
                     await stop.unless_asked_again(self._finish(seconds))
                 self.composition.service.end(self.stop)
                 await close_connection(self.connection, limits.farewell)
-                # The lifespans have as long to clean up as the calls had.
+                # The lifespans get as much time to clean up as the calls.
                 stop.serving = False
                 stop.give(limits.drain)
         finally:
@@ -159,7 +159,7 @@ class StdioService:
             self.connection.close()
 
     async def _end_if_abandoned(self, stop: Stopper) -> None:
-        """End a start that hangs after its peer has left. Nothing is read meanwhile, so nobody else notices."""
+        """End a start-up that hangs after its peer has left. Nothing is read yet, so nothing else notices."""
         import asyncio
 
         while not self.transport.abandoned:  # noqa: ASYNC110 - a pipe that is not read tells nobody
@@ -188,7 +188,7 @@ def _code(number: int) -> int:
 
 
 def _wind_down(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what is left, and wait a moment only: a task that ignores its cancellation must not keep the process."""
+    """Cancel the remaining tasks, and wait only a moment: a task that ignores it must not keep the process alive."""
     import asyncio
 
     try:
@@ -205,9 +205,9 @@ def _wind_down(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _do_not_wait_for(threads: Iterable[threading.Thread], code: int) -> None:
-    """End the process without the threads that still run. They hang in a call that nobody waits for.
+    """At exit, end the process without waiting for threads that still run. They hang in a call nobody waits for.
 
-    Without this the interpreter would join an executor's threads, and abort when a thread that it does not join
+    Without this the interpreter would join an executor's threads. It would also abort if a thread that it does not join
     holds a lock it needs. A process that goes on after serving is left alone.
     """
     import time

@@ -1,10 +1,9 @@
-"""Serving many peers over the network: sessions for a transport that knows HTTP, on the loop it runs in."""
+"""Serving many peers over the network: makes sessions for the HTTP transport, on its loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
 
 from defserve.core.composition import Composition
 from defserve.core.extension import OutgoingMessage
@@ -14,13 +13,13 @@ from defserve.core.shaped_session import ReplyShape, ShapedSession
 from defserve.limits import Limits
 from defserve.runner.connection import PeerIdentity, known_of
 from defserve.runner.engine import AsyncioEngine
-from defserve.runner.lifespans import entered_lifespans, finish_calls
+from defserve.runner.lifespans import entered_lifespans, finish_calls, wait_for_calls
 
 SPARE = 64
 
 
 class WebSessions:
-    """Opens sessions. In a mounted app, where nobody says when to start, it starts with the first request."""
+    """Opens sessions. A mounted app may get no start event; then it starts with the first request."""
 
     def __init__(self, composition: Composition) -> None:
         self.composition = composition
@@ -34,7 +33,7 @@ class WebSessions:
         self.hang_up: Callable[[], None] = lambda: None
         """Ends the streams that belong to no call. The transport sets it."""
         self.over: Callable[[float], None] = lambda seconds: None
-        """Called when all is answered; what is on its way to a client has so many seconds. A listener sets it."""
+        """Called when all is answered, with the seconds left to send the answers. A listener sets it."""
 
     @property
     def ready(self) -> bool:
@@ -42,21 +41,21 @@ class WebSessions:
         return self._engine is not None and self._engine.loop is asyncio.get_running_loop()
 
     async def start(self, ended: Callable[[], None]) -> None:
-        """Enter the lifespans, once on each loop. `ended` is called there when sessions have to end."""
+        """Enter the lifespans, once on each loop. `ended` is called on that loop when sessions must end."""
         loop = asyncio.get_running_loop()
         if self._engine is not None and self._engine.loop is loop:
             return
         if self._keeper is None or self._keeper.done() or self._keeper.get_loop() is not loop:
             self._keeper = loop.create_task(self._live(ready := loop.create_future(), ended))
             self._ready = ready
-        # The request that asked first may be cancelled. The others wait for the same start.
+        # Shielded: the first request may be cancelled, and the others wait for the same start.
         assert self._ready is not None
         await asyncio.shield(self._ready)
 
     async def _live(self, ready: asyncio.Future[None], ended: Callable[[], None]) -> None:
-        """Enter and leave the lifespans in one task of their own, as task groups in them need it.
+        """Enter and leave the lifespans in the same task, because task groups in them need that.
 
-        In a mounted app nobody says when to stop: the end of the loop cancels the task.
+        A mounted app may get no stop event: then the end of the loop cancels the task.
         """
         self._over = over = asyncio.Event()
         loop, service = asyncio.get_running_loop(), self.composition.service
@@ -89,7 +88,7 @@ class WebSessions:
             self._engine.spawn(self._finish(self._engine, seconds, stop))
 
     async def _finish(self, engine: AsyncioEngine, seconds: float, stop: Stop) -> None:
-        """Finish what is under way, then end the streams of the clients."""
+        """Finish the running calls, then end the streams of the clients."""
         until = engine.loop.time() + seconds
         await finish_calls([call for call in self.composition.calls() if call.engine is engine], seconds)
         self.composition.service.end(stop)
@@ -97,16 +96,14 @@ class WebSessions:
         self.over(until - engine.loop.time())
 
     async def _end_calls(self, ended: Callable[[], None]) -> None:
-        """End the sessions. Cancelled calls have a moment to clean up, while what they use is still there."""
+        """End the sessions. Cancelled calls have a moment to clean up, before the lifespans are left."""
         sessions = list(self.composition.sessions)
         ended()
         calls = [call for session in sessions if session.closed for call in session.in_flight.values()]
-        tasks = [cast("asyncio.Task[object]", call.task) for call in calls if call.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=self.limits.farewell)
+        await wait_for_calls(calls, self.limits.farewell)
 
     def ask(self) -> None:
-        """End on request: drain for as long as the limits allow."""
+        """A signal asks to end: drain for as long as the limits allow."""
         service = self.composition.service
         if self._engine is None:
             self.over(0)
@@ -114,7 +111,7 @@ class WebSessions:
             service.stop(self.limits.drain)
 
     def drain(self) -> None:
-        """Begin nothing new; calls that would never end are told to."""
+        """Take no new calls, and stop calls that would never end by themselves."""
         self.composition.service.drain()
         for call in self.composition.calls():
             if call.endless:
@@ -141,14 +138,14 @@ class WebSessions:
     def open_shaped(
         self, outlet: Callable[[OutgoingMessage], None], *, principal: PeerIdentity, shape: ReplyShape
     ) -> ShapedSession:
-        """A session for a single request, whose reply `shape` writes."""
+        """A session for a single request; `shape` encodes its reply."""
         assert self._engine is not None
         session = ShapedSession(self.composition, self._engine, outlet, counted=False, **known_of(principal))
         session.shape = shape
         return session
 
     def end(self, conversation: Session) -> None:
-        """A session for a single request is over. If nothing is left in it, it serves the same caller again."""
+        """A session for a single request is over. If it holds nothing, its caller's next request uses it again."""
         if not conversation.is_untouched or conversation.engine is not self._engine:
             conversation.close()
             return

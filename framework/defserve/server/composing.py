@@ -1,4 +1,4 @@
-"""A server's declarations folded into what the runner serves: its extensions, its wrappers, its lifespans."""
+"""Turns a server's declarations into a `Composition`, which the runner serves: extensions, wrappers, lifespans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AuthorExtension(Extension):
-    """What the author contributes by declaring: the `Context` parameter and the server's lifespan."""
+    """What every server contributes itself: the `Context` parameter and the author's lifespan."""
 
     name = "author"
 
@@ -35,7 +35,7 @@ class AuthorExtension(Extension):
 
 @asynccontextmanager
 async def _lifetime(servers: Sequence[Server]) -> AsyncGenerator[None]:
-    """The lifespans of servers, each inside those before it, entered once."""
+    """The lifespans of servers, each entered once, inside those before it."""
     from contextlib import AsyncExitStack
 
     async with AsyncExitStack() as stack:
@@ -47,10 +47,9 @@ async def _lifetime(servers: Sequence[Server]) -> AsyncGenerator[None]:
 
 
 def compose(server: Server) -> Composition:
-    """Everything declared, folded. Raises UsageError for what does not fit together."""
+    """All declarations of a server. Raises UsageError for those that do not fit together."""
     composition = Composition(server.extensions, limits=server.limits, around=_wrappers(server))
-    unknown = sorted(set(server.wrappers) - composition.known_methods)
-    if unknown:
+    if unknown := sorted(set(server.wrappers) - composition.known_methods):
         raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")
     for child in server.self_and_mounted[:-1]:
         _refuse_left_behind(server, child)
@@ -58,7 +57,7 @@ def compose(server: Server) -> Composition:
 
 
 def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:
-    """The wrappers of each method. Where tokens come in messages, the check of tokens is the outermost."""
+    """The wrappers of each method. If tokens come in messages, their check is the outermost wrapper."""
     if server.auth is None or not server.auth.in_messages:
         return server.wrappers
     from defserve.protocols.mcp.authorization.message_tokens import MessageTokens
@@ -72,7 +71,7 @@ def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:
 
 
 def _refuse_left_behind(parent: Server, child: Server) -> None:
-    """Raises UsageError where mounting would drop what protects the child."""
+    """Raises UsageError if the child would lose protection by being mounted."""
     everywhere = (MCP, MGP, AuthorExtension)
     extensions = [e for e in child.extensions if not isinstance(e, everywhere) and e not in parent.extensions]
     if settings := child.mgp.options.acts:

@@ -1,4 +1,4 @@
-"""Declaring: how functions become tools, resources, prompts and completions, before serving and while it goes on."""
+"""Declaring: how functions become tools, resources, prompts and completions, before and while a server serves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Declarations:
-    """The functions that a server offers. Registries stay open while it serves; clients are told of changes."""
+    """The functions that a server offers. They may change while it serves; clients are told of changes."""
 
     mcp: MCP
     limits: Limits
@@ -64,8 +64,9 @@ class Declarations:
         """Suggest values for one argument of a prompt (by name) or of a resource template (by its text)."""
 
         def declare(function: Any) -> None:
-            completion = Completion.of(function, find_provider=self.find_provider, owner=self)
-            self.mcp.completions.add(target, argument, completion)
+            self.mcp.completions.add(
+                target, argument, Completion.of(function, find_provider=self.find_provider, owner=self)
+            )
 
         return decorate("server.completion", declare)
 
@@ -139,7 +140,7 @@ class Declarations:
         self.mcp.prompts.registry.remove(name)
 
     def _declare(self, item: Item[Any]) -> None:
-        """Make an item this server's own. Raises UsageError for one that an extension does not allow."""
+        """Set the owner of an item, and check it. Raises UsageError for one that an extension does not allow."""
         if item.owner is None:
             item.owner = self
         item.check(self.limits)
@@ -150,7 +151,7 @@ class Declarations:
 
     def find_provider(self, annotation: Any) -> Provider | None:
         """The provider of an injectable annotation; None for an argument that the peer sends."""
-        # A marker in `Annotated[…]` may say itself where its parameter comes from.
+        # A marker in `Annotated[…]` may provide the parameter itself.
         for marker in peel(annotation)[1]:
             if (find := getattr(marker, "find_provider", None)) is not None:
                 return find(annotation, self.extensions)

@@ -1,4 +1,4 @@
-"""What all decorators share: they work bare and with options, and complain about the author's line."""
+"""What all decorators share: they work bare and with options, and their errors name the author's line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Options = TypeVar("Options", bound="ItemOptions")
 def decorate(name: str, declare: Callable[[Any], object], function: Any = None) -> Any:
     """Declare `function` and return it unchanged; without one, return the decorator that does so.
 
-    `name` is how the author writes the decorator. Raises UsageError for a text in place of the function.
+    `name` is how the author writes the decorator. Raises UsageError for a string in place of the function.
     """
     if isinstance(function, str):
         raise UsageError(
@@ -32,7 +32,7 @@ def decorate(name: str, declare: Callable[[Any], object], function: Any = None) 
 
 
 def need_uri(name: str, uri: Any) -> None:
-    """Raises UsageError for a decorator of resources that was used bare."""
+    """Raises UsageError for a resource decorator without a URI."""
     if callable(uri):
         from defserve.binding.functions import where
 
@@ -49,14 +49,13 @@ def read_options(kind: type[Options], given: Mapping[str, Any], function: Any) -
         from defserve.binding.functions import name_of, where
         from defserve.server.options import refuse_unknown
 
-        subject = kind.__name__.removesuffix("Options").lower()
-        known = [field.name for field in fields(kind)]
-        refuse_unknown(given, known, f"{name_of(function)}: {subject}", where(function))
+        subject = f"{name_of(function)}: {kind.__name__.removesuffix('Options').lower()}"
+        refuse_unknown(given, [field.name for field in fields(kind)], subject, where(function))
         raise
 
 
 def caller() -> str:
-    """`file.py:12` of the author's line that called into this room."""
+    """`file.py:12` of the author's line that called into `defserve.server`."""
     from defserve.binding.functions import place
 
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]

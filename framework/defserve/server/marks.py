@@ -19,7 +19,7 @@ ATTRIBUTE = "__defserve_marks__"
 
 
 class Mark:
-    """What a function wants to become: a kind, its positional arguments, its options."""
+    """What a function is to become: a kind, its positional arguments, its options."""
 
     __slots__ = ("kind", "arguments", "options")
 
@@ -27,7 +27,7 @@ class Mark:
         self.kind, self.arguments, self.options = kind, arguments, options
 
     def put_on(self, function: Any) -> None:
-        """Raises UsageError for what is no function, or cannot carry a mark."""
+        """Raises UsageError if it is not a function, or cannot carry a mark."""
         try:
             if not callable(function):
                 raise UsageError(f"@{self.kind} marks functions, not {function!r}", fix="put it above a def")
@@ -85,6 +85,6 @@ def marked(target: Any) -> Iterator[tuple[Callable[..., Any], Mark]]:
 
 
 def _marked_names(cls: type[Any]) -> list[str]:
-    """The marked attributes of a class, its bases' first. Looked up on the class, so that no property runs."""
+    """The marked attributes of a class, those of its bases first. Looked up on the class, so that no property runs."""
     names = dict.fromkeys(name for kind in reversed(cls.__mro__) for name in vars(kind))
     return [name for name in names if hasattr(getattr(cls, name, None), ATTRIBUTE)]

@@ -1,4 +1,4 @@
-"""A server inside another: its items mirrored under a prefix, now and as they change."""
+"""A server inside another: its items appear there under a prefix, also when they change later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Mount:
-    """Keeps the parent's registries in step with the child's."""
+    """Repeats the child's items in the parent's registries, now and after each change."""
 
     def __init__(self, parent: MCP, server: Server, prefix: str | None) -> None:
         if prefix is not None and not NAME.fullmatch(prefix):
@@ -48,7 +48,7 @@ class Mount:
 
 
 class Mirror:
-    """One registry of the child, repeated in the parent's."""
+    """Repeats one registry of the child in the parent's."""
 
     def __init__(self, source: Registry[Any], target: Registry[Any], rename: Callable[[str], str]) -> None:
         self._source, self._target, self._rename = source, target, rename

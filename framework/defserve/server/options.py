@@ -1,4 +1,4 @@
-"""The keyword options of `Server` and its decorators: for type checkers, and to complain about a misspelt one."""
+"""The keyword options of `Server` and its decorators, for type checkers and for errors about misspelt ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server: what an author declares, composed and handed over to the runner and the host."""
+"""`Server`: an author declares on it; the runner and the host get the composition."""
 
 from __future__ import annotations
 
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpx.participant import Participant
     from defserve.protocols.mgp.events.channel import EventChannel
     from defserve.server.mounting import Mount
-    from defserve.server.options import (
-        FeatureSetFields,
-        ServerFields,
-    )
+    from defserve.server.options import FeatureSetFields, ServerFields
     from defserve.serving.options import WebFields
     from defserve.stores.store import Store
     from defserve.transports.http.app import HttpApp
@@ -53,7 +50,7 @@ Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 class Server(Declarations):
     """A named set of tools, resources and prompts. Declare with the decorators, then `run`, `main` or `connect`.
 
-    Registries stay open while it serves; extensions, `around` and the lifespan are fixed when serving begins.
+    Tools, resources and prompts may change while it serves. Extensions, `around` and the lifespan may not.
     """
 
     def __init__(
@@ -110,12 +107,12 @@ class Server(Declarations):
 
     @property
     def name(self) -> str:
-        """What clients know it by."""
+        """The name that clients see."""
         return self.identity.name
 
     @property
     def version(self) -> str:
-        """The version that was given, or that of the author's distribution, or 0.0.0."""
+        """The given version, or that of the author's distribution, or 0.0.0."""
         return self.identity.version
 
     # -- declaring ---------------------------------------------------------------------------------------
@@ -171,7 +168,7 @@ class Server(Declarations):
 
             storage = StateStorage(self.store, self._secret.known, self.limits)
             self._mcpl = MCPL(
-                self._add_tied_tool, self.find_provider, self.mcp.tools.registry, self, storage, self._strict
+                self._add_bound_tool, self.find_provider, self.mcp.tools.registry, self, storage, self._strict
             )
             self.extensions = (*self.extensions, self._mcpl)
             self.injectables |= self._mcpl.injectables()
@@ -201,10 +198,11 @@ class Server(Declarations):
         self.mcpx.decisions.append(handler)
         return handler
 
-    def _add_tied_tool(self, function: Callable[..., Any], tie: Any, options: Mapping[str, Any]) -> None:
+    def _add_bound_tool(self, function: Callable[..., Any], binding: Any, options: Mapping[str, Any]) -> None:
+        """Add a tool that belongs to a feature set."""
         about = read_options(ToolOptions, options, function)
         tool = Tool.of(function, about, find_provider=self.find_provider, owner=self)
-        tool.facets["mcpl"] = tie
+        tool.facets["mcpl"] = binding
         self.add_tool(tool)
 
     def around(self, method: str, /) -> Callable[[W], W]:
@@ -225,7 +223,7 @@ class Server(Declarations):
     def event_channel(self, name: str, kind: Any = None, /, *, scopes: str | Sequence[str] = ()) -> EventChannel:
         """A channel of events: `usage = server.event_channel("model.token_usage", Usage)`, then `await usage.emit(…)`.
 
-        `kind` is the type of what is emitted; peers need all `scopes` to hear of it.
+        `kind` is the type of the emitted values; peers need all `scopes` to receive them.
         """
         return self.mgp.events.declare(name, kind, scopes=scopes)
 
@@ -267,16 +265,15 @@ class Server(Declarations):
         """Serve on an address until the peer leaves or a signal ends it. Never reads the command line.
 
         `stdio:`, `http://host:port/path`, `https://…`, `ws://…`, `wss://…` and `unix:/path` are addresses; the
-        options are for all but the first. `mcpx+ws://gateway/ws?topic=demo` joins a topic, where the `token` (or what
-        is in `token_file`) says who this server is. With `log_level` or `log_json`, logging is set up to write to
-        stderr, from "info" on with a line for every request. Ends with SystemExit(130) after Ctrl-C; returns after
-        SIGTERM and at the end of input.
+        options are for all but the first. `mcpx+ws://gateway/ws?topic=demo` joins a topic; the `token` (or the content
+        of `token_file`) says who this server is. With `log_level` or `log_json`, logs go to stderr; from level "info"
+        on, every request has a line. Raises SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of
+        input.
         """
         self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False))
         from defserve.serving.addresses import serve
 
-        code = serve(self, on, token, token_file, web)
-        if code:
+        if code := serve(self, on, token, token_file, web):
             raise SystemExit(code)
 
     def observe(self, *, log_level: str | None = None, log_json: bool = False, metrics: bool = False) -> None:
@@ -285,12 +282,11 @@ class Server(Declarations):
             return
         from defserve.serving.addresses import observers
 
-        found = observers(self.extensions, log_level, log_json, metrics)
-        if found:
+        if found := observers(self.extensions, log_level, log_json, metrics):
             self.extend(*found)
 
     def join(self, on: str, *, token: str | None = None) -> AbstractAsyncContextManager[Participant]:
-        """Serve in a topic from within a running loop. Entering it waits for the gateway's welcome."""
+        """Serve in a topic, on the running loop. Entering it waits for the gateway's welcome."""
         from defserve.serving.addresses import joined
 
         return joined(self, on, token)
@@ -326,7 +322,7 @@ class Server(Declarations):
 
     @property
     def composition(self) -> Composition:
-        """Everything declared, folded. From its first use on, extensions, mounts and `around` are fixed."""
+        """All declarations, for a runner. After its first use, extensions, mounts and `around` cannot change."""
         if self._composition is None:
             composition = compose(self)
             self.mcp.compose(composition)
@@ -343,13 +339,13 @@ class Server(Declarations):
 
     @property
     def self_and_mounted(self) -> list[Server]:
-        """This server and all that are mounted on it, each once, children before parents."""
+        """This server and all servers mounted on it, each once, children before parents."""
         found = {server: None for mount in self._mounts for server in mount.server.self_and_mounted}
         return [*found, self]
 
 
 def _authorization(auth: Auth | TokenVerifier | None, limits: Limits) -> tuple[Auth | None, tuple[Extension, ...]]:
-    """How tokens are checked, and what their scopes and rates allow. Servers without tokens do not pay for it."""
+    """How tokens are checked, and the extension for their scopes and rates. Servers without tokens have neither."""
     if auth is None:
         return None, ()
     from defserve.auth.buckets import Rate

@@ -1,4 +1,4 @@
-"""Where a server serves, by its address: here the protocol's rules, the runner and a transport are put together.
+"""Serves a server at an address: combines the protocol's rules, the runner and a transport.
 
 Nothing is imported for an address that is not used. A server on the network
 does not start if a tool needs scopes and no `auth` could grant them.

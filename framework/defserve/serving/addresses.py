@@ -1,4 +1,4 @@
-"""Serving at an address: standard input, the network or a topic; and the observers that were asked for."""
+"""Serving at an address: standard input, the network or a topic. Also makes the observers for logs and metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Served(Protocol):
-    """What serving needs to know of a server."""
+    """The part of a server that serving uses."""
 
     mcp: MCP
     auth: Auth | None
@@ -84,7 +84,7 @@ async def joined(server: Served, on: str, token: str | None) -> AsyncGenerator[P
 
 
 def observers(present: Sequence[Extension], log_level: str | None, log_json: bool, metrics: bool) -> list[Extension]:
-    """The extensions for what was asked for, except those that are present. Sets up logging."""
+    """The extensions for these options, except those that are present. Sets up logging."""
     found: list[Extension] = []
     if log_level is not None or log_json:
         from defserve.observing.logs import log_to_stderr

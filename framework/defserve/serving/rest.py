@@ -56,14 +56,14 @@ def rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
             _request("tools/call", {"name": name, "arguments": arguments}),
             RestWriter(lambda call, result: encode({"result": _value(result, call.subject)})),
         ),
-        # The listing is asked for its checks: the document is for those who may ask for it. Its page is not read.
+        # A `tools/list` runs for its checks: who may not list the tools does not get the document. Its page is unused.
         document=lambda below: (_request("tools/list", {}), RestWriter(lambda call, page: document(below, call))),
         scopes=mcp.tools.scopes,
     )
 
 
 class RestWriter:
-    """The reply to one request: what `write` makes of the result, or an error with its status and headers."""
+    """The reply to one request: the result as `write` encodes it, or an error with its status and headers."""
 
     headers: HeaderList = ()
 
@@ -74,7 +74,7 @@ class RestWriter:
         try:
             return self._write(call, result), None
         except RestFailure as failed:
-            return self._told(failed)
+            return self._failed(failed)
 
     def failure(self, call: Call, error: Params) -> Replied:
         if "result" in error:
@@ -83,9 +83,9 @@ class RestWriter:
         detail: Params = given if is_object(given) else {}
         is_unknown = "tool" in detail and detail["tool"] == call.params.get("name")
         kind = "unknown_tool" if is_unknown else str(detail.get("error_type", "internal_error"))
-        return self._told(RestFailure(kind, str(error["error"].get("message")), detail))
+        return self._failed(RestFailure(kind, str(error["error"].get("message")), detail))
 
-    def _told(self, failed: RestFailure) -> Replied:
+    def _failed(self, failed: RestFailure) -> Replied:
         self.headers = failed.headers()
         return failed.body(), failed.status
 
@@ -95,7 +95,7 @@ def _request(method: str, params: Params) -> Request:
 
 
 def _value(result: Params, tool: Tool) -> Any:
-    """Structured content, a scalar, a text, or content blocks; None where there is nothing. Raises RestFailure."""
+    """Structured content, a scalar, a text, or content blocks; None if there is nothing. Raises RestFailure."""
     if result.get("isError"):
         meta: Params = result.get("_meta") or {}
         detail: Params = meta.get(ERROR_KEY) or {}

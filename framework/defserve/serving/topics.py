@@ -1,4 +1,4 @@
-"""A server in a topic: its address, its token, and the runner that keeps it there."""
+"""A server in a topic: its address, its token, and the runner for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORM: Final = "mcpx+ws://host:port/ws?topic=demo"
 def place(
     composition: Composition, mcp: MCP, auth: Auth | None, carrier: TopicCarrier, on: str, token: str | None
 ) -> Outbound:
-    """The place where a composition takes part in a topic. Raises UsageError for an address without a topic."""
+    """The runner of a composition that takes part in a topic. Raises UsageError for an address without a topic."""
     from urllib.parse import parse_qs, urlsplit
 
     parts = urlsplit(on.removeprefix(PREFIX))

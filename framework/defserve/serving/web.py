@@ -1,4 +1,4 @@
-"""HTTP for a server: joins the rules of the protocol, the sessions of the runner and the transport."""
+"""HTTP for a server: combines the rules of the protocol, the sessions of the runner and the transport."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from defserve.serving.options import WebFields
 from defserve.transports.http.app import HttpApp, HttpOptions
 from defserve.transports.http.streamable import HttpRules
 
-# The address of a unix socket has no path of an endpoint.
+# The address of a unix socket has no path for the endpoint, so this one is used.
 UNIX_PATH = "/mcp"
 
 
@@ -92,17 +92,16 @@ def network_options(options: WebFields) -> NetworkOptions:
 
 
 async def _measured(composition: Composition) -> tuple[int, bytes]:
-    found = [e.text(composition) for e in composition.extensions if isinstance(e, Metrics)]
-    return 200, "".join(found).encode()
+    return 200, "".join(e.text(composition) for e in composition.extensions if isinstance(e, Metrics)).encode()
 
 
 async def _liveness() -> tuple[int, bytes]:
-    """The process answers, and that is all that is asked. A failed health check is no reason to restart it."""
+    """Whether the process answers. A failed health check is no reason to restart it, so none runs here."""
     return 200, b"ok"
 
 
 async def _readiness(composition: Composition) -> tuple[int, bytes]:
-    """Whether calls should come here."""
+    """Whether this server should get calls."""
     if composition.draining:
         return 503, b"draining"
     found = [await e.health.readiness(composition) for e in composition.extensions if isinstance(e, MGP)]
@@ -111,7 +110,7 @@ async def _readiness(composition: Composition) -> tuple[int, bytes]:
 
 
 def refuse_scopes_without_auth(mcp: MCP, auth: Auth | None) -> None:
-    """Over the network, scopes that nobody can prove would protect nothing. Raises UsageError."""
+    """Raises UsageError if an item needs scopes but no tokens are checked: then nobody can prove a scope."""
     for item in () if auth is not None else mcp.items():
         if item.options.scopes:
             raise UsageError(

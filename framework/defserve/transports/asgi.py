@@ -1,4 +1,4 @@
-"""ASGI's types, and what one of our servers hands down beside them: a request that arrived whole."""
+"""ASGI's types, and one of ours: a request that our own server hands over in one piece."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 HeaderList: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 WHOLE = "whole request of defserve"
-"""The member of a scope that holds a `WholeRequest`. Whoever takes it removes it, because it refers to the scope."""
+"""The member of a scope that holds a `WholeRequest`. The reader must remove it, because it refers to the scope."""
 
 
 class RequestHead(Protocol):
-    """A head that many requests may share. `note` is what the app found out about it the first time."""
+    """A head that many requests may share. `note` keeps what the app found out about it the first time."""
 
     note: Any
 
@@ -33,5 +33,5 @@ class WholeRequest(Protocol):
         ...
 
     def respond(self, status: int, body: bytes) -> bool:
-        """Send a complete response of JSON. False: it has to go the steps of ASGI."""
+        """Send a complete response of JSON. False: it was not sent; send it by the steps of ASGI."""
         ...

@@ -1,4 +1,4 @@
-"""What a client raises when HTTP refuses it: bare statuses, and challenges (RFC 6750 §3). No I/O."""
+"""What a client raises when HTTP refuses it: for statuses alone, and for challenges (RFC 6750 §3). No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from defserve.errors import PeerError, PeerGone
 
-# The `error` of a challenge → what is wrong. It is empty when no token came.
+# The `error` of a challenge → what is wrong. It is empty when no token was sent.
 WORDS: Final[Mapping[str | None, str]] = {
     "": "wants a token",
     "invalid_token": "does not take this token",
@@ -29,7 +29,7 @@ class HttpRefusal(PeerError):
 class Challenged(HttpRefusal):
     """The server wants other credentials. `data` has the whole `challenge` too.
 
-    `error` says what is wrong with the token. It is empty if none came, None if the server wants no token at all.
+    `error` says what is wrong with the token. It is empty if no token was sent, None if the server wants no token.
     """
 
     def __init__(self, address: object, status: int, challenge: str) -> None:

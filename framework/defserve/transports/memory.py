@@ -40,12 +40,12 @@ class MemoryTransport:
             self.peer.deliver(None)
 
     def take(self, message: bytes) -> None:
-        """The peer says something."""
+        """The peer sent a message."""
         if self._received is not None and not self.closed:
             self._received([message if len(message) <= self.limit else None])
 
     def leave(self) -> None:
-        """The peer goes away."""
+        """The peer has left."""
         if self._ended is not None and not self.closed:
             self._ended()
 

@@ -37,7 +37,7 @@ class OutboundMessage(Protocol):
 
 
 class CompleteReply:
-    """A reply that the transport got back from the call itself, so that nobody has to be told about it."""
+    """A reply that the transport got directly from `begin`, not from the session's outlet."""
 
     __slots__ = ("data", "code", "release")
 
@@ -64,7 +64,7 @@ class UnreadMessage:
 
 
 class ClientOutbox:
-    """`finished`: nothing will follow what is unread. `gone`: nobody reads any more."""
+    """The messages that one client has not read. `finished`: no more will follow. `gone`: nobody reads any more."""
 
     __slots__ = ("finished", "gone", "unread", "_wake")
 
@@ -76,13 +76,14 @@ class ClientOutbox:
     def keep(self, message: OutboundMessage, id: str | None = None) -> None:
         """Put a message at the end, or in front of the bulk of other calls.
 
-        For a slow reader the newest of a kind replaces the oldest. A full outbox drops what nobody waits for.
+        For a slow reader, a message replaces an older one with the same `replaces`. A full outbox drops messages that
+        nobody waits for.
         """
         if message.replaces is not None and len(self.unread) >= SLOW:
             self._drop_first(lambda item: item.message.replaces == message.replaces)
         if not message.data:
             return
-        if message.bulk or not self.unread:  # the sender of bulk limits it by itself
+        if message.bulk or not self.unread:  # the sender of bulk limits itself
             self.unread.append(UnreadMessage(message, id))
             return
         while self.unread and self._has_no_room(len(message.data)):
@@ -91,7 +92,7 @@ class ClientOutbox:
         self.unread.insert(self._place(message), UnreadMessage(message, id))
 
     def _place(self, message: OutboundMessage) -> int:
-        """Behind everything but the bulk of other calls. Answers to a batch belong to no single call, and go last."""
+        """The index behind everything except bulk of other calls. Answers to a batch belong to no single call: last."""
         bulk = next((at for at, item in enumerate(self.unread) if item.message.bulk), None)
         if bulk is None or (message.answers and message.relates_to is None):
             return len(self.unread)
@@ -99,7 +100,7 @@ class ClientOutbox:
         return bulk if message.relates_to is None else max(bulk, 1 + max(own, default=-1))
 
     def take(self) -> list[UnreadMessage]:
-        """Take out everything there is to write."""
+        """Take out all unread messages."""
         taken = list(self.unread)
         self.unread.clear()
         for item in taken:
@@ -121,7 +122,7 @@ class ClientOutbox:
             self._wake.set_result(None)
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait until there is something to write, or nothing will follow. False when `seconds` passed first."""
+        """Wait until there is something to write, or no more will follow. False when `seconds` passed first."""
         if self.unread or self.finished or self.gone:
             return True
         self._wake = asyncio.get_running_loop().create_future()
@@ -134,8 +135,8 @@ class ClientOutbox:
             self._wake = None
         return True
 
-    def _drop_first(self, pointless: Callable[[UnreadMessage], bool]) -> bool:
-        found = next((item for item in self.unread if pointless(item)), None)
+    def _drop_first(self, is_needless: Callable[[UnreadMessage], bool]) -> bool:
+        found = next((item for item in self.unread if is_needless(item)), None)
         if found is not None:
             self.unread.remove(found)
             found.leave()

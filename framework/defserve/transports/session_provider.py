@@ -1,4 +1,4 @@
-"""What the transports of the network ask of the runner: sessions, and when to begin and to end."""
+"""What network transports need from the runner: sessions, a start and an end."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from defserve.limits import Limits
 from defserve.wire.messages import Id, Message, Request
 
 BegunCall: TypeAlias = Coroutine[Any, Any, None] | tuple[bytes, int | None]
-"""What is left to run of a call; or its reply, and the reply's code if it is an error."""
+"""The rest of a call, to await; or its reply, with the reply's code if it is an error."""
 
 
 class RequestOffer(Protocol):
-    """What a request says of its sender. `stateless`: it belongs to no session."""
+    """What a request says about its sender. `stateless`: it belongs to no session."""
 
     @property
     def version(self) -> str: ...
@@ -23,7 +23,7 @@ class RequestOffer(Protocol):
 
 
 class TransportSession(Protocol):
-    """A session of the runner's, as far as a transport needs to know it."""
+    """The part of a session that a transport uses."""
 
     @property
     def in_flight(self) -> Mapping[Id, object]: ...
@@ -39,7 +39,7 @@ class TransportSession(Protocol):
 
 
 class SessionProvider(Protocol):
-    """What a network transport asks of the runner."""
+    """The part of the runner that a network transport uses."""
 
     limits: Limits
 
@@ -54,10 +54,10 @@ class SessionProvider(Protocol):
         ...
 
     async def start(self, ended: Callable[[], None]) -> None:
-        """Be ready to serve; a second call does nothing. `ended` is called when sessions have to end."""
+        """Get ready to serve; a second call does nothing. `ended` is called when sessions must end."""
 
     def drain(self) -> None:
-        """Begin nothing new; calls that would never end are told to."""
+        """Take no new calls, and stop calls that would never end by themselves."""
 
     async def stop(self) -> None:
         """Serve no more."""
@@ -67,7 +67,7 @@ class SessionProvider(Protocol):
         ...
 
     def open_shaped(self, outlet: Callable[[Any], None], *, principal: Principal, shape: Any) -> TransportSession:
-        """A session for a single request, whose reply `shape` writes."""
+        """A session for a single request; `shape` encodes its reply."""
         ...
 
     def end(self, conversation: Any) -> None:

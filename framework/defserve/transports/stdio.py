@@ -1,4 +1,4 @@
-"""Standard input and output of this process as a transport: one message a line (LF), and nothing else on stdout."""
+"""Standard input and output of this process as a transport: one message per line (LF), nothing else on stdout."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Received: TypeAlias = Callable[[list[bytes | None]], None]
 
 
 class StdioTransport:
-    """Owns the process's pipes from `claim` to `release`. Stray prints go to stderr meanwhile.
+    """Owns the process's pipes from `claim` to `release`. In this time, prints of other code go to stderr.
 
-    `queued` is how many bytes the peer has not taken yet.
+    `queued` is the number of bytes that the peer has not taken yet.
     """
 
     def __init__(self, limit: int) -> None:
@@ -44,7 +44,7 @@ class StdioTransport:
     # -- the process's pipes -----------------------------------------------------------------------------
 
     def claim(self) -> None:
-        """Take descriptors 0 and 1 away from everybody else, C code and child processes included."""
+        """Take descriptors 0 and 1 away from all other code, C code and child processes included."""
         null = os.open(os.devnull, os.O_RDWR)
         self._input, self._output = _duplicate(0, null), _duplicate(1, null)
         os.dup2(null, 0)
@@ -54,7 +54,7 @@ class StdioTransport:
             os.dup2(null, 1)
         if null > 2:
             os.close(null)
-        # What was printed before and is still buffered must not reach the peer either.
+        # Earlier prints that are still buffered must not reach the peer either.
         _flush_prints()
 
     def release(self) -> None:
@@ -94,14 +94,14 @@ class StdioTransport:
 
     @property
     def abandoned(self) -> bool:
-        """Whether the peer has closed its end, whatever is left to read. False where that cannot be told."""
+        """Whether the peer has closed its end, even if there is something left to read. False if that is not known."""
         if not hasattr(select, "poll"):
             return False
         poll = select.poll()
         poll.register(self._input, 0)
         return any(event & select.POLLHUP for _, event in poll.poll(0))
 
-    # -- the verbs every transport has -------------------------------------------------------------------
+    # -- the methods of every transport ------------------------------------------------------------------
 
     def start(self, loop: asyncio.AbstractEventLoop, received: Received, ended: Callable[[], None]) -> None:
         """Deliver lines to `received` until `ended`. None stands for a line past the limit."""
@@ -129,7 +129,7 @@ class StdioTransport:
                 self._marks.append((self._written + self.queued, taken))
 
     def flush(self) -> None:
-        """Write what is queued, as far as the pipe takes it. The rest follows when there is room."""
+        """Write the queue, as far as the pipe takes it. The rest follows when there is room."""
         while self._out and not self._writing and not self.closed:
             data = self._piece()
             try:
@@ -158,7 +158,7 @@ class StdioTransport:
             await asyncio.wait((self._emptied,), timeout=patience)
 
     def close(self) -> None:
-        """Stop reading and write what is left, without waiting for a peer that does not read."""
+        """Stop reading and write the rest, without waiting for a peer that does not read."""
         if self.closed:
             return
         self._stop_reading()
@@ -203,10 +203,9 @@ class StdioTransport:
             return
         self._stop_reading()
         try:
-            rest = self._lines.finish()
-            if rest:
+            if rest := self._lines.finish():
                 self._received([rest])
-        finally:  # nothing would call again, whatever happens to the last line
+        finally:  # there is no later chance to call it, whatever happens to the last line
             self._ended()
 
     def _read_in_thread(self) -> None:
@@ -223,7 +222,7 @@ class StdioTransport:
                 return
             if not data:
                 return
-            # A file is read faster than its requests are served.
+            # Wait, because a file is read faster than its requests are served.
             self._turn.wait()
 
     # -- writing -----------------------------------------------------------------------------------------
@@ -281,7 +280,7 @@ class StdioTransport:
 
 
 def _duplicate(descriptor: int, null: int) -> int:
-    # A process may be started without a stream, and `null` may have got its number: it counts as ended.
+    # A process may be started without a stream, and `null` may have got its number: then the stream counts as ended.
     if descriptor == null or (sys.__stdin__, sys.__stdout__)[descriptor] is None:
         return _copy(null)
     try:
@@ -292,7 +291,7 @@ def _duplicate(descriptor: int, null: int) -> int:
 
 def _copy(descriptor: int) -> int:
     copy = os.dup(descriptor)
-    # A copy with a standard number would be replaced next. It stays, and fills the gap.
+    # A copy with a standard number would be replaced next. It stays open to fill the gap, and is copied again.
     return copy if copy > 2 else _copy(copy)
 
 

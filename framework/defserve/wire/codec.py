@@ -21,7 +21,7 @@ def decode(data: bytes, *, depth: int = 64, keys: int = 10_000) -> Message | lis
         value = from_json(data, allow_inf_nan=False)
     except ValueError as error:
         return Malformed(PARSE_ERROR, f"Parse error: {error}")
-    # Only a message that could be too deep or too wide is walked; a short one cannot be either.
+    # Walk only a message that could be too deep or too wide; a short one cannot be.
     size = len(data)
     if size > 2 * depth and (data.count(b"{") + data.count(b"[") > depth or (size > keys and data.count(b":") > keys)):
         problem = excess(value, depth, keys)
@@ -32,7 +32,7 @@ def decode(data: bytes, *, depth: int = 64, keys: int = 10_000) -> Message | lis
 
 def message(raw: Any) -> Message:
     """One decoded JSON value as a message."""
-    # JSON gives no other kinds of dict, and this is asked of every message.
+    # `__class__`, not `isinstance`: JSON gives no subclasses, and this runs for every message.
     if raw.__class__ is not dict:
         return Malformed(INVALID_REQUEST, "Invalid request: a message is a JSON object")
     id: Any = raw.get("id")
@@ -120,7 +120,7 @@ def _reply(raw: dict[str, Any]) -> Message:
 
 
 def _usable_id(id: Any) -> bool:
-    # bool is an int to Python and no id to JSON-RPC; the bound keeps a hostile integer printable.
+    # A bool is an int in Python but not an id in JSON-RPC. The bound keeps a hostile integer printable.
     if type(id) is int:
         return -(1 << 512) < id < (1 << 512)
     return isinstance(id, str) and len(id) <= ID_BYTES

@@ -6,9 +6,9 @@ BOM = b"\xef\xbb\xbf"
 
 
 class Lines:
-    """Feeds on chunks, gives whole lines; None stands for a line that was longer than `limit`.
+    """Takes chunks and gives whole lines; None stands for a line longer than `limit`.
 
-    What is left of a line that is too long is skipped as it comes, so memory stays bounded.
+    The rest of a line that is too long is skipped as it arrives, so memory stays bounded.
     """
 
     __slots__ = ("limit", "_rest", "_skipping", "_first")
@@ -20,7 +20,7 @@ class Lines:
         self._first = True
 
     def feed(self, data: bytes) -> list[bytes | None]:
-        """The lines that `data` completes, without their LF; blank ones are left out."""
+        """The lines that `data` completes, without their LF. Blank lines are left out."""
         whole: list[bytes | None] = []
         if data.find(b"\n") == len(data) - 1 and not (self._rest or self._skipping or self._first):
             # A peer that waits for its answers writes one whole line at a time.
@@ -48,7 +48,7 @@ class Lines:
             self._skipping = False
             return
         if self._rest:
-            # Free it first: without memory for this line there may be some for the next.
+            # Free it first: if memory is too short for this line, there may be enough for the next.
             rest, self._rest = self._rest, bytearray()
             head = bytes(rest) + head
         self._add(head, whole)
@@ -56,7 +56,7 @@ class Lines:
     def _add(self, line: bytes, whole: list[bytes | None]) -> None:
         if self._first:
             self._first = False
-            # Some editors and shells put one at the start of a stream; JSON has no place for it later.
+            # Some editors and shells put a byte order mark at the start of a stream. JSON forbids it elsewhere.
             line = line.removeprefix(BOM)
         if len(line) > self.limit:
             whole.append(None)

@@ -1,4 +1,4 @@
-"""The kinds and bounds of decoded JSON values. Open to every layer, since JSON comes in everywhere."""
+"""The kinds and limits of decoded JSON values. Every layer may use it, since JSON comes in everywhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    """An object as an author may write it."""
+    """Whether this is an object as an author may write it: any mapping."""
     return isinstance(value, Mapping)
 
 
@@ -23,12 +23,12 @@ def is_array(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:
 
 
 def as_list(value: Any) -> list[Any]:
-    """A keyword that may hold one thing or a list of them."""
+    """The value of a keyword that may hold one thing or a list of them, as a list."""
     return list(value) if is_array(value) else [value]
 
 
 def excess(value: Any, depth: int, keys: int) -> str | None:
-    """Why a message may not hold a decoded array or object: too deep, too wide, or with an infinity."""
+    """Why a message may not hold this decoded value: too deep, too wide, or an infinity in it. Else None."""
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(depth):
         below: list[Any] = []

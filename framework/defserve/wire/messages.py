@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 messages as lean objects: what the codec makes of bytes. No I/O, no protocol names."""
+"""JSON-RPC 2.0 messages as small objects; the codec makes them from bytes. No I/O, no protocol names."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Reply:
 
 
 class Malformed:
-    """Input that is not a message: the code and text of its refusal, with the id where one could be read.
+    """Input that is not a message: the code and text of its refusal, and its id if it could be read.
 
-    `notification` is set where only a null `id` stands between it and a notification. `is_reply`: it was meant as
-    an answer, so the id is the receiver's own, and it must not be answered in turn.
+    `notification` is set if it is a notification except for a null `id`. `is_reply`: it was meant as an answer, so the
+    id is one of ours, and it must not be answered in turn.
     """
 
     __slots__ = ("code", "message", "id", "notification", "is_reply")

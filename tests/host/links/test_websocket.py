@@ -15,7 +15,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.host import Client, WebSocketLink
-from defserve.host.links import websocket
+from defserve.transports.websocket import client
 from tests.host.web import Exchange, web
 
 pytestmark = pytest.mark.anyio
@@ -79,8 +79,8 @@ async def test_a_message_that_is_too_long_ends_the_connection():
 
 
 async def test_a_server_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(websocket, "PING_SECONDS", 0.02)
-    monkeypatch.setattr(websocket, "FAREWELL_SECONDS", 0.02)
+    monkeypatch.setattr(client, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(client, "CLOSE_SECONDS", 0.02)
     over = asyncio.Event()
 
     async def deaf(exchange: Exchange) -> None:

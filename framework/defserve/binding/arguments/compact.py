@@ -1,4 +1,4 @@
-"""Many JSON Schemas made one: `$defs` merged, and those used once written where they are used."""
+"""Several JSON Schemas merged into one. A `$defs` entry that is used once is written where it is used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SINGLE = {
     "items", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "additionalItems", "contains",
     "propertyNames", "not", "if", "then", "else", "contentSchema",
 }  # fmt: skip
-# Keywords that only describe: beside a `$ref` they may overrule what it points to.
+# Keywords that only describe: beside a `$ref` they may override those of its target.
 _DESCRIBING = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 
 
@@ -67,7 +67,7 @@ def object_schema(properties: dict[str, JsonSchema], required: list[str]) -> Jso
 
 
 def compacted(schema: JsonSchema) -> JsonSchema:
-    """A schema whose `$defs` used once have gone where they are used. Its root is no reference."""
+    """The schema with `$defs` that are used once written where they are used. Its root is never a `$ref`."""
     if "$defs" not in schema:
         return schema
     defs: dict[str, JsonSchema] = {}
@@ -78,7 +78,7 @@ def compacted(schema: JsonSchema) -> JsonSchema:
 
 
 def hoisted(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
-    """The schema without its `$defs`, which join `defs`; one whose name is taken by another is renamed."""
+    """The schema without its `$defs`, which are added to `defs`. If a name is taken, the new one is renamed."""
     own: dict[str, JsonSchema] = schema.get("$defs", {})
     if not own:
         return schema
@@ -103,11 +103,11 @@ def hoisted(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
 
 
 def inlined(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
-    """The schema with those of `defs` it needs: used once, in place; used again or recursive, in `$defs`."""
+    """The schema with the `defs` it needs: in place if used once, else (or if recursive) in `$defs`."""
     if not defs:
         return schema
     uses = Counter(target for root in (schema, *defs.values()) for node in walk(root) if (target := _target(node)))
-    once = {name for name in defs if uses[name] == 1 and not _reaches(name, name, defs)}
+    once = {name for name in defs if uses[name] == 1 and not _is_recursive(name, defs)}
 
     def placed(here: JsonSchema) -> JsonSchema:
         target = _target(here)
@@ -125,13 +125,13 @@ def inlined(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
     return made | {"$defs": needed} if needed else made
 
 
-def _reaches(start: str, goal: str, defs: dict[str, JsonSchema]) -> bool:
+def _is_recursive(name: str, defs: dict[str, JsonSchema]) -> bool:
     seen: set[str] = set()
-    pending = [start]
+    pending = [name]
     while pending:
         for node in walk(defs[pending.pop()]):
             target = _target(node)
-            if target == goal:
+            if target == name:
                 return True
             if target in defs and target not in seen:
                 seen.add(target)

@@ -1,6 +1,6 @@
 """Arguments described by an author's own JSON Schema, kept word for word and checked with jsonschema.
 
-The schema is held to rules that keep checking cheap whatever a peer sends: no remote references, no
+The schema must follow rules that keep checking cheap, whatever a peer sends: no remote references, no
 quadratic `uniqueItems`, no pattern that can backtrack for ever.
 """
 
@@ -26,9 +26,9 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class ExplicitArguments:
-    """Same shape as Arguments; `validate` gives back what it was given, unchanged.
+    """Used like Arguments, but `validate` returns the values unchanged.
 
-    `names` are those the function takes; others are refused whatever the schema says. None: it takes any.
+    `names` are the parameters of the function; others are refused, whatever the schema says. None: it takes any.
     """
 
     __slots__ = ("schema", "_validator", "_names")
@@ -53,7 +53,7 @@ class ExplicitArguments:
 
     @classmethod
     def of(cls, signature: Signature, schema: JsonSchema) -> ExplicitArguments:
-        """The schema for a function. Raises UsageError where they could not agree on a call."""
+        """The schema for a function. Raises UsageError if the schema and the parameters do not match."""
         required = {parameter.name: parameter.required for parameter in signature.parameters}
         names = None if signature.takes_rest else list(required)
         made = cls(schema, where=signature.where, subject=f"{signature.name}: input schema", names=names)
@@ -84,7 +84,7 @@ class ExplicitArguments:
         try:
             problems = self._problems(given)
         except Exception as error:
-            # jsonschema may fail in any way on odd values (depth, huge numbers). Such values do not fit.
+            # jsonschema may raise anything for odd values (depth, huge numbers). Such values are refused.
             raise BadArguments((Problem("", f"arguments cannot be checked ({type(error).__name__})"),)) from None
         if problems:
             raise BadArguments(tuple(problems))
@@ -131,7 +131,7 @@ def _checked(schema: Any, wrong: _Wrong) -> Any:
 
 @cache
 def _bounded(kind: Any) -> Any:
-    """A validator whose unions look at a few errors of each branch: jsonschema would keep them all."""
+    """A validator that keeps only a few errors of each branch of a union: jsonschema would keep them all."""
     import jsonschema
     from jsonschema import validators
 
@@ -205,30 +205,23 @@ def _resolve(node: JsonSchema, resolver: Any, wrong: _Wrong) -> None:
             raise wrong(f"{keyword} {ref!r} points to nothing", "define it in $defs") from None
 
 
-_Phrase = Callable[[Any, Any], str]
-
-
-def _types(wanted: Any, _: Any) -> str:
-    return f"expected {alternatives(as_list(wanted))}"
-
-
-_PHRASES: dict[str, _Phrase] = {
-    "type": _types,
-    "enum": lambda wanted, _: f"expected {alternatives(map(shown, wanted))}",
-    "const": lambda wanted, _: f"expected {shown(wanted)}",
-    "minimum": lambda wanted, _: f"must be at least {wanted}",
-    "maximum": lambda wanted, _: f"must be at most {wanted}",
-    "exclusiveMinimum": lambda wanted, _: f"must be greater than {wanted}",
-    "exclusiveMaximum": lambda wanted, _: f"must be less than {wanted}",
-    "multipleOf": lambda wanted, _: f"must be a multiple of {wanted}",
-    "minLength": lambda wanted, _: f"must have at least {counted(wanted, 'character')}",
-    "maxLength": lambda wanted, _: f"must have at most {counted(wanted, 'character')}",
-    "minItems": lambda wanted, _: f"must have at least {counted(wanted, 'item')}",
-    "maxItems": lambda wanted, _: f"must have at most {counted(wanted, 'item')}",
-    "uniqueItems": lambda _, __: "must have no item twice",
-    "minProperties": lambda wanted, _: f"must have at least {counted(wanted, 'field')}",
-    "maxProperties": lambda wanted, _: f"must have at most {counted(wanted, 'field')}",
-    "pattern": lambda wanted, _: f"must match the pattern {wanted}",
+_PHRASES: dict[str, Callable[[Any], str]] = {
+    "type": lambda wanted: f"expected {alternatives(as_list(wanted))}",
+    "enum": lambda wanted: f"expected {alternatives(map(shown, wanted))}",
+    "const": lambda wanted: f"expected {shown(wanted)}",
+    "minimum": lambda wanted: f"must be at least {wanted}",
+    "maximum": lambda wanted: f"must be at most {wanted}",
+    "exclusiveMinimum": lambda wanted: f"must be greater than {wanted}",
+    "exclusiveMaximum": lambda wanted: f"must be less than {wanted}",
+    "multipleOf": lambda wanted: f"must be a multiple of {wanted}",
+    "minLength": lambda wanted: f"must have at least {counted(wanted, 'character')}",
+    "maxLength": lambda wanted: f"must have at most {counted(wanted, 'character')}",
+    "minItems": lambda wanted: f"must have at least {counted(wanted, 'item')}",
+    "maxItems": lambda wanted: f"must have at most {counted(wanted, 'item')}",
+    "uniqueItems": lambda _: "must have no item twice",
+    "minProperties": lambda wanted: f"must have at least {counted(wanted, 'field')}",
+    "maxProperties": lambda wanted: f"must have at most {counted(wanted, 'field')}",
+    "pattern": lambda wanted: f"must match the pattern {wanted}",
 }
 
 
@@ -249,11 +242,11 @@ def _said(error: Any, schema: JsonSchema) -> list[Problem]:
     phrase = _PHRASES.get(keyword)
     if phrase is None:
         return [Problem(spell_path(path), f"does not fit {keyword}, got {got}")]
-    return [Problem(spell_path(path), f"{phrase(wanted, value)}, got {got}")]
+    return [Problem(spell_path(path), f"{phrase(wanted)}, got {got}")]
 
 
 def _of_union(error: Any, schema: JsonSchema, path: tuple[str | int, ...], got: str) -> list[Problem]:
-    """The errors of the one branch with the value's shape, else every type that would do."""
+    """The errors of the one branch with the value's shape, or else all types that are allowed."""
     branches: dict[Any, list[Any]] = {}
     for inner in error.context:
         branches.setdefault(inner.schema_path[0], []).append(inner)
@@ -265,7 +258,7 @@ def _of_union(error: Any, schema: JsonSchema, path: tuple[str | int, ...], got: 
     shaped = [inner for at, inner in branches.items() if at not in mismatched]
     if len(shaped) == 1:
         return [problem for inner in shaped[0] for problem in _said(inner, schema)]
-    wanted = [_types(inner.validator_value, None).removeprefix("expected ") for inner in mismatched.values()]
+    wanted = [alternatives(as_list(inner.validator_value)) for inner in mismatched.values()]
     if shaped or not wanted:
         return [Problem(spell_path(path), f"fits none of the {len(branches)} forms allowed, got {got}")]
     return [Problem(spell_path(path), f"expected {alternatives(wanted)}, got {got}")]

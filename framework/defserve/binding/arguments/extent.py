@@ -1,4 +1,4 @@
-"""How large a decoded JSON value is, found without walking more of it than the question needs."""
+"""Whether a decoded JSON value is large. It stops counting as soon as the answer is known."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from defserve.wire.jsonvalue import is_array, is_object
 
 
 def holds_more_than(value: Any, most: int) -> bool:
-    """Whether there are more values in a value, itself and containers included, than `most`."""
+    """Whether a value holds more than `most` values, itself and containers included."""
     count = 1
-    ahead = [value]
+    ahead: list[Any] = [value]
     while ahead:
         container = ahead.pop()
-        below: list[Any] = []
         if is_object(container) or is_array(container):
             count += len(container)
             if count > most:
                 return True
-            below = list(container.values() if is_object(container) else container)
-        ahead += below
+            ahead += container.values() if is_object(container) else container
     return False

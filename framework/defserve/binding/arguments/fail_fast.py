@@ -1,4 +1,4 @@
-"""Core schemas that stop at the first bad item: what validation keeps does not grow with what a peer sends.
+"""Core schemas that stop at the first bad item, so that a large message cannot use much memory.
 
 pydantic collects every error, some 600 bytes each, and a message of a few megabytes can hold millions of them.
 """
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 _Schema = dict[str, Any]
 
-# Types with the `fail_fast` option; a pydantic that does not know it for one of them passes over it.
+# Types with the `fail_fast` option. A pydantic version that does not know it for a type ignores it.
 _STOPPABLE = {
     *("list", "tuple", "set", "frozenset", "deque"),
     *("dict", "frozendict", "ordered-dict", "counter"),
 }
-# The keys under which a schema holds others: one, a list of them, or a mapping of names to them. What is
-# under any other (defaults, metadata, serialization) may only look like a schema.
+# The keys under which a schema holds others: one, a list of them, or a mapping of names to them. Values under
+# other keys (defaults, metadata, serialization) may look like schemas but are not.
 _NESTED = {
     *("schema", "items_schema", "keys_schema", "values_schema", "lax_schema", "strict_schema", "python_schema"),
     *("json_schema", "arguments_schema", "steps", "definitions", "fields", "choices"),
@@ -36,19 +36,19 @@ _MISFIT = {"custom_error_type": "nested", "custom_error_message": "Does not have
 
 
 def fail_fast(schema: CoreSchema) -> CoreSchema:
-    """A schema with the same results, but a sequence or mapping tells of one bad item only.
+    """A schema with the same results, but a sequence or mapping reports only its first bad item.
 
-    A definition that branches into itself, as a binary tree does, tells of each branch as a whole.
+    A definition that branches into itself, as a binary tree does, reports each branch as a whole.
     """
     return cast(CoreSchema, _rewritten(schema, _branching(schema), wrap=False))
 
 
 def fail_fast_validator(adapter: TypeAdapter[Any]) -> Any:
-    """As the adapter's own validator, but of its schema made to fail fast, where that can be."""
+    """Like the adapter's own validator, but it fails fast, if its schema allows it."""
     if type(adapter.validator) is not SchemaValidator:
-        return adapter.validator  # a plugin of pydantic listens to it
+        return adapter.validator  # a pydantic plugin watches it
     try:
-        # The validators that models already have do not stop.
+        # The prebuilt validators of models do not fail fast.
         return SchemaValidator(fail_fast(adapter.core_schema), None, _use_prebuilt=False)
     except (TypeError, RecursionError):
         return adapter.validator
@@ -69,7 +69,7 @@ def _rewritten(schema: Any, branching: set[str], wrap: bool) -> Any:
 
 
 def _branching(schema: Any) -> set[str]:
-    """The definitions that lead back to themselves on more than one way."""
+    """The definitions that lead back to themselves by more than one way."""
     ways: dict[str, Counter[str]] = {}
 
     def gather(node: _Schema, definition: str, times: int) -> None:
@@ -100,7 +100,7 @@ def _reachable(start: str, ways: dict[str, Counter[str]]) -> set[str]:
 
 
 def _mapped(node: _Schema, change: Callable[[_Schema, str], Any]) -> _Schema:
-    """A copy of a schema, or of a field of one, with every schema right below it changed."""
+    """A copy of a schema, or of one of its fields, with every schema directly inside it changed."""
 
     def changed(value: Any, key: str) -> Any:
         if isinstance(value, list | tuple):

@@ -13,7 +13,7 @@ Mode = Literal["validation", "serialization"]
 
 
 def adapter(annotation: Any) -> TypeAdapter[Any]:
-    """A complete TypeAdapter; raises whatever pydantic has to say about the annotation."""
+    """A complete TypeAdapter; raises whatever pydantic raises for the annotation."""
     if sys.version_info < (3, 12):
         from defserve.binding.arguments.typed_dicts import modern
 
@@ -25,13 +25,13 @@ def adapter(annotation: Any) -> TypeAdapter[Any]:
 
 
 def json_schema(made: TypeAdapter[Any], mode: Mode) -> dict[str, Any]:
-    """The JSON Schema, every model of it in `$defs`, even one used once or at the root."""
+    """The JSON Schema. Every model is in `$defs`, even one used once or at the root."""
     schemas, shared = TypeAdapter.json_schemas([("", mode, made)], schema_generator=TitlelessJsonSchema)
     return {**schemas["", mode], **shared}
 
 
 class TitlelessJsonSchema(GenerateJsonSchema):
-    """No titles but the author's own, no OpenAPI keywords."""
+    """JSON Schema without generated titles and without OpenAPI keywords. The author's own titles stay."""
 
     ignored_warning_kinds: ClassVar[set[JsonSchemaWarningKind]] = {  # type: ignore[misc]
         "skipped-choice",

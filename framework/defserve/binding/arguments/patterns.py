@@ -1,16 +1,16 @@
-"""Which regular expressions can backtrack for ever. Over-cautious on purpose: a refused pattern can be rewritten."""
+"""Which regular expressions can backtrack for ever. It is strict on purpose: a refused pattern can be rewritten."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-# The parse tree is the only exact view of a pattern; the module has had this place since Python 3.11.
+# Only the parse tree shows exactly what a pattern does. The module has this name since Python 3.11.
 _parser: Any = re._parser  # type: ignore[attr-defined]  # pyright: ignore
 
 
 def backtracks(pattern: str) -> bool:
-    """Whether an unbounded repetition holds another, or alternatives that may begin alike."""
+    """Whether an unbounded repetition holds another, or alternatives that may begin with the same character."""
     try:
         return _within(_parser.parse(pattern), repeated=False)
     except (re.error, RecursionError, OverflowError):
@@ -18,34 +18,23 @@ def backtracks(pattern: str) -> bool:
 
 
 def _within(tree: Any, repeated: bool) -> bool:
-    for operation, argument in tree:
-        name = str(operation)
-        if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
-            low, high, inner = argument
-            varies = high != low
-            if repeated and varies:
-                return True
-            unbounded = varies and high > _FEW
-            if _within(inner, repeated or unbounded):
-                return True
-        elif name == "BRANCH":
-            branches = argument[1]
-            if repeated and not _begin_apart(branches):
-                return True
-            if any(_within(branch, repeated) for branch in branches):
-                return True
-        elif name == "SUBPATTERN":
-            if _within(argument[3], repeated):
-                return True
-        elif name in ("ASSERT", "ASSERT_NOT"):
-            if _within(argument[1], repeated):
-                return True
-        elif name == "ATOMIC_GROUP":
-            if _within(argument, repeated):
-                return True
-        elif name == "GROUPREF_EXISTS":
-            return True
-    return False
+    return any(_can_explode(str(operation), argument, repeated) for operation, argument in tree)
+
+
+def _can_explode(name: str, argument: Any, repeated: bool) -> bool:
+    if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        low, high, inner = argument
+        return (repeated and high != low) or _within(inner, repeated or (high != low and high > _FEW))
+    if name == "BRANCH":
+        branches = argument[1]
+        return (repeated and not _begin_apart(branches)) or any(_within(branch, repeated) for branch in branches)
+    if name == "SUBPATTERN":
+        return _within(argument[3], repeated)
+    if name in ("ASSERT", "ASSERT_NOT"):
+        return _within(argument[1], repeated)
+    if name == "ATOMIC_GROUP":
+        return _within(argument, repeated)
+    return name == "GROUPREF_EXISTS"
 
 
 _FEW = 8

@@ -19,7 +19,7 @@ _ABSENT: Any = object()
 
 
 class _Error:
-    """One error with its real path; `unions` are the branch labels pydantic put between the steps."""
+    """One error with its real path. `unions` are the labels of union branches that pydantic put into the path."""
 
     __slots__ = ("given", "path", "unions", "type", "value", "context", "message", "expected")
 
@@ -35,7 +35,7 @@ class _Error:
         self._locate(details["loc"], given)
 
     def _locate(self, loc: tuple[str | int, ...], given: Any) -> None:
-        """Walk the given value along `loc`: a step the value does not have is a label, unless it is missing."""
+        """Follow `loc` through the given value. A step that is not in the value is a label, unless it is missing."""
         here: Any = given
         path: list[str | int] = []
         for position, step in enumerate(loc):
@@ -58,7 +58,7 @@ class _Error:
 def explain(error: ValidationError, given: Any, schema: JsonSchema) -> tuple[Problem, ...]:
     """The problems behind a validation error, at most MOST and a count of the rest."""
     if (count := error.error_count()) > MANY:
-        # Each one looked at costs microseconds and a dict, and one message can hold millions.
+        # Each problem costs microseconds and a dict, and one message can hold millions.
         return (Problem("", f"{count} problems: the arguments do not have the shape of the schema"),)
     errors = [_Error(details, given) for details in error.errors(include_url=False)]
     settled = _settle(errors)
@@ -105,7 +105,7 @@ def _reason(error: _Error, secret: bool) -> str:
 
 
 def _settle(errors: list[_Error]) -> list[_Error]:
-    """The errors with every union's branches told as one."""
+    """The errors, with the branches of each union combined into one."""
     settled: list[_Error | Callable[[], list[_Error]]] = []
     unions: dict[tuple[str | int, ...], dict[str, list[_Error]]] = {}
     for error in errors:
@@ -122,7 +122,7 @@ def _settle(errors: list[_Error]) -> list[_Error]:
 
 
 def _one_of(at: tuple[str | int, ...], branches: dict[str, list[_Error]]) -> list[_Error]:
-    """What to say of a union none of whose branches fits.
+    """The errors to report for a union if no branch fits.
 
     If the value has the shape of exactly one branch, its errors are the helpful ones.
     """
@@ -133,8 +133,7 @@ def _one_of(at: tuple[str | int, ...], branches: dict[str, list[_Error]]) -> lis
     if len(shaped) == 1:
         return shaped[0]
     summary = next(iter(mismatched.values()), None) or _at(at, shaped[0][0])
-    options = [_wanted(label, mismatched.get(label)) for label in told]
-    summary.expected = alternatives(options)
+    summary.expected = alternatives([_wanted(label, mismatched.get(label)) for label in told])
     return [summary]
 
 

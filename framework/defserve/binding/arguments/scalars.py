@@ -1,6 +1,6 @@
 """Core and JSON schemas of scalars and their containers, built by hand: no pydantic is imported for them.
 
-`build` answers None for everything it does not know exactly; pydantic then does the whole annotation.
+`build` returns None for everything it does not know exactly; pydantic then builds the whole annotation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PLAIN: dict[Any, Built] = {
     object: (core_schema.any_schema(), {}),
 }
 
-# Abstract containers arrive as the concrete one a JSON array or object becomes.
+# The concrete type that a function gets for an abstract container.
 CONCRETE: dict[Any, Any] = {
     abc.Iterable: list,
     abc.Collection: list,
@@ -81,7 +81,7 @@ def build(annotation: Any) -> Built | None:
         pass  # unhashable metadata
     inner, metadata = peel(annotation)
     if metadata:
-        return _constrained(inner, metadata)
+        return _constrained(build(inner), metadata)
     if isinstance(annotation, NewType):
         return build(annotation.__supertype__)
     if isinstance(annotation, type) and issubclass(annotation, Enum):
@@ -122,7 +122,7 @@ def _mapping(key: Any, value: Any) -> Built | None:
     built = build(value)
     if built is None or key not in (str, int, Any):
         return None
-    # No annotation of the keys in JSON: they are strings anyway.
+    # The keys are not described in JSON Schema: they are always strings.
     keys = _PLAIN[str if key is Any else key][0]
     return core_schema.dict_schema(keys, built[0]), {"type": "object", "additionalProperties": built[1] or True}
 
@@ -195,8 +195,7 @@ def _choices(values: tuple[Any, ...]) -> JsonSchema | None:
     return json | ({"const": values[0]} if len(values) == 1 else {"enum": list(values)})
 
 
-def _constrained(inner: Any, metadata: tuple[Any, ...]) -> Built | None:
-    built = build(inner)
+def _constrained(built: Built | None, metadata: Iterable[Any]) -> Built | None:
     for item in metadata:
         if built is None:
             return None
@@ -214,7 +213,7 @@ def _apply(item: Any, built: Built) -> Built | None:
     if is_field(item):
         return _field(item, built)
     if getattr(item, "__is_annotated_types_grouped_metadata__", False):
-        return _constrained_by(list(item), built)
+        return _constrained(built, item)
     kind = kind_of(item)
     if kind.__module__ == "annotated_types":
         return _bounded(vars_of(item), built) if kind.__name__ in _CONSTRAINTS else None
@@ -226,21 +225,12 @@ def _apply(item: Any, built: Built) -> Built | None:
 
 
 def _field(field: Any, built: Built) -> Built | None:
-    said: set[str] | None = getattr(field, "_attributes_set", {}).keys() | set()
-    if said is None or said - _READ_BY_SIGNATURE - _READ_HERE - _KEYWORDS.keys():
+    given: set[str] = getattr(field, "_attributes_set", {}).keys() | set()
+    if given - _READ_BY_SIGNATURE - _READ_HERE - _KEYWORDS.keys():
         return None
     core, json = built
-    json = json | {name: getattr(field, name) for name in sorted(_READ_HERE & said) if getattr(field, name) is not None}
-    return _constrained_by(field.metadata, (core, json))
-
-
-def _constrained_by(items: list[Any], built: Built) -> Built | None:
-    found: Built | None = built
-    for item in items:
-        if found is None:
-            return None
-        found = _apply(item, found)
-    return found
+    json = json | {name: value for name in sorted(_READ_HERE & given) if (value := getattr(field, name)) is not None}
+    return _constrained((core, json), field.metadata)
 
 
 def _bounded(bounds: dict[str, Any], built: Built) -> Built | None:
@@ -257,6 +247,5 @@ def _bounded(bounds: dict[str, Any], built: Built) -> Built | None:
 
 def vars_of(item: Any) -> dict[str, Any]:
     """The attributes of a small frozen object, whether it keeps them in slots or not."""
-    kind = kind_of(item)
-    slots: tuple[str, ...] = getattr(kind, "__slots__", ())
+    slots: tuple[str, ...] = getattr(kind_of(item), "__slots__", ())
     return {name: getattr(item, name) for name in slots if not name.startswith("__")} or {**vars(item)}

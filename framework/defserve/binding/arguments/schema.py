@@ -29,8 +29,8 @@ _JSON_TYPES: dict[type, str] = {str: "string", int: "integer", float: "number", 
 _CONTAINERS = {"array", "object"}
 # JSON text in a string has the same limits as a message.
 _DEPTH, _KEYS = 64, 10_000
-# Arguments with more values than this have their first problem told, not all of them.
-_FULLY_TOLD = 2_000
+# Of arguments with more values than this only the first problem is reported.
+_FULLY_REPORTED = 2_000
 
 
 class Fragment:
@@ -183,7 +183,7 @@ class Arguments:
         self._parameters = parameters
         self._fragments = fragments
         self._schema: JsonSchema | None = None
-        # Stops early; the other one, made when first needed, collects every error there is.
+        # The first stops at a bad item; the second, made when first needed, collects every error.
         self._validate: _Validate | None = None
         self._validate_all: _Validate | None = None
 
@@ -210,7 +210,7 @@ class Arguments:
     def schema(self) -> JsonSchema:
         """The compact JSON Schema. It is shared: do not change it."""
         if self._schema is None:
-            # Two parameters may share definitions; one alone has nothing to share.
+            # Two parameters may share definitions; a single one cannot.
             alone = sum("$defs" in made.json for made in self._fragments) < 2
             properties = {
                 parameter.wire_name: _property(parameter, made, made.compact if alone else made.json)
@@ -220,7 +220,7 @@ class Arguments:
         return self._schema
 
     def validate(self, given: dict[str, Any] | None) -> dict[str, Any]:
-        """The keyword arguments for the function. Parameters left out are left to its own defaults.
+        """The keyword arguments for the function. A parameter that is left out gets the function's own default.
 
         Raises BadArguments with one problem for each field.
         """
@@ -247,7 +247,7 @@ class Arguments:
         return SchemaValidator(schema).validate_python
 
     def _second_look(self, given: Any, error: ValidationError) -> dict[str, Any]:
-        """Try again with containers that came as JSON strings; else say what is wrong."""
+        """Try again with JSON strings decoded where a container is wanted; if that fails too, raise what is wrong."""
         assert self._validate is not None
         decoded = self._decoded(given) if is_object(given) else None
         if decoded is not None:
@@ -258,7 +258,7 @@ class Arguments:
                 error = second
         from defserve.binding.arguments.problems import MORE, explain
 
-        if holds_more_than(given, _FULLY_TOLD):
+        if holds_more_than(given, _FULLY_REPORTED):
             raise BadArguments((*explain(error, given, self.schema), MORE)) from None
         try:
             self._validate_all = self._validate_all or self._validator([made.core for made in self._fragments])
@@ -267,7 +267,7 @@ class Arguments:
             raise BadArguments(explain(full, given, self.schema)) from None
 
     def _decoded(self, given: dict[str, Any]) -> dict[str, Any] | None:
-        """Raises BadArguments for JSON text that, outside a string, no message could hold."""
+        """Raises BadArguments for JSON text that is past the limits of a message."""
         found: dict[str, Any] = {}
         for parameter, made in zip(self._parameters, self._fragments, strict=True):
             value = given.get(parameter.wire_name)
@@ -285,11 +285,11 @@ class Arguments:
 def _fragment_of(parameter: Parameter, signature: Signature) -> Fragment:
     annotation = parameter.annotation
     if parameter.default is None and not accepts_none(annotation):
-        # `x: str = None` means what it meant before PEP 484 forbade it.
+        # `x: str = None` means `x: str | None = None`, although PEP 484 forbids it.
         annotation = Optional[annotation]  # noqa: UP045
     try:
         made = lookup(annotation)
-        # A type without a JSON Schema is the author's error, not the first listing's.
+        # Made here, so that a type without a JSON Schema fails at registration, not at the first listing.
         assert made.json is not None
     except Exception as error:
         subject = f"{signature.name}: parameter {parameter.name!r}"

@@ -1,4 +1,4 @@
-"""Which values must never be shown: secrets by name, by `writeOnly` or `format: password`, and whatever holds one."""
+"""Which values must never be shown: secrets by name, by `writeOnly` or `format: password`, and containers of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Path = Sequence[str | int]
 
 
 def is_secret(schema: JsonSchema, path: Path) -> bool:
-    """Whether the value at a path is secret, holds a secret or is held by one.
+    """Whether the value at a path is secret, holds a secret, or is inside one.
 
-    A path the schema does not know is secret if anything in the schema is.
+    A path that is not in the schema is secret if anything in the schema is.
     """
     from defserve.redaction import is_secret_name
 
@@ -42,12 +42,11 @@ def _inside(schemas: Iterable[JsonSchema], step: str | int) -> Iterator[JsonSche
         else:
             named: dict[str, Any] = schema.get("properties", {})
             patterns: dict[str, Any] = schema.get("patternProperties", {})
-            found = [named.get(step), *patterns.values(), schema.get("additionalProperties")]
-            yield from filter(is_object, found)
+            yield from filter(is_object, [named.get(step), *patterns.values(), schema.get("additionalProperties")])
 
 
 def _alternatives(root: JsonSchema, schemas: Iterable[JsonSchema]) -> list[JsonSchema]:
-    """The schemas with everything their references and unions stand for."""
+    """The schemas, with the targets of their references and the branches of their unions."""
     found: list[JsonSchema] = []
     pending = list(schemas)
     while pending:

@@ -1,4 +1,4 @@
-"""`typing.TypedDict` on Python 3.11, which pydantic refuses there: rebuilt as the one of typing_extensions."""
+"""`typing.TypedDict` on Python 3.11 rebuilt with typing_extensions, because pydantic refuses the former there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typing_extensions
 
 
 def modern(annotation: Any, made: dict[Any, Any] | None = None) -> Any:
-    """The annotation with every old TypedDict replaced; one that holds itself is left for pydantic to refuse."""
+    """The annotation with every old TypedDict replaced. A recursive one stays, and pydantic refuses it."""
     made = {} if made is None else made
     if typing.is_typeddict(annotation):
         return _rebuilt(annotation, made) if type(annotation).__module__ == "typing" else annotation

@@ -75,21 +75,21 @@ def alternatives(options: Iterable[str]) -> str:
 
 
 def spell_path(path: Sequence[str | int]) -> str:
-    """`items[0].qty`; a key that is no name is quoted: `headers["x y"]`."""
-    said = ""
+    """`items[0].qty`; a key that is not an identifier is quoted: `headers["x y"]`."""
+    text = ""
     for step in path:
         if isinstance(step, int):
-            said += f"[{step}]"
+            text += f"[{step}]"
         elif step.replace("-", "_").isidentifier() and len(step) <= 2 * SHOWN:
-            said += f".{step}" if said else step
+            text += f".{step}" if text else step
         else:
-            said += f"[{shown(step)}]"
-    return said
+            text += f"[{shown(step)}]"
+    return text
 
 
 def shown(value: Any) -> str:
     """A value as JSON, cut to about forty characters."""
-    # Only the beginning is written: a value may be megabytes.
+    # Only the beginning is encoded: a value may be megabytes.
     if isinstance(value, str) or is_array(value):
         value = value[: SHOWN + 1]
     elif is_object(value):
@@ -112,12 +112,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     names = list(known)
-    said = f"unknown argument {shown(name)}"
+    problem = f"unknown argument {shown(name)}"
     if close := get_close_matches(name[:200], names, n=1):
-        return f'{said}; did you mean "{close[0]}"?'
+        return f'{problem}; did you mean "{close[0]}"?'
     if not names:
-        return f"{said}; there are none"
-    return f"{said}; known: {', '.join(names[:20])}{', …' if len(names) > 20 else ''}"
+        return f"{problem}; there are none"
+    return f"{problem}; known: {', '.join(names[:20])}{', …' if len(names) > 20 else ''}"
 
 
 def _quoted(text: str) -> str:

@@ -80,7 +80,7 @@ class Endpoint:
         raise PeerError(f"{self} redirects too often")
 
     def _moved(self, response: httpx2.Response) -> bool:
-        """Whether the server redirects the request. Followed only within the origin, which the credentials are for."""
+        """Whether the server redirects the request. Followed only within the origin, because of the credentials."""
         if not response.has_redirect_location:
             return False
         there = self._url.join(response.headers["location"])
@@ -91,7 +91,7 @@ class Endpoint:
         return True
 
     async def refusal(self, response: httpx2.Response) -> PeerError | None:
-        """The error for an error status, in the server's words; None if the status is no error.
+        """The error for an error status, in the server's words; None if the status is not an error.
 
         `data` has the `status` of an HTTP error, and the `challenge` if credentials were refused.
         """
@@ -128,7 +128,7 @@ async def body_of(response: httpx2.Response) -> bytes:
 
 
 async def _start_of(response: httpx2.Response, enough: int) -> bytes:
-    """The body up to the chunk with which it has more than `enough` bytes."""
+    """The body, or its start: reading stops once there are more than `enough` bytes."""
     body = bytearray()
     async for chunk in response.aiter_bytes():
         body += chunk
@@ -160,7 +160,7 @@ def _httpx() -> Any:
         import httpx2
     except ImportError:
         raise UsageError(
-            "a server at an http address is reached with httpx2, which is not installed",
+            "connecting to an http address needs httpx2, which is not installed",
             fix='pip install "defserve[client]"',
         ) from None
     return httpx2

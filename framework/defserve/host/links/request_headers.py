@@ -1,4 +1,4 @@
-"""The parts of its body that a stateless request repeats in its HTTP headers (2026-07-28: Streamable HTTP)."""
+"""The HTTP headers in which a stateless request repeats parts of its body (2026-07-28: Streamable HTTP)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ def request_headers(request: Request, version: str, mirrors: Mirrors) -> dict[st
         value: Any = request.params.get("arguments")
         for key in path:
             value = object_of(value).get(key)
-        text = _text(value)
-        if text is not None:
+        if (text := _text(value)) is not None:
             headers[header] = encode_value(text)
     return headers
 
 
 def encode_value(text: str) -> str:
-    """`text` as a header value: unchanged, or in Base64 if it would be changed, refused or misread on the way."""
+    """`text` as a header value: unchanged, or in Base64 if HTTP could change, refuse or misread it."""
     if PLAIN.fullmatch(text) and not (text.startswith(SENTINEL) and text.endswith(SENTINEL_END)):
         return text
     return f"{SENTINEL}{base64.b64encode(text.encode()).decode()}{SENTINEL_END}"

@@ -33,18 +33,15 @@ class SseParser:
     __slots__ = ("limit", "last_id", "retry", "_rest", "_first", "_after_cr", "_kind", "_data", "_size", "_id")
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.last_id = ""
+        self.limit, self.last_id = limit, ""
         self.retry: float | None = None
         self.restart()
 
     def restart(self) -> None:
         """A new connection continues the stream. Half an event is dropped; `last_id` and `retry` stay."""
-        self._rest = bytearray()
-        self._first, self._after_cr = True, False
-        self._kind, self._id = "", self.last_id
+        self._rest, self._first, self._after_cr = bytearray(), True, False
+        self._kind, self._id, self._size = "", self.last_id, 0
         self._data: list[bytes] = []
-        self._size = 0
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """The events that `chunk` completes. Raises PeerError if one is longer than `limit` bytes."""
@@ -53,7 +50,7 @@ class SseParser:
             chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
         events: list[SseEvent] = []
-        # `bytes.splitlines` splits at CR, LF and CR LF only, which is what this format wants.
+        # `bytes.splitlines` splits at CR, LF and CR LF only, as this format requires.
         for line in chunk.splitlines(keepends=True):
             text = line.rstrip(b"\r\n")
             self._size += len(text)
@@ -94,8 +91,7 @@ class SseParser:
 
     def _dispatch(self, events: list[SseEvent]) -> None:
         self.last_id = self._id
-        data = b"\n".join(self._data)
-        if data:
+        if data := b"\n".join(self._data):
             events.append(SseEvent(self._kind or "message", data))
         self._kind, self._size = "", 0
         self._data.clear()

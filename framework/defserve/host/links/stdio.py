@@ -1,5 +1,5 @@
-"""A server as a child process. Its standard input and output are the link; the end of its standard error is kept, to
-say why it left."""
+"""A server as a child process. Its standard input and output are the link. The last lines of its standard error are
+kept, to say why it left."""
 
 from __future__ import annotations
 

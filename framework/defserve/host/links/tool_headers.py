@@ -29,14 +29,14 @@ class ToolHeaders:
         self._mirrors: dict[str, Mirrors] = {}
 
     def mirrors(self, request: Request) -> Mirrors:
-        """What a request must repeat in headers, as far as is known."""
+        """What a request must repeat in headers, as far as it is known."""
         return self._mirrors.get(str(request.params.get("name")), NONE) if request.method == "tools/call" else NONE
 
     def read(self, request: Request, said: Message | list[Message]) -> bytes | None:
         """Learn from the answer to a stateless `tools/list`.
 
-        As the specification wants, a tool that asks for a forbidden header is left out: returns the message without
-        it, or None if the message can stay as it is.
+        The specification says to leave out a tool that asks for a forbidden header. Returns the message without such
+        tools, or None if the message can stay as it is.
         """
         if request.method != "tools/list" or version_of(request) is None or not isinstance(said, Reply):
             return None
@@ -67,8 +67,7 @@ class ToolPages:
     """Requests for the pages of the tool list, on behalf of `request` and with its envelope."""
 
     def __init__(self, request: Request) -> None:
-        self._meta = object_of(request.params.get("_meta"))
-        self._id = f"{request.id}-tools"
+        self._meta, self._id = object_of(request.params.get("_meta")), f"{request.id}-tools"
         self._cursor: Any = None
         self._more = True
 
@@ -81,7 +80,7 @@ class ToolPages:
             yield Request(f"{self._id}-{number}", "tools/list", params, {})
 
     def turn(self, said: Message | list[Message]) -> None:
-        """Read from the answer to the last page where the next one is."""
+        """Read from the answer whether there is another page, and its cursor."""
         if isinstance(said, Reply):
             self._cursor = object_of(said.result).get("nextCursor")
             self._more = self._cursor is not None

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 SUBPROTOCOL: Final = "mcp"
 
 LONGEST_MESSAGE = 4 * 1024 * 1024
-CONNECT_SECONDS = 10.0
-PING_SECONDS = 20.0
-FAREWELL_SECONDS = 2.0
 
 
 class WebSocketLink:
@@ -46,10 +43,6 @@ class WebSocketLink:
                 headers=headers,
                 longest=longest,
                 subprotocols=[SUBPROTOCOL],
-                open_timeout=CONNECT_SECONDS,
-                ping_interval=PING_SECONDS,
-                ping_timeout=PING_SECONDS,
-                close_timeout=FAREWELL_SECONDS,
             )
         )
 

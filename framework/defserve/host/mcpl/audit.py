@@ -27,7 +27,7 @@ class McplAuditTrail(AuditTrail):
         inference_id: object = None,
         **details: Any,
     ) -> None:
-        """Record one operation. What is None is left out."""
+        """Record one operation. Fields that are None are left out."""
         record: dict[str, Any] = {
             "timestamp": instants.wire(instants.now()),
             "serverId": self.server_id,
@@ -42,18 +42,17 @@ class McplAuditTrail(AuditTrail):
     @contextmanager
     def watching(self, method: str, **about: Any) -> Generator[dict[str, Any]]:
         """Record how the block ended. The block may add to the record."""
-        told: dict[str, Any] = dict(about)
         try:
-            yield told
+            yield about
         except BaseException as error:
             reason = str(error)[:LONGEST_TEXT] or type(error).__name__
-            self.report(method, _outcome(error), **{**told, "reason": reason})
+            self.report(method, _outcome(error), **{**about, "reason": reason})
             raise
-        self.report(method, told.pop("outcome", "success"), **told)
+        self.report(method, about.pop("outcome", "success"), **about)
 
 
 def _name(given: object) -> str | None:
-    """A name as the server wrote it; None if it is no string."""
+    """A name as the server wrote it; None if it is not a string."""
     return given[:LONGEST_TEXT] if isinstance(given, str) else None
 
 

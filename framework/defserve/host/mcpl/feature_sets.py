@@ -64,8 +64,7 @@ class FeatureSets:
 
     def __getitem__(self, name: str) -> Declared:
         """Raises UnknownFeatureSet for a set that the server does not declare."""
-        found = self._declared.get(name)
-        if found is None:
+        if (found := self._declared.get(name)) is None:
             raise UnknownFeatureSet(name)
         return found
 
@@ -96,7 +95,7 @@ class FeatureSets:
     # -- what the server declares ------------------------------------------------------------------------
 
     async def declare(self, found: Any) -> list[str]:
-        """Add declarations, as an object (as in the specification) or as an array. Gives the names."""
+        """Add declarations, as an object (as in the specification) or as an array. Returns the names."""
         added = list(_declarations(found))[: MOST_NAMES - len(self._declared)]
         for one in added:
             self._declared[one.name] = one
@@ -115,23 +114,23 @@ class FeatureSets:
     def update(
         self, enabled: Sequence[str], disabled: Sequence[str], scopes: Mapping[str, Mapping[str, Sequence[str]]]
     ) -> Json:
-        """Change the policy. Gives what to tell the server about the sets that are affected."""
+        """Change the policy. Returns what to tell the server about the affected sets."""
         self._change({"enabled": enabled, "disabled": disabled, "scopes": scopes})
-        spoken_of = {*enabled, *disabled}
-        told = self.wire(name for name in self._declared if spoken_of.intersection(covering(name)))
+        changed = {*enabled, *disabled}
+        params = self.wire(name for name in self._declared if changed.intersection(covering(name)))
         rescoped = (name for name in self._declared if any(pattern in scopes for pattern in covering(name)))
         limits = self._scopes(rescoped)
-        return {**told, "scopes": limits} if limits else {k: v for k, v in told.items() if k != "scopes"}
+        return {**params, "scopes": limits} if limits else {k: v for k, v in params.items() if k != "scopes"}
 
     def wire(self, names: Iterable[str] | None = None) -> Json:
         """The params of `featureSets/update` for these sets, or for all."""
         about = list(self._declared if names is None else names)
-        told: Json = {
+        params: Json = {
             "enabled": [name for name in about if self._policy.enabled(name)],
             "disabled": [name for name in about if not self._policy.enabled(name)],
         }
         limits = self._scopes(about)
-        return {**told, "scopes": limits} if limits else told
+        return {**params, "scopes": limits} if limits else params
 
     def _scopes(self, names: Iterable[str]) -> Json:
         found = ((name, self._policy.scoping(name)) for name in names)

@@ -1,7 +1,7 @@
 """MCPL §10: asks servers before and after an inference, each with a time limit.
 
 Before, all servers are asked at once; one that fails adds nothing. After, the blocking servers see the answer one after
-the other, each as the one before left it. Then the other servers are told the final answer.
+the other, each with the changes of those before it. Then the other servers are told the final answer.
 """
 
 from __future__ import annotations
@@ -109,11 +109,11 @@ class ServerHooks:
         if not self.wants_before:
             return []
         try:
-            with self._audit.watching(BEFORE, inference_id=turn.inference_id) as told:
+            with self._audit.watching(BEFORE, inference_id=turn.inference_id) as record:
                 async with asyncio.timeout(self._options.before_seconds):
                     result = await self._request(BEFORE, self._params(turn))
                 found = list(self._injections(result))
-                told |= {"feature_set": result.get("featureSet"), "injections": len(found)}
+                record |= {"feature_set": result.get("featureSet"), "injections": len(found)}
                 return found
         except (TimeoutError, DefserveError) as error:
             log.warning("%s: %s adds nothing: %s", BEFORE, self._audit.server_id, _why(error))
@@ -140,17 +140,16 @@ class ServerHooks:
         (§13.3).
         """
         try:
-            with self._audit.watching(AFTER, inference_id=turn.inference_id) as told:
+            with self._audit.watching(AFTER, inference_id=turn.inference_id) as record:
                 async with asyncio.timeout(self._options.after_seconds):
                     result = await self._request(AFTER, self._params(turn))
-                told["feature_set"] = name = result.get("featureSet")
-                modified = result.get("modifiedResponse")
-                if modified is None:
+                record["feature_set"] = name = result.get("featureSet")
+                if result.get("modifiedResponse") is None:
                     return None
                 declared = self._sets.require(name, "contextHooks.afterInference")
-                words = text(result, "modifiedResponse")
-                told["modified"] = True
-                return Rewritten(words, object_of(result.get("metadata")), declared.name, self._audit.server_id)
+                modified = text(result, "modifiedResponse")
+                record["modified"] = True
+                return Rewritten(modified, object_of(result.get("metadata")), declared.name, self._audit.server_id)
         except (TimeoutError, DefserveError) as error:
             if self._options.fail_closed:
                 message = f"{self._audit.server_id} has not reviewed the answer: {_why(error)}"
@@ -204,9 +203,10 @@ class HookRunner:
         return grouped((injection for injections in found for injection in injections), self._order)
 
     async def after_inference(self, turn: Turn, assistant_message: str, usage: Usage | None = None) -> Reviewed:
-        """The answer as the blocking servers leave it. Raises HookFailed if one of them fails and must not."""
+        """The answer after the blocking servers' changes. Raises HookFailed if one fails and the host fails closed."""
         rewrites: list[Rewritten] = []
-        finished = _finished(turn, assistant_message, usage)
+        given = {name: getattr(turn, name) for name in Turn.__slots__ if name != "raw"}
+        finished = FinishedTurn(**given, assistant_message=assistant_message, usage=usage)
         for hooks in self._hooks:
             if hooks.is_blocking and (rewritten := await hooks.rewrite(finished)) is not None:
                 rewrites.append(rewritten)
@@ -240,11 +240,6 @@ def _injection(found: Json, name: str, server_id: str) -> Injected:
         feature_set=name,
         server_id=server_id,
     )
-
-
-def _finished(turn: Turn, message: str, usage: Usage | None) -> FinishedTurn:
-    given = {name: getattr(turn, name) for name in Turn.__slots__ if name != "raw"}
-    return FinishedTurn(**given, assistant_message=message, usage=usage)
 
 
 def _why(error: BaseException) -> str:

@@ -21,8 +21,7 @@ class Inbox(Generic[T]):
 
     def __init__(self, room: int = ROOM) -> None:
         self._items: deque[T] = deque()
-        self._room = room
-        self._ended = False
+        self._room, self._ended = room, False
         self._reason: PeerError | None = None
         self._news = asyncio.Event()
 
@@ -55,13 +54,11 @@ class Inbox(Generic[T]):
 async def take(item: T, handler: Callable[[T], Any] | None, inbox: Inbox[T], answer: type[Any]) -> tuple[Json, bool]:
     """The answer to the server, and whether to remember it. `answer` is EventAnswer or MessageAnswer.
 
-    A handler's False declines. A text accepts with the id of what the host started. Anything else accepts.
+    A handler's False declines. A string accepts, and is the id of what the host started. Anything else accepts.
     """
     if handler is not None:
-        said = await settled(handler(item))
-        if not isinstance(said, answer):
-            said = answer(said is not False, text_of(said))
-        return said.wire(), True
+        reply = await settled(handler(item))
+        return (reply if isinstance(reply, answer) else answer(reply is not False, text_of(reply))).wire(), True
     if inbox.put(item):
         return answer().wire(), True
     # Not remembered: the server may send it again once somebody reads.
@@ -69,7 +66,7 @@ async def take(item: T, handler: Callable[[T], Any] | None, inbox: Inbox[T], ans
 
 
 def answer_wire(accepted: bool, name: str, id: str | None, reason: str | None) -> Json:
-    """An answer as the server is sent it (§9.3, §14)."""
+    """An answer as JSON for the server (§9.3, §14)."""
     if not accepted:
         return {"accepted": False, "reason": reason or "declined"}
     return {"accepted": True} if id is None else {"accepted": True, name: id}

@@ -38,7 +38,7 @@ class Mcpl:
     model         answers inference requests of servers (§11): a function of an InferenceRequest, or a Router
     model_info    what servers and hooks are told about the model; the default is the model's own `info`
     state         what a call carries if its set keeps state (§8.4): "host" the content and its checkpoint, if the
-                  server sends it; "checkpoint" only the checkpoint; None neither, and the server goes on where it was
+                  server sends it; "checkpoint" only the checkpoint; None neither: the server continues where it was
     window        how many events and messages are remembered, so that each counts once; or a `Once` that several
                   connections share
     before_seconds, after_seconds  how long a server may take for a hook (§10.6)
@@ -46,7 +46,7 @@ class Mcpl:
     audit         sinks or file names of the audit log (§13.2); the default is the logger `defserve.audit`
     without       capabilities not to offer: "pushEvents", "channels", …
 
-    A server that does not speak MCPL is sent nothing of it.
+    A server that does not speak MCPL gets no MCPL messages.
     """
 
     def __init__(
@@ -72,13 +72,11 @@ class Mcpl:
         if state not in SENDING:
             raise UsageError(f"state={state!r}", fix='use "host", "checkpoint" or None')
         self.state: Sending = state
-        self.scopes = dict(scopes or {})
-        self.feature_sets = feature_sets
+        self.scopes, self.feature_sets = dict(scopes or {}), feature_sets
         self.sets()  # only to check the options
         self.approve, self.on_event, self.on_message = approve, on_event, on_message
         self.router = model if isinstance(model, Router) else Router(model)
-        self.model_info = model_info or self.router.info
-        self.window = window
+        self.model_info, self.window = model_info or self.router.info, window
         self.hooks = HookOptions(before_seconds, after_seconds, fail_closed, self.model_info)
         self._without, self._audit = frozenset(without), audit
 

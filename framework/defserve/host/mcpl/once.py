@@ -1,4 +1,4 @@
-"""Answers what arrives twice only once: a repeated question gets the first answer, also while that is being found."""
+"""Handles a repeated question only once: it gets the first answer, even if that is still being found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_ID: Final = 1_024
 
 Answer: TypeAlias = dict[str, Any]
 Find: TypeAlias = Callable[[], Awaitable[tuple[Answer, bool]]]
-"""Gives the answer, and whether to remember it."""
+"""Returns the answer, and whether to remember it."""
 
 
 class Once:
@@ -30,7 +30,7 @@ class Once:
         return key in self._answers
 
     async def answer(self, key: Hashable, find: Find) -> Answer:
-        """The answer that was given before, or else the one that `find` gives."""
+        """The earlier answer, or else the one that `find` returns."""
         while (first := self._under_way.get(key)) is not None:
             await asyncio.wait((first,))
         if key in self._answers:
@@ -48,7 +48,7 @@ class Once:
             done.set_result(None)
 
     def forget(self) -> None:
-        """Forget every answer. Those that are being found go on."""
+        """Forget every answer. Searches that are running continue."""
         self._answers.clear()
 
 

@@ -1,6 +1,6 @@
-"""One server as an MCPL host treats it: what was agreed, what the server asks of the host, what the host asks of it.
+"""One server as an MCPL host treats it: what was agreed, what the server asks the host, what the host asks the server.
 
-A server that does not speak MCPL is sent nothing of it, and gets no answer to it (§3.3).
+A server that does not speak MCPL gets no MCPL messages and no answers to such messages (§3.3).
 """
 
 from __future__ import annotations
@@ -172,28 +172,28 @@ class McplPeer:
     async def call(self, tool: str, scope: Scope | str, /, **arguments: Any) -> Any:
         """Call a scoped tool, and say where it may act (§7.7). Raises ScopeDenied if that is forbidden."""
         where = Scope(scope) if isinstance(scope, str) else scope
-        tied = object_of((await self._client.listed(tool)).get("_meta")).get("featureSet")
-        if isinstance(tied, str):
-            self._scopes.require(tied, where)
+        feature_set = object_of((await self._client.listed(tool)).get("_meta")).get("featureSet")
+        if isinstance(feature_set, str):
+            self._scopes.require(feature_set, where)
         fields = {"scope": where.wire()} if self.version is not None else None
         return await self._client.value(tool, await self._client.call_raw(tool, arguments, fields=fields))
 
     def state(self, feature_set: str) -> HostState:
-        """Where this host is in the checkpoints of a set, and what it keeps of them (§8). Raises UnknownFeatureSet."""
+        """This host's position in the checkpoints of a set, and their contents (§8). Raises UnknownFeatureSet."""
         return self._states.state(feature_set)
 
     async def rollback(self, feature_set: str, checkpoint: str) -> RolledBack:
-        """Have the server undo what came after a checkpoint (§8.5). Calls go on from there.
+        """Have the server undo everything after a checkpoint (§8.5). Calls continue from there.
 
         Raises UnknownFeatureSet, and PeerError: −32005 for a checkpoint that the server no longer keeps.
         """
         return await self._states.rollback(feature_set, checkpoint)
 
     def branch(self, feature_set: str, checkpoint: str | None, content: Any = None) -> None:
-        """Go on from a checkpoint without undoing anything. The next call tells the server.
+        """Continue from a checkpoint without undoing anything. The next call tells the server.
 
-        None is where the server itself is; for callers that it cannot tell apart, it starts afresh. A host that kept
-        the content of the checkpoint may give it as `content`. Raises UnknownFeatureSet.
+        None continues from the server's own position; for callers that it cannot tell apart, it starts anew. A host
+        that kept the content of the checkpoint may give it as `content`. Raises UnknownFeatureSet.
         """
         self._states.branch(feature_set, checkpoint, content)
 
@@ -212,7 +212,7 @@ class McplPeer:
         return await self.channels.publish(id, content, ack=ack, conversation_id=conversation_id, stream=stream)
 
     def outgoing(self, id: str, *, inference_id: str, conversation_id: str) -> Outgoing:
-        """Show observers of a channel what goes there: `async with …outgoing(…) as out: await out.chunk("Hi")`."""
+        """Show observers of a channel what is sent there: `async with …outgoing(…) as out: await out.chunk("Hi")`."""
         return self.channels.outgoing(id, inference_id=inference_id, conversation_id=conversation_id)
 
     # -- on the wire -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""MCPL §7.4–7.7: which scopes a server may act in. A scope is forbidden, allowed, or somebody decides."""
+"""MCPL §7.4–7.7: which scopes a server may act in. A scope is forbidden, allowed, or a person or function decides."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ScopeApproval:
         """Raises InvalidParams, FeatureDisabled or UnknownFeatureSet."""
         scope = fields(params, "scope")
         label, payload = text(scope, "label"), optional_fields(scope, "payload") or {}
-        with self._audit.watching(ELEVATE, feature_set=params.get("featureSet"), label=label) as told:
+        with self._audit.watching(ELEVATE, feature_set=params.get("featureSet"), label=label) as record:
             name = self._sets.require(params.get("featureSet")).name
             if not label or len(label) > LONGEST_LABEL or not label.isprintable():
                 raise InvalidParams("Invalid params: scope.label must be one line of printable text")
@@ -58,7 +58,7 @@ class ScopeApproval:
             elevation = Elevation(self._audit.server_id, name, label, payload)
             answer = await self._approved.answer(key, lambda: self._judge(elevation))
             if not answer["approved"]:
-                told |= {"outcome": "refused", "reason": answer["reason"]}
+                record |= {"outcome": "refused", "reason": answer["reason"]}
             return answer
 
     def require(self, feature_set: str, scope: Scope) -> None:
@@ -74,21 +74,21 @@ class ScopeApproval:
         allowed = self._listed(elevation)
         if allowed is False:
             return _denied("the host forbids it"), False
-        said = True if allowed else await self._asked(elevation)
-        # Asking took time: the policy may have changed meanwhile.
+        decision = True if allowed else await self._asked(elevation)
+        # Asking took time: the policy may have changed.
         self._sets.require(elevation.feature_set)
         if self._listed(elevation) is False:
             return _denied("the host forbids it"), False
-        if is_mapping(said):
-            return {"approved": True, "payload": dict(said)}, True
-        if said is True:
+        if is_mapping(decision):
+            return {"approved": True, "payload": dict(decision)}, True
+        if decision is True:
             return {"approved": True, "payload": dict(elevation.payload)}, allowed is None
-        if said is None or said is False:
-            return _denied("nobody approved it" if said is None else "the user did not approve"), False
-        raise UsageError(f"approve returned {said!r:.80}", fix="return True, False, None, or a payload")
+        if decision is None or decision is False:
+            return _denied("nobody approved it" if decision is None else "the user did not approve"), False
+        raise UsageError(f"approve returned {decision!r:.80}", fix="return True, False, None, or a payload")
 
     def _listed(self, elevation: Elevation) -> bool | None:
-        # Normal: a label may name a place by a detour, and the lists are about the place.
+        # Normalized, because a label may name a place by a detour such as `a/../b`.
         return listed(self._sets.scoping(elevation.feature_set), normal(elevation.label))
 
     async def _asked(self, elevation: Elevation) -> Any:

@@ -1,7 +1,7 @@
-"""MCPL §8: follows the checkpoints of a server's feature sets, and their contents, and says where the next call starts.
+"""MCPL §8: follows the checkpoints of a server's feature sets and their contents, and knows where the next call starts.
 
-A host that sends its checkpoint with each call has its own branch, whatever other hosts do meanwhile. Its calls on one
-feature set run one after another, so that they do not branch off from each other.
+A host that sends its checkpoint with each call has its own branch, whatever other hosts do. Its calls on one feature
+set run one after another, so that they do not branch off from each other.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ log = logging.getLogger("defserve.host")
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """Where a host is in the checkpoints of a feature set. `parents` has the checkpoints it knows, the latest last.
+    """A host's position in the checkpoints of a feature set. `parents` has the known checkpoints, the latest last.
 
-    `content` is None if the server does not send it, or this host keeps it no longer.
+    `content` is None if the server does not send it, or this host does not keep it any more.
     """
 
     feature_set: str
@@ -61,7 +61,7 @@ class RolledBack:
 
 
 class _Branch:
-    """Where one feature set is. `pinned`: the next call says where it starts, even if calls usually do not."""
+    """The position in one feature set. `pinned`: the next call names its checkpoint, even if calls usually do not."""
 
     def __init__(self) -> None:
         self.at: str | None = None
@@ -110,13 +110,13 @@ class StateTracker:
     async def rollback(self, feature_set: str, checkpoint: str) -> RolledBack:
         branch = self._branch(feature_set)
         async with self._turn(branch, feature_set):
-            with self._audit.watching(ROLLBACK, feature_set=feature_set, checkpoint=checkpoint) as told:
+            with self._audit.watching(ROLLBACK, feature_set=feature_set, checkpoint=checkpoint) as record:
                 result = await self._request(ROLLBACK, {"featureSet": feature_set, "checkpoint": checkpoint})
                 done = RolledBack(checkpoint, result.get("success") is True, text_of(result.get("reason")))
                 if done.success:
                     branch.at, branch.pinned = checkpoint, False
                 else:
-                    told |= {"outcome": "failure", "reason": done.reason}
+                    record |= {"outcome": "failure", "reason": done.reason}
                 return done
 
     async def around(self, params: Mapping[str, Any], send: SendParams) -> Json:
@@ -128,11 +128,11 @@ class StateTracker:
         async with self._turn(branch, name):
             result = await send({**self._carried(name, branch, params), **params})
             if self._is_unowned(result, branch, params):
-                # Nothing was done yet, since the server could not tell whose state was meant.
+                # The tool has not run: the server did not know whose state was meant.
                 result = await send({"checkpoint": None, **params})
             return self._received(params, result, name)
 
-    # -- what a call carries -----------------------------------------------------------------------------
+    # -- the state of a call -----------------------------------------------------------------------------
 
     def _carried(self, name: str, branch: _Branch, params: Mapping[str, Any]) -> Json:
         given = params.keys() & {"state", "checkpoint"}
@@ -161,11 +161,11 @@ class StateTracker:
                     raise
         return tied if isinstance(tied, str) and tied in self._sets and self._sets[tied].rollback else None
 
-    # -- what a result carries ---------------------------------------------------------------------------
+    # -- the state of a result ---------------------------------------------------------------------------
 
     def _received(self, params: Mapping[str, Any], result: Json, tied: str | None) -> Json:
-        said = result.get("state")
-        state = said if is_object(said) else object_of(object_of(result.get("_meta")).get(STATE_KEY))
+        given = result.get("state")
+        state = given if is_object(given) else object_of(object_of(result.get("_meta")).get(STATE_KEY))
         name, checkpoint = state.get("featureSet", tied), state.get("checkpoint")
         if not isinstance(checkpoint, str) or not isinstance(name, str) or name not in self._sets:
             return result
@@ -212,7 +212,7 @@ class StateTracker:
 
 
 class _Contents:
-    """The contents that were used last, as JSON, up to `most` bytes. Everyone who asks gets a copy."""
+    """The contents that were used last, as JSON, up to `most` bytes. `get` returns a copy."""
 
     def __init__(self, most: int) -> None:
         self._most, self._size = most, 0

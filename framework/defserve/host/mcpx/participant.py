@@ -1,4 +1,4 @@
-"""A host in a topic: it asks, proposes, fulfils, chats, and sees what the others do."""
+"""A host in a topic: it asks, proposes, fulfils, chats, and sees the others' messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TopicClient(Participant):
         self._listed: dict[tuple[str, str], dict[str, Any] | None] = {}
 
     async def call_tool(self, to: str, tool: str, /, **arguments: Any) -> Any:
-        """Call a tool of a participant, by proposal if we must not call it; returns its value.
+        """Call a tool of a participant, or propose the call if we must not make it; returns the tool's value.
 
         Raises ToolError if the tool failed.
         """
@@ -98,10 +98,9 @@ class TopicClient(Participant):
         envelope, payload = asked.envelope, asked.envelope.body
         if self.id not in envelope.to or "id" not in payload:
             return
-        answer = _ANSWERS.get(asked.kind.method)
-        body: Payload = {"error": {"code": METHOD_NOT_FOUND, "message": f"Method not found: {asked.kind.method}"}}
-        if answer is not None:
-            body = {"result": answer}
+        method = asked.kind.method
+        error = {"code": METHOD_NOT_FOUND, "message": f"Method not found: {method}"}
+        body: Payload = {"result": _ANSWERS[method]} if method in _ANSWERS else {"error": error}
         kind = str(asked.kind._replace(base=RESPONSE))
         try:
             self.post(kind, {"jsonrpc": "2.0", "id": payload["id"], **body}, to=envelope.sender, about=envelope.id)
@@ -109,7 +108,7 @@ class TopicClient(Participant):
             log.debug("%s", error.message)
 
     async def _returns(self, to: str, tool: str) -> dict[str, Any] | None:
-        """The declared type of a tool's value, asked for once; None if there is none, or we must not ask."""
+        """The declared type of a tool's value; it is asked for once. None if there is none, or we must not ask."""
         if (to, tool) not in self._listed:
             try:
                 self._listed[to, tool] = await self.tool(to, tool)

@@ -1,7 +1,7 @@
-"""MGP §13.4: a callback of the server becomes a form with one field, for whoever answers the server's questions.
+"""MGP §13.4: a callback of the server becomes a form with one field. The client's `answers` fill it in.
 
-The answer goes back as a request of its own, as long as there is time. A person who declines gives `decline`. A
-dismissed question, and one that this client cannot ask anybody, gives null.
+The answer is sent as another request, if there is still time. A person who declines gives `decline`. The answer is
+null if the question was dismissed, or if this client can ask nobody.
 """
 
 from __future__ import annotations

@@ -95,15 +95,14 @@ class PushedEvents(EventStream):
 
 
 class PolledEvents(EventStream):
-    """Without a session nothing can be pushed, so this asks what happened since the last time."""
+    """Without a session nothing can be pushed, so this polls for the events since the last time."""
 
     def __init__(
         self, params: Mapping[str, Any], listeners: set[NewsStream[Any]], request: SendRequest, every: float
     ) -> None:
         super().__init__(params, listeners, request)
-        self._every = every
+        self._every, self._seen = every, 0
         self._since: str | None = None
-        self._seen = 0
 
     async def _begin(self) -> None:
         reply = await self._poll()

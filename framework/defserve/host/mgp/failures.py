@@ -1,6 +1,6 @@
-"""MGP §14: an error of a server that speaks MGP: the exception of its code, and whether to try again (§14.6).
+"""MGP §14: an error of a server that speaks MGP: the exception for its code, and whether to try again (§14.6).
 
-The server's fields are checked before they are used, and it cannot make the host wait or retry beyond fixed bounds.
+The server's fields are checked before they are used. It cannot make the host wait or retry beyond fixed limits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ USUAL_RETRIES: Final = 3
 
 
 class Failure(NamedTuple):
-    """A reply that failed. `block` is its `_mgp` object, `body` the rest of what came with the error."""
+    """A reply that failed. `block` is its `_mgp` object, `body` the other data of the error."""
 
     code: int
     message: str
@@ -48,8 +48,8 @@ class Failure(NamedTuple):
 
     @property
     def data(self) -> dict[str, Any]:
-        said = {name: self.block[name] for name in Recovery.__annotations__ if name in self.block}
-        return {**object_of(self.block.get("details")), **said}
+        recovery = {name: self.block[name] for name in Recovery.__annotations__ if name in self.block}
+        return {**object_of(self.block.get("details")), **recovery}
 
     def delay(self, retried: int) -> float | None:
         """Seconds to wait before the next attempt, after `retried` attempts; None if there is none."""
@@ -62,7 +62,7 @@ class Failure(NamedTuple):
         elif strategy == "fixed_delay":
             wait = least or USUAL_DELAY
         else:
-            # The doubling stops at the longest wait: only the server's own minimum can be too long.
+            # Doubling stops at the longest wait, so only the server's own minimum can be too long.
             wait = max(least, min((least or USUAL_DELAY) * 2**retried, LONGEST_WAIT))
         return wait if wait <= LONGEST_WAIT else None
 
@@ -115,8 +115,8 @@ def _rejected(failure: Failure) -> DefserveError:
 
 def _bad_arguments(failure: Failure) -> DefserveError:
     found = object_of(failure.block.get("details")).get("problems")
-    told = [object_of(each) for each in found] if is_array(found) else []
-    problems = tuple(Problem(str(each.get("field", "")), str(each.get("reason", ""))) for each in told)
+    entries = [object_of(each) for each in found] if is_array(found) else []
+    problems = tuple(Problem(str(each.get("field", "")), str(each.get("reason", ""))) for each in entries)
     return BadArguments(problems or (Problem("", failure.message),))
 
 

@@ -31,7 +31,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of a server. What the server does not tell is empty. `problems` has a text for each failed check."""
+    """The health of a server. Fields that the server does not send are empty. `problems`: a text per failed check."""
 
     status: str
     uptime_secs: float
@@ -60,20 +60,20 @@ class Drain:
 async def ping(peer: MgpPeer) -> Pong:
     from defserve.protocols.mgp import instants
 
-    said = await peer.request("lifecycle", "mgp/health/ping", {"timestamp": instants.wire(instants.now())})
-    return Pong(_status(said), _number(said, "uptime_secs"), str(said.get("server_id")), str(said.get("timestamp")))
+    reply = await peer.request("lifecycle", "mgp/health/ping", {"timestamp": instants.wire(instants.now())})
+    return Pong(_status(reply), _number(reply, "uptime_secs"), str(reply.get("server_id")), str(reply.get("timestamp")))
 
 
 async def status(peer: MgpPeer) -> Health:
-    said = await peer.request("lifecycle", "mgp/health/status", {})
-    checks, problems = object_of(said.get("checks")), object_of(said.get("problems"))
+    reply = await peer.request("lifecycle", "mgp/health/status", {})
+    checks, problems = object_of(reply.get("checks")), object_of(reply.get("problems"))
     return Health(
-        _status(said),
-        _number(said, "uptime_secs"),
-        int(_number(said, "tools_available")),
-        int(_number(said, "tools_total")),
-        int(_number(said, "pending_requests")),
-        object_of(said.get("resources")),
+        _status(reply),
+        _number(reply, "uptime_secs"),
+        int(_number(reply, "tools_available")),
+        int(_number(reply, "tools_total")),
+        int(_number(reply, "pending_requests")),
+        object_of(reply.get("resources")),
         {name: passed is True for name, passed in checks.items()},
         {name: str(problem) for name, problem in problems.items()},
     )
@@ -81,9 +81,12 @@ async def status(peer: MgpPeer) -> Health:
 
 async def shutdown(peer: MgpPeer, reason: str, seconds: float) -> Drain:
     params = {"reason": reason, "timeout_ms": round(seconds * 1000)}
-    said = await peer.request("lifecycle", "mgp/lifecycle/shutdown", params)
-    pending, drain = _number(said, "pending_requests"), _number(said, "estimated_drain_ms")
-    return Drain(said.get("accepted") is True, int(pending), int(drain))
+    reply = await peer.request("lifecycle", "mgp/lifecycle/shutdown", params)
+    return Drain(
+        reply.get("accepted") is True,
+        int(_number(reply, "pending_requests")),
+        int(_number(reply, "estimated_drain_ms")),
+    )
 
 
 class Change(News):
@@ -104,7 +107,7 @@ class Change(News):
 class LifecycleChanges(NewsStream[Change]):
     """`async with client.lifecycle() as changes: async for change in changes`.
 
-    If the server said that it would leave, iterating stops when it does, without an error.
+    If the server announced that it would leave, iterating stops when it does, without an error.
     """
 
     _leaving = False
@@ -132,13 +135,13 @@ class LifecycleChanges(NewsStream[Change]):
         super().end(None if self._leaving else reason)
 
 
-def _status(said: dict[str, Any]) -> str:
-    found = said.get("status")
+def _status(reply: dict[str, Any]) -> str:
+    found = reply.get("status")
     if not isinstance(found, str):
         raise PeerError("the server reported its health without a status")
     return found
 
 
-def _number(said: dict[str, Any], name: str) -> float:
-    found = said.get(name)
+def _number(reply: dict[str, Any], name: str) -> float:
+    found = reply.get(name)
     return found if isinstance(found, int | float) and not isinstance(found, bool) else 0

@@ -43,7 +43,7 @@ class Mgp:
     retry       retry as the server says, and then call its fallback tool (§14.6)
     extensions  what to offer; None offers everything, but callbacks only if `answers` can be asked
 
-    Validators, permissions and confirmation also hold for servers without MGP. Those are sent nothing of MGP.
+    Validators, permissions and confirmation also apply to servers without MGP. Those get no MGP messages.
     """
 
     def __init__(
@@ -62,8 +62,7 @@ class Mgp:
         self.approval = Approval(approval, granted, approve)
         self.confirm, self.confirm_moderate = confirm, confirm_moderate
         self.validation = CallValidation(validators or {})
-        self.retry, self.extensions = retry, extensions
-        self._audit = audit
+        self.retry, self.extensions, self._audit = retry, extensions, audit
 
     @cached_property
     def sinks(self) -> tuple[AuditSink, ...]:

@@ -1,7 +1,7 @@
-"""One server as an MGP host treats it: what was negotiated (§2), and what each request to the server goes through.
+"""One server as an MGP host treats it: what was negotiated (§2), and the steps of each request to the server.
 
 Before a tool call is sent it is validated, permitted and confirmed; then it is retried as the server says, and audited.
-The same holds for a server without MGP, but that one sees nothing of MGP on the wire.
+The same applies to a server without MGP, but that one gets no MGP messages.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ class MgpPeer:
             self._audit.report("SERVER_DISCONNECTED", details={"reason": reason})
 
     def _read(self, agreement: Agreement) -> None:
-        said = agreement.capabilities
+        found = agreement.capabilities
         if agreement.stateless:
-            block = object_of(object_of(said.get("extensions")).get(EXTENSION_ID))
+            block = object_of(object_of(found.get("extensions")).get(EXTENSION_ID))
         else:
-            block = object_of(said.get("mgp")) or object_of(object_of(said.get("experimental")).get("mgp"))
-        self.server_id = text_of(block.get("server_id")) or str(agreement.server_info.get("name", "unknown"))
-        self._audit.server_id = self.server_id
+            block = object_of(found.get("mgp")) or object_of(object_of(found.get("experimental")).get("mgp"))
+        name = text_of(block.get("server_id")) or str(agreement.server_info.get("name", "unknown"))
+        self.server_id = self._audit.server_id = name
         version = text_of(block.get("version"))
         if version is None or version.partition(".")[0] != VERSION.partition(".")[0]:
             return
@@ -113,8 +113,9 @@ class MgpPeer:
     async def _send(self, method: str, params: Mapping[str, Any]) -> Any:
         if self._agreement is None:
             raise PeerGone("the conversation is over")
-        complete = self._agreement.with_envelope(params, None)
-        return await self._conversation.request(method, complete, within=self._client.timeout)
+        return await self._conversation.request(
+            method, self._agreement.with_envelope(params, None), within=self._client.timeout
+        )
 
     # -- notifications of the server ---------------------------------------------------------------------
 
@@ -134,14 +135,14 @@ class MgpPeer:
     async def around(
         self, method: str, params: Mapping[str, Any], send: SendParams, observer: RequestObserver | None = None
     ) -> Json:
-        """Make a request the way MGP wants it.
+        """Make a request with the checks and retries of MGP.
 
-        An error of MGP is raised as the exception of its code. A tool call that must not be sent raises Rejected,
+        An error of MGP raises the exception for its code. A tool call that must not be sent raises Rejected,
         PermissionDenied or NotConfirmed.
         """
         try:
             if method == "tools/call":
-                # A copy, as the server will read it: what is checked is what is sent.
+                # A copy, decoded as the server will decode it, so that exactly the checked arguments are sent.
                 return await self._call(from_json(encode(dict(params))), send, observer, frozenset())
             return _given((await self._attempts(params, send, observer))[0])
         except PeerError as error:
@@ -150,7 +151,7 @@ class MgpPeer:
             raise typed from error
 
     def check(self, result: Json) -> None:
-        """Raises the exception of its code for a result that is an error of MGP."""
+        """Raises the exception for its code if a result is an error of MGP."""
         if (error := self._typed(result)) is not None:
             raise error
 
@@ -180,8 +181,7 @@ class MgpPeer:
             return await self._call({**params, "name": other}, send, observer, tried, trace_id)
         if "audit" not in self.sections:  # otherwise the server reports it, and knows more
             failed = isinstance(outcome, PeerError) or outcome.get("isError")
-            result = "FAILURE" if failed else "SUCCESS"
-            self._audit.report("TOOL_EXECUTED", trace_id=trace_id, tool=name, result=result)
+            self._audit.report("TOOL_EXECUTED", trace_id=trace_id, tool=name, result="FAILURE" if failed else "SUCCESS")
         return _given(outcome)
 
     async def _admit(self, name: str, arguments: Json) -> None:
@@ -197,7 +197,7 @@ class MgpPeer:
             return await self._client.listed(name, again=True)
         except PeerError as error:
             if error.code != MethodNotFound.code:
-                raise  # a tool that could not be looked up does not count as harmless
+                raise  # a tool whose declaration is unknown does not count as harmless
             return {}
 
     async def _attempts(

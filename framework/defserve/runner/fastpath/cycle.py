@@ -1,4 +1,4 @@
-"""One request and its response on the fast path: what is mixed in before uvicorn's own cycle."""
+"""One request and its response on the fast path: mixins for uvicorn's own cycle."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WholeCycle:
 
     def respond(self: Any, status: int, body: bytes) -> bool:
         protocol = self.protocol
-        # The protocol's cycle is that of the last request that came. A client that does not wait may have sent more.
+        # The protocol's cycle belongs to the newest request. A client that does not wait may have sent another one.
         if protocol.cycle is not self or self.response_started or self.disconnected or not self.keep_alive:
             return False
         if protocol.flow.write_paused or len(body) > MOST:
@@ -52,7 +52,7 @@ class WholeCycle:
 
 
 class FastCycle(WholeCycle):
-    """The cycle of a request with a known head. What a whole response does not need is made when it is asked for."""
+    """The cycle of a request with a known head. Attributes that a whole response does not need are made on demand."""
 
     disconnected = response_started = response_complete = more_body = waiting_for_100_continue = False
     keep_alive = True

@@ -1,4 +1,4 @@
-"""Deadlines that uvicorn lacks: for request heads, whose size is bounded too, and for peers that do not read."""
+"""Deadlines that uvicorn lacks: for request heads (and a limit for their size), and for peers that do not read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WRITTEN = (b"content-length", b"content-type")
 
 
 class StallGuard(asyncio.Protocol):
-    """Cuts off a peer that stops reading what it is sent. Mixed in before uvicorn's protocol."""
+    """Cuts off a peer that stops reading its responses. Mixed in before uvicorn's protocol."""
 
     transport: asyncio.Transport
     _stall: asyncio.TimerHandle | None = None
@@ -32,33 +32,32 @@ class StallGuard(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._let_be()
+        self._stop_watching()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._let_be()
+        self._stop_watching()
         super().connection_lost(exc)
 
     def _watch_reader(self, waiting: int) -> None:
-        loop = asyncio.get_running_loop()
-        self._stall = loop.call_later(STALL, self._judge_reader, waiting)
+        self._stall = asyncio.get_running_loop().call_later(STALL, self._check_reader, waiting)
 
-    def _judge_reader(self, before: int) -> None:
+    def _check_reader(self, before: int) -> None:
         waiting = self.transport.get_write_buffer_size()
         if waiting >= before:
             self.transport.abort()  # closing would wait for the reader
         else:
             self._watch_reader(waiting)
 
-    def _let_be(self) -> None:
+    def _stop_watching(self) -> None:
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
 
 
 class HeadDeadline(StallGuard):
-    """The head of a request has to be complete in time, and not too long. For httptools and h11 alike.
+    """The head of a request must be complete in time, and not too long. Works with httptools and h11.
 
-    Between requests uvicorn's own keep-alive timeout counts. The first byte of the next request ends it.
+    Between requests uvicorn's own keep-alive timeout applies, until the first byte of the next request.
     """
 
     limits: Limits
@@ -79,7 +78,7 @@ class HeadDeadline(StallGuard):
         before, is_head = self.cycle, self._is_read
         super().data_received(data)
         if self.cycle is not before:
-            # A head is complete, usually with all that belongs to it.
+            # A head is complete, usually with its body.
             self._head_bytes = 0
             self._head_is_there()
             if self._is_leaving:
@@ -87,17 +86,17 @@ class HeadDeadline(StallGuard):
         elif is_head and not self._upgraded and not self.transport.is_closing():
             self._take_head(len(data))
         if self._has_begun and not self._head_bytes and not self.transport.is_closing():
-            # Another head has begun behind the request. How much of it came is not known.
+            # Another head has begun behind the request. Its length so far is not known.
             self._take_head(1)
 
     def _take_head(self, size: int) -> None:
-        """Part of a head came, perhaps long before it is its turn."""
+        """Part of a head came, perhaps while an earlier request is still answered."""
         self._head_bytes += size
         if self._head_bytes > HEAD_BYTES:
             if self._is_between:
                 self.turn_away(TOO_LARGE)
             else:
-                self.transport.abort()  # in the middle of a response nothing else can be said
+                self.transport.abort()  # in the middle of a response no refusal can be sent
         elif self._deadline is None:
             self._await_head()
 
@@ -106,8 +105,8 @@ class HeadDeadline(StallGuard):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """The next response is the last. An idle client is let go after a moment: a request it has just sent may be on
-        its way, and would be lost if the connection were closed at once."""
+        """The next response is the last. An idle connection is closed after a moment: a request may be on its way, and
+        would be lost if the connection were closed at once."""
         if self._is_between and not self._is_leaving:
             self._is_leaving = True
             asyncio.get_running_loop().call_later(LINGER, self._let_go)
@@ -125,7 +124,7 @@ class HeadDeadline(StallGuard):
             return
         self._upgraded = True
         if (request[0].method if request else self.scope["method"].encode()) != b"GET":
-            self.turn_away(BAD_REQUEST)  # the other protocol would say nothing
+            self.turn_away(BAD_REQUEST)  # the other protocol would not answer
         elif len(self.connections) > self.limits.connections:
             self.turn_away(UNAVAILABLE)
         else:
@@ -133,12 +132,12 @@ class HeadDeadline(StallGuard):
 
     @property
     def _is_between(self) -> bool:
-        """Whether no response is under way."""
+        """Whether no response is being sent or prepared."""
         return self.cycle is None or self.cycle.response_complete
 
     @property
     def _is_read(self) -> bool:
-        """Whether all of the last request came; one that was refused early is still on its way. For h11."""
+        """Whether all of the last request has come. Part of one that was refused early may still come. For h11."""
         state = getattr(getattr(self, "conn", None), "their_state", None)
         return str(state) != "SEND_BODY"
 
@@ -162,21 +161,21 @@ class HeadDeadline(StallGuard):
         if self._upgraded or self.transport.is_closing():
             return
         if self.cycle is not self._awaited_behind:
-            self._head_bytes = 0  # it came, and only waited for its turn
+            self._head_bytes = 0  # it came, but an earlier request had to be answered first
         elif self._is_between:
             self.turn_away(TIMEOUT)
         else:
             self._await_head()
 
     def turn_away(self, status: bytes) -> None:
-        """Refuse without having read a request, and hang up."""
+        """Refuse before a request was read, and close the connection."""
         self._head_is_there()
         self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
         self.transport.close()
 
 
 class PatientWebSocket(StallGuard):
-    """When the server stops, the app closes the socket as soon as its calls are answered; uvicorn does not."""
+    """When the server stops, uvicorn does not close the socket. The app does, as soon as its calls are answered."""
 
     handshake_complete: bool
     close_sent: bool
@@ -187,7 +186,7 @@ class PatientWebSocket(StallGuard):
             message = {**message, "headers": [each for each in message["headers"] if each[0] not in _WRITTEN]}
         await cast(Any, super()).send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
-            # A refusal is an answer. Without this uvicorn logs an error for each.
+            # A refusal is an answer too. Without this line uvicorn logs an error for each refusal.
             self.handshake_complete = True
 
     def shutdown(self) -> None:

@@ -1,4 +1,4 @@
-"""The one seam to uvicorn's internals: what of ours fits the installed version, and the protocol classes made of it."""
+"""Puts our classes into uvicorn: checks which ones fit the installed version, and makes the protocol classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from defserve.runner.fastpath.deadlines import HeadDeadline, PatientWebSocket
 from defserve.runner.fastpath.known_heads import KnownHeads
 from defserve.runner.fastpath.protocol import FastProtocol
 
-# Undocumented parts of uvicorn that are used: by the deadlines, and beyond those by the fast path.
+# Undocumented parts of uvicorn that are used by the deadlines, and those that only the fast path uses.
 _FOR_DEADLINES = ("connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing", "shutdown")
 _SET_FOR_DEADLINES = ("transport", "scope", "cycle", "connections")
 _FOR_FAST_PATH = tuple(
@@ -27,7 +27,7 @@ _SET_FOR_FAST_PATH = tuple(
         "timeout_keep_alive timeout_keep_alive_task"
     ).split()
 )
-# Everything that uvicorn's cycle sets. If it sets more, `FastCycle` may leave something out.
+# Every attribute that uvicorn's cycle sets. If it sets more, `FastCycle` may lack something.
 _SET_IN_CYCLE = frozenset(
     (
         "scope transport flow logger access_logger access_log default_headers message_event on_response "
@@ -69,7 +69,7 @@ def fits(http: Any, websocket: Any = None) -> Fit:
 
 
 def install(config: Any, limits: Limits) -> Fit:
-    """Put our classes into a loaded `uvicorn.Config`, as far as they fit. The caller tells people what does not."""
+    """Put our classes into a loaded `uvicorn.Config`, as far as they fit. The caller should log what does not fit."""
     http, websocket = config.http_protocol_class, config.ws_protocol_class
     fit = fits(http, websocket)
     if not fit.fast_path:

@@ -1,7 +1,7 @@
-"""Heads of requests that came before. A client sends the same head each time, so it is parsed once.
+"""Heads of earlier requests. A client sends the same head each time, so it is parsed once.
 
-Two heads are the same if all bytes are, except the number of the Content-Length. So what one meant, the other means.
-Only heads are learnt whose body has a length and whose connection stays open.
+Two heads are the same if all bytes are equal, except the number in Content-Length. So they mean the same. A head is
+learnt only if its body has a length and its connection stays open.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _NAME = b"\r\ncontent-length: "
 
 # Members of a scope that differ by connection or request.
 _OWN = frozenset(("headers", "client", "server", "scheme", "state", WHOLE))
-# With one of these headers, the head alone does not say what to do.
+# With one of these headers, the head alone does not decide how the request is read.
 _OTHERWISE = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
 
 
 class KnownHead:
-    """What a head says, as an ASGI scope without what differs by connection; and the app's note about it."""
+    """A parsed head: its ASGI scope without the members that differ by connection, and the app's note about it."""
 
     __slots__ = ("scope", "note", "_headers", "_length_at")
 
@@ -71,9 +71,9 @@ class KnownHeads:
 
 
 def _parted(data: bytes) -> tuple[bytes, bytes]:
-    """The head without the number of its Content-Length, and the body, if it is as long as the number says.
+    """The head without the number in its Content-Length, and the body, if the body has that length.
 
-    It is fastest to look for a few characters in one case. Whether they are in the right place is checked on learning.
+    Searching for a few characters in one case is fastest. `learn` checks that they are in the right place.
     """
     end = data.find(_END, 0, LONGEST)
     at = data.find(_LENGTH, 0, end) + 7

@@ -1,7 +1,7 @@
 """HTTP/1.1 with requests and responses in one piece. The steps of ASGI cost more than most calls.
 
-A head that uvicorn has parsed before (`known_heads`) is not parsed again. This works with httptools only: h11 has to
-see every step.
+A head that uvicorn has parsed before (`known_heads`) is not parsed again. This works with httptools only, because h11
+must see every step.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FastProtocol(HeadDeadline):
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
-        # A head may have begun behind the last request. Then the parser has it, and waits for the rest.
+        # If a head has begun behind the last request, the parser has it, and waits for the rest.
         is_fresh = (
             self._read is before
             and not (self._head_begun or self._head_bytes or self._is_leaving)
@@ -83,7 +83,7 @@ class FastProtocol(HeadDeadline):
             "state": self.app_state.copy(),
         }
         self.cycle = self._read = self._running = scope[WHOLE] = cycle = self.fast_cycle(self, scope, head, body)
-        # As uvicorn does with `reset_contextvars`: a call does not see what another has set.
+        # As uvicorn does with `reset_contextvars`: a call does not see context variables of another.
         task = self.loop.create_task(cycle.run_asgi(self.app), context=Context())  # pyright: ignore
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -116,11 +116,11 @@ class FastProtocol(HeadDeadline):
         return self._head_begun
 
     def _unsupported_upgrade_warning(self) -> None:
-        """httptools drops the body of such a request. What of it comes later would be taken for the next request."""
+        """httptools drops the body of such a request. Later parts of the body would look like the next request."""
         super()._unsupported_upgrade_warning()  # pyright: ignore
         self.cycle.keep_alive = False
 
-    # uvicorn sets and cancels a timer for every request. Here one timer looks when it rings.
+    # uvicorn sets and cancels a timer for every request. Here one timer stays, and checks the time when it fires.
 
     def on_response_complete(self) -> None:
         self._idle_since = self.loop.time()
@@ -142,14 +142,14 @@ class FastProtocol(HeadDeadline):
     def connection_lost(self, exc: Exception | None) -> None:
         super()._unset_keepalive_if_required()  # pyright: ignore
         super().connection_lost(exc)
-        # uvicorn tells the request that came last; the one that is being answered may be an earlier one.
+        # uvicorn tells only the newest request; the one that is being answered may be an earlier one.
         running = self._running
         if running is not None and not running.response_complete:
             running.disconnected = True
             running.message_event.set()
 
     def _unset_keepalive_if_required(self) -> None:
-        """The timer goes on: whether it still matters is seen when it rings."""
+        """Keep the timer: its handler checks whether it still matters."""
 
 
 def _without_h2c(data: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """The OpenAPI document of listed tools, with examples that can be called as they are.
 
-Made of JSON alone, so it can be made for any server that answers `tools/list`. Every example is valid under its schema.
+It needs only JSON, so it works for any server that answers `tools/list`. Every example is valid under its schema.
 
 May import: `protocols.mcp.tools.tools`.
 """

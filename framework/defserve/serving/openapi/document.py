@@ -46,7 +46,7 @@ FAILURES: Final = {
 def openapi(
     info: Mapping[str, Any], tools: Iterable[Mapping[str, Any]], *, base: str = "", authorized: bool = False
 ) -> dict[str, Any]:
-    """The document for a server that says `info` of itself and lists `tools`.
+    """The document for a server that describes itself by `info` and lists `tools`.
 
     `base` is the path in front of `/tools`; `authorized`: callers need a bearer token.
     """
@@ -56,9 +56,9 @@ def openapi(
         "ToolInput": {"type": "object", "description": "The tool's arguments by name."},
         "ToolOutput": {"type": "object", "required": ["result"], "properties": {"result": {}}},
     }
-    paths: dict[str, Any] = {}
-    for tool in tools:
-        paths[f"/tools/{tool['name']}"] = {"post": _operation(tool, schemas, authorized)}
+    paths: dict[str, Any] = {
+        f"/tools/{tool['name']}": {"post": _operation(tool, schemas, authorized)} for tool in tools
+    }
     paths["/tools/{tool_name}"] = {"post": _any_tool(paths, authorized)}
     document: dict[str, Any] = {
         "openapi": VERSION,
@@ -76,8 +76,8 @@ def openapi(
 
 def _info(info: Mapping[str, Any]) -> dict[str, Any]:
     about = info.get("description")
-    told = {"title": info.get("title") or info.get("name") or "tools", "version": str(info.get("version") or "0")}
-    return {**told, "description": about} if about else told
+    shown = {"title": info.get("title") or info.get("name") or "tools", "version": str(info.get("version") or "0")}
+    return {**shown, "description": about} if about else shown
 
 
 def _operation(tool: Mapping[str, Any], schemas: dict[str, Any], authorized: bool) -> dict[str, Any]:
@@ -119,8 +119,7 @@ def output_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     """What `POST /tools/{name}` answers: the tool's value, under `result`."""
     meta: Any = tool.get("_meta")
     scalar: Any = meta.get(RETURNS_KEY) if is_mapping(meta) else None
-    told: Any = tool.get("outputSchema") or scalar or {}
-    result = dict(told)
+    result: dict[str, Any] = dict(tool.get("outputSchema") or scalar or {})
     definitions = result.pop("$defs", None)
     whole: dict[str, Any] = {"type": "object", "required": ["result"], "properties": {"result": result}}
     return {**whole, "$defs": definitions} if definitions else whole
@@ -168,7 +167,7 @@ def _add(schemas: dict[str, Any], name: str, schema: Mapping[str, Any]) -> None:
         known = reference.removeprefix("#/$defs/")
         if reference == "#":
             return f"#/components/schemas/{name}"
-        # A reference to anything else may stand for anything.
+        # The target of any other reference is not known.
         return f"#/components/schemas/{component(known) if known in definitions else 'Anything'}"
 
     schemas[name] = openapi_schema(schema, refer)

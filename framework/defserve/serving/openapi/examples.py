@@ -39,9 +39,9 @@ class Impossible(ValueError):
 
 
 def examples(schema: Mapping[str, Any]) -> list[Any]:
-    """One value with what is required and one with everything, as far as they differ and could be made.
+    """One value with the required members and one with all, as far as they differ and could be made.
 
-    Those that the schema gives itself come first. Every one is valid under the schema, formats included.
+    The schema's own examples come first. Every example is valid under the schema, formats included.
     """
     from jsonschema import Draft202012Validator as Draft
 
@@ -93,8 +93,7 @@ class Maker:
         for branches in ("anyOf", "oneOf"):
             if schema.get(branches):
                 return self._first(schema, branches, depth)
-        kind = _kind(schema)
-        return MAKERS[kind](self, schema, depth)
+        return MAKERS[_kind(schema)](self, schema, depth)
 
     def _flat(self, schema: Mapping[str, Any], depth: int) -> JsonSchema:
         """The schema with its reference followed and its `allOf` merged in."""
@@ -122,7 +121,7 @@ class Maker:
 
     def _first(self, schema: JsonSchema, branches: str, depth: int) -> Any:
         rest = {key: value for key, value in schema.items() if key != branches}
-        # Null tells least about what is wanted, so it comes last.
+        # Null is the least helpful example, so it comes last.
         for branch in sorted(schema[branches], key=lambda b: is_mapping(b) and b.get("type") == "null"):
             try:
                 return self.value(_joined(rest, branch), depth - 1)
@@ -158,8 +157,7 @@ class Maker:
     def array(self, schema: JsonSchema, depth: int) -> list[Any]:
         heads: list[Any] = schema.get("prefixItems") or []
         made = [self.value(head, depth - 1) for head in heads]
-        least = schema.get("minItems", 0)
-        wanted = max(least, 1 if self._whole and schema.get("maxItems", 1) else 0)
+        wanted = max(schema.get("minItems", 0), 1 if self._whole and schema.get("maxItems", 1) else 0)
         if wanted > MOST_ITEMS:
             raise Impossible
         rest = schema.get("items", {})
@@ -187,7 +185,7 @@ class Maker:
 
 
 def _another(item: Any, schema: Any, known: list[Any]) -> Any:
-    """Another item, which is not among the known ones."""
+    """An item that is not among the known ones. Raises Impossible."""
     choices: list[Any] = list(schema.get("enum") or []) if is_mapping(schema) else []
     if isinstance(item, str):
         choices += [item, *(f"{item}{number}" for number in range(2, len(known) + 3))]
@@ -200,8 +198,7 @@ def _another(item: Any, schema: Any, known: list[Any]) -> Any:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    named = [kind for kind in as_list(schema.get("type")) if kind in MAKERS]
-    if named:
+    if named := [kind for kind in as_list(schema.get("type")) if kind in MAKERS]:
         return sorted(named, key=lambda kind: kind == "null")[0]
     return next((kind for member, kind in TELLING.items() if member in schema), "string")
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 kinds: Final[Any] = import_module("re._constants")
 parser: Final[Any] = import_module("re._parser")
 
-# The characters to choose from where the pattern leaves a choice, in this order.
+# The characters to choose from if the pattern allows several, in this order.
 PLAIN: Final = "a1A0-_ .:/@bcdexyzBCXYZ23456789,+#\t\n"
 MOST: Final = 64
 
@@ -25,7 +25,7 @@ def matching(pattern: str, at_least: int = 0) -> str:
     try:
         tree: Any = parser.parse(pattern)
         for repeats in range(min(at_least, MOST) + 1):
-            text = "".join(_part(kind, value, repeats) for kind, value in tree)
+            text = _all(tree, repeats)
             if len(text) >= at_least and re.search(pattern, text):
                 return text
     except (re.error, RecursionError, KeyError, StopIteration) as error:
@@ -33,12 +33,8 @@ def matching(pattern: str, at_least: int = 0) -> str:
     raise Unmatched(pattern)
 
 
-def _part(kind: Any, value: Any, repeats: int) -> str:
-    return PARTS[kind](value, repeats)
-
-
 def _all(items: Any, repeats: int) -> str:
-    return "".join(_part(kind, value, repeats) for kind, value in items)
+    return "".join(PARTS[kind](value, repeats) for kind, value in items)
 
 
 def _repeated(value: Any, repeats: int) -> str:
@@ -76,7 +72,7 @@ CATEGORIES: Final[dict[Any, str]] = {
     kinds.CATEGORY_SPACE: r"\s",
     kinds.CATEGORY_NOT_SPACE: r"\S",
 }
-# There are no examples for what is missing here: assertions and references to groups.
+# Assertions and references to groups are missing here: patterns with them get no example.
 PARTS: Final[dict[Any, Callable[[Any, int], str]]] = {
     kinds.LITERAL: lambda value, repeats: chr(value),
     kinds.NOT_LITERAL: lambda value, repeats: next(letter for letter in PLAIN if ord(letter) != value),

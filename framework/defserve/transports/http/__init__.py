@@ -1,7 +1,7 @@
 """HTTP as a plain ASGI application: Streamable HTTP for both eras, HTTP+SSE for old clients, and REST.
 
-A request passes the gate, its route and authentication before its body is read. A response starts as JSON and becomes a
-stream of events when it has to. What a slow client does not read is bounded, and holds up nobody else.
+A request passes the gate, its route and authentication before its body is read. A response is JSON, or a stream of
+events if it must be. Messages that wait for a slow client are bounded, and delay no other client.
 
 May import: `auth`, `core.stepping`, `stores.stream_events`, `transports.asgi`, `transports.outbox`,
 `transports.session_provider`, `transports.websocket.server`, `wire`.

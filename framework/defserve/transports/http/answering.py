@@ -31,7 +31,7 @@ class ResponseRoute(Protocol):
         """A message that belongs to the request."""
 
     def wants_events(self, exchange: Exchange) -> bool:
-        """Whether even a single answer has to be an event."""
+        """Whether even a single answer must be sent as an event."""
         ...
 
     def start(self) -> bytes:
@@ -39,7 +39,7 @@ class ResponseRoute(Protocol):
         ...
 
     def attached(self) -> None:
-        """A response has begun that its client may leave."""
+        """A response has begun. From here on its client may leave."""
 
     def left(self) -> None:
         """Its client went away."""
@@ -92,9 +92,9 @@ def route_message(message: Any) -> None:
 
 
 def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable[None] | None:
-    """Go on with a call in the task of its request, and answer it. Returns what is left to await, if anything is.
+    """Continue a call in the task of its request, and answer it. Returns the rest to await, or None.
 
-    Most calls are done in their first step. They need no task, no timer and nobody who watches the client.
+    Most calls are done in their first step. They need no task, no timer, and no watch on the client.
     """
     if not isinstance(begun, tuple):
         return _go_on(exchange, route, begun)
@@ -108,7 +108,7 @@ def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable
 
 async def _go_on(exchange: Exchange, route: ResponseRoute, work: Coroutine[Any, Any, None]) -> None:
     """Finish a call that waits, in the task in which its scopes were opened. Another task answers, so that the call
-    goes on even when its client has left."""
+    continues even if its client has left."""
     try:
         answering = asyncio.create_task(answer(exchange, route))
         await work
@@ -127,13 +127,13 @@ async def _answer_in_the_end(exchange: Exchange, route: ResponseRoute) -> None:
 
 
 async def answer(exchange: Exchange, route: ResponseRoute) -> None:
-    """Write what the call says: JSON if its answer comes first, events if another message or a long silence does."""
+    """Write the call's messages: JSON if its answer comes first, events if another message or a long silence does."""
     if exchange.finished and await _answer_at_once(exchange, route):
         return
     with reading(exchange, route):
         await exchange.wait(SILENCE)
         if exchange.gone:
-            await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware insists on a response
+            await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware needs a response
             return
         if exchange.finished and await _answer_at_once(exchange, route):
             return
@@ -147,7 +147,7 @@ async def stream(exchange: Exchange, route: ResponseRoute, first: bytes) -> None
 
 
 async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
-    """Answer with JSON, if a single message is all there is. A request that ended without an answer was cancelled."""
+    """Answer with JSON if there is only one message. A request that ended without an answer was cancelled."""
     if route.wants_events(exchange):
         return False
     if not exchange.unread:

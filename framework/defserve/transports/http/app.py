@@ -1,4 +1,4 @@
-"""The ASGI application: the gate, the routes, authentication, the body. What a message means is left to others."""
+"""The ASGI application: the gate, the routes, authentication, the body. It does not look into messages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from defserve.transports.session_provider import SessionProvider
 from defserve.transports.websocket.server import WebSockets, offers_another, refusing
 from defserve.wire.codec import INVALID_REQUEST, encode
 
-# Says how the server is: an HTTP status and a word.
+# Reports the state of the server: an HTTP status and a text.
 Probe = Callable[[], Awaitable[tuple[int, bytes]]]
 
-# HTTP method → what answers it; it returns what is left to await, if anything is.
+# HTTP method → the function that answers it; it returns the rest to await, or None.
 Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None] | None]]
 
-# All that is known of a head that came before: the methods at its path, its headers, its version, its routing, and
-# whether it prefers events.
+# What was found for a known head: the methods at its path, its headers, its version, its routing, and whether it
+# prefers events.
 Noted = tuple[Methods, Headers, str | None, tuple[str, str, str | None] | None, bool]
 
 CLOSE = ((b"connection", b"close"),)
@@ -40,8 +40,8 @@ _stranger = lru_cache(maxsize=1024)(anonymous)
 class HttpOptions:
     """How an endpoint is reached. `path` is empty for an app that is mounted in another.
 
-    Beside the endpoint lie the `probes` (as `/healthz`) for everybody who passes the gate. For those who may call there
-    are the `reports` (as `/metrics`), and with `rest` `/tools/{name}` and `/openapi.json`.
+    Beside the endpoint, everybody who passes the gate may read the `probes` (as `/healthz`). Authenticated callers may
+    also use the `reports` (as `/metrics`) and, with `rest`, `/tools/{name}` and `/openapi.json`.
     """
 
     path: str = ""
@@ -94,7 +94,7 @@ class HttpApp:
             self._routes[base + MESSAGES] = {"POST": self._post_legacy}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # HTTP has no method of its own: each coroutine on the way costs a call that waits 0.3 µs.
+        # HTTP is handled here, not in a method of its own: each further coroutine costs a waiting call 0.3 µs.
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._lifespan(receive, send)
@@ -122,7 +122,7 @@ class HttpApp:
             await left
 
     async def _let_in(self, exchange: Exchange, scope: Scope) -> Methods | None:
-        """The methods at the path of a request. None: it was refused, and has been answered."""
+        """The methods at the path of a request. None: it was refused, and the refusal is sent."""
         if not await self._passes(exchange):
             return None
         path = self._path(scope)
@@ -246,13 +246,14 @@ class HttpApp:
             exchange.prefers_events = prefers_events(accept)
             exchange.routing = routing(exchange.headers)
             if exchange.head is not None:
-                # Whoever sends the same head again is let in, and to the same place.
+                # A request with the same head skips these checks, and goes to the same place.
                 methods, events = self._routes[self.endpoint], exchange.prefers_events
                 noted: Noted = methods, exchange.headers, exchange.version, exchange.routing, events
                 exchange.head.note = noted
             return True
-        text = "Not acceptable: accept both application/json and text/event-stream"
-        await refuse(exchange, 406, INVALID_REQUEST, text)
+        await refuse(
+            exchange, 406, INVALID_REQUEST, "Not acceptable: accept both application/json and text/event-stream"
+        )
         return False
 
     async def _post_legacy(self, exchange: Exchange, scope: Scope) -> None:
@@ -283,7 +284,7 @@ class HttpApp:
         return body
 
     def drain(self) -> None:
-        """Begin nothing new, and end what would never end by itself. From any thread, or a signal handler."""
+        """Take no new calls, and end streams that would never end by themselves. From any thread or signal handler."""
         self.provider.drain()
         self.streamable.drain()
         self.sockets.drain()

@@ -21,9 +21,9 @@ PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 
 
 class Exchange(ClientOutbox):
-    """A request and its response. `push` may be called at any time. What is pushed is written in order.
+    """A request and its response. `push` may be called at any time. Messages are written in the order of `push`.
 
-    `version` is what the header says. `routing` is the version, the method and the name, if headers say all of them
+    `version` comes from its header. `routing` is the version, the method and the name, if headers give all of them
     (`headers.routing`). `prefers_events` is None until the Accept header was read.
     """
 
@@ -56,15 +56,15 @@ class Exchange(ClientOutbox):
         self.head: RequestHead | None = whole.head if whole is not None else None
 
     def read_head(self) -> None:
-        """Read the headers of a head that is not known."""
+        """Read the headers, for a head that is not known yet."""
         self.headers = Headers(self._scope["headers"])
         self.version = self.headers.get("mcp-protocol-version")
         self.routing = None
 
-    # -- what the runner says ----------------------------------------------------------------------------
+    # -- from the runner ---------------------------------------------------------------------------------
 
     def push(self, message: OutboundMessage, id: str | None = None) -> None:
-        """Add a message that belongs to this request. The one that answers it is the last."""
+        """Add a message that belongs to this request. The answer is the last."""
         if self.finished:
             if message.taken is not None:
                 message.taken()
@@ -74,11 +74,11 @@ class Exchange(ClientOutbox):
         self.rouse()
 
     def drop(self) -> None:
-        """End the response without an answer. What follows is for a client that resumes it."""
+        """End the response without an answer. A client may resume it to get the rest."""
         self.finished = True
         self.rouse()
 
-    # -- what the client says ----------------------------------------------------------------------------
+    # -- from the client ---------------------------------------------------------------------------------
 
     def body_at_hand(self, limit: int) -> bytes | None:
         """The request's body, if it is there already. Otherwise `body` waits for it."""
@@ -95,7 +95,7 @@ class Exchange(ClientOutbox):
         except StopIteration as done:
             message = done.value
             if "body" in message and not message.get("more_body", False):
-                # It came with the headers, and needs no timer.
+                # The body came with the headers, so it needs no timer.
                 return message["body"] if len(message["body"]) <= limit else None
             if self._announces_more_than(limit):
                 return None
@@ -138,10 +138,10 @@ class Exchange(ClientOutbox):
             self.rouse()
             left()
 
-    # -- what the client gets ----------------------------------------------------------------------------
+    # -- to the client -----------------------------------------------------------------------------------
 
     def answer(self, status: int, body: bytes) -> Awaitable[None] | None:
-        """Send one complete response of JSON. Returns what is left to await, if anything is."""
+        """Send one complete response of JSON. Returns the rest to await, or None."""
         if self._whole is not None and self._whole.respond(status, body):
             return None
         return self.respond(status, body)
@@ -153,7 +153,7 @@ class Exchange(ClientOutbox):
         try:
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
             await self._send({"type": "http.response.body", "body": body})
-        except OSError:  # ASGI servers may raise it when the client has gone; `watch` hears of that too
+        except OSError:  # ASGI servers may raise it when the client has gone; `watch` notices that too
             pass
 
     @property
@@ -183,7 +183,7 @@ class Exchange(ClientOutbox):
         await self._write(b"", left, last=True)
 
     async def _write(self, data: bytes, left: Callable[[], None], *, last: bool = False) -> None:
-        # To a client that does not read nothing can be written, not even the end.
+        # Nothing can be written to a client that does not read, not even the end.
         if self.gone or not (data or last):
             return
         try:

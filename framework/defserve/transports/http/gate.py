@@ -1,4 +1,4 @@
-"""Decides by Host, Origin and Sec-Fetch-Site who may call: keeps other sites' pages out (DNS rebinding). No I/O."""
+"""Decides by Host, Origin and Sec-Fetch-Site who may call. It keeps out other sites' pages (DNS rebinding). No I/O."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REMEMBERED = 256
 
 
 class GateRefusal(NamedTuple):
-    """The answer to a request that may not come in: an HTTP status and a text."""
+    """The answer to a refused request: an HTTP status and a text."""
 
     status: int
     text: str
@@ -43,14 +43,15 @@ class HostRule(NamedTuple):
 
 
 class Gate:
-    """Judges requests for one endpoint.
+    """Checks requests for one endpoint.
 
     `allowed_hosts`: `example.com` (with no port, 80, 443 or our own), `example.com:8443`, `example.com:*`,
     `*.example.com` (any name below it, not itself). `allowed_origins`: the same with a scheme in front; without a port
-    it means the scheme's own, and `*` is every origin. On a loopback `bind` the loopback names are always allowed, with
-    any port. `trusted_proxy`: a proxy in front checks Host, so without `allowed_hosts` every well-formed name passes.
+    it means the scheme's own port, and `*` is every origin. On a loopback `bind` the loopback names are always allowed,
+    with any port. `trusted_proxy`: a proxy in front checks Host, so without `allowed_hosts` every well-formed name
+    passes.
 
-    Raises UsageError for a rule that cannot be read, and for a `bind` the network can reach with neither
+    Raises UsageError for a rule that cannot be read. Also for a `bind` that the network can reach, if there is neither
     `allowed_hosts` nor `trusted_proxy`.
     """
 
@@ -79,22 +80,24 @@ class Gate:
         self._passed: set[tuple[str | None, str | None, str | None]] = set()
 
     def check(self, host: str | None, origin: str | None, fetch_site: str | None) -> GateRefusal | None:
-        """Why a request with these header values may not come in, or None. A missing header is None.
+        """Why a request with these header values is refused, or None if it may pass. A missing header is None.
 
-        Join the values of a header that came twice: it is refused then.
+        Join the values of a header that came twice: then it is refused.
         """
         values = (host, origin, fetch_site)
         if values in self._passed:
             return None
-        refusal = self._judge_host(host) or self._judge_origin(host or "", origin)
+        refusal = self._check_host(host) or self._check_origin(host or "", origin)
         if refusal is None and origin is None and fetch_site is not None and "cross-site" in fetch_site.lower():
-            # Where there is an Origin, the list of origins has decided.
+            # If there is an Origin, the list of origins has decided.
             refusal = GateRefusal(403, "a page of another site may not call this server (Sec-Fetch-Site: cross-site)")
         if refusal is None:
-            self._remember(values)
+            if len(self._passed) >= _REMEMBERED:
+                self._passed.clear()
+            self._passed.add(values)
         return refusal
 
-    def _judge_host(self, host: str | None) -> GateRefusal | None:
+    def _check_host(self, host: str | None) -> GateRefusal | None:
         if host is None:
             return GateRefusal(400, "the Host header is missing")
         authority = _read(_AUTHORITY, host)
@@ -103,40 +106,38 @@ class Gate:
         name, port = authority
         if self._every_host or any(rule.matches(name, port) for rule in self._hosts):
             return None
-        text = f"this server does not answer for {host}; its allowed_hosts setting (--allow-host) can add it"
-        return GateRefusal(421, text)
+        return GateRefusal(
+            421, f"this server does not answer for {host}; its allowed_hosts setting (--allow-host) can add it"
+        )
 
-    def _judge_origin(self, host: str, origin: str | None) -> GateRefusal | None:
+    def _check_origin(self, host: str, origin: str | None) -> GateRefusal | None:
         if origin is None:
             return None
         parts = _read(_ORIGIN, origin)
         if parts is None:
-            text = "this Origin is refused; the allowed_origins setting (--allow-origin) says who may call"
-            return GateRefusal(403, text)
+            return GateRefusal(
+                403, "this Origin is refused; the allowed_origins setting (--allow-origin) says who may call"
+            )
         scheme, name, port = parts
         port = port or DEFAULT_PORTS.get(scheme, "")
         if self._every_origin or self._is_same(scheme, name, port, host):
             return None
         if any(scheme == allowed and rule.matches(name, port) for allowed, rule in self._origins):
             return None
-        text = f"requests from {origin} are refused; the allowed_origins setting (--allow-origin) can add it"
-        return GateRefusal(403, text)
+        return GateRefusal(
+            403, f"requests from {origin} are refused; the allowed_origins setting (--allow-origin) can add it"
+        )
 
     def _is_same(self, scheme: str, name: str, port: str, host: str) -> bool:
-        """Whether the page came from this server. Only for a Host we know: with a rebound name both are alike."""
+        """Whether the page came from this server. Only for a known Host: with a rebound name both would be equal."""
         default = DEFAULT_PORTS.get(scheme)
         if self._every_host or default is None or (authority := _read(_AUTHORITY, host)) is None:
             return False
         return authority[0] == name and (authority[1] or default) == port
 
-    def _remember(self, values: tuple[str | None, str | None, str | None]) -> None:
-        if len(self._passed) >= _REMEMBERED:
-            self._passed.clear()
-        self._passed.add(values)
-
 
 def _read(pattern: re.Pattern[str], text: str) -> tuple[str, ...] | None:
-    """The groups of a header's value in lower case, a missing port as ""; None if it is malformed."""
+    """The groups of a header's value in lower case, with "" for a missing port; None if it is malformed."""
     found = pattern.fullmatch(text.lower()) if len(text) <= _LONGEST and text.isascii() else None
     return None if found is None else tuple(group or "" for group in found.groups())
 
@@ -144,7 +145,7 @@ def _read(pattern: re.Pattern[str], text: str) -> tuple[str, ...] | None:
 def _check_lists(**lists: Sequence[str]) -> None:
     for setting, texts in lists.items():
         if isinstance(texts, str):
-            raise UsageError(f"{setting}={texts!r} is one text", fix=f"write a list: {setting}=[{texts!r}]")
+            raise UsageError(f"{setting}={texts!r} is a string", fix=f"write a list: {setting}=[{texts!r}]")
 
 
 def _host_rule(text: str, own_port: int | None) -> HostRule:
@@ -156,7 +157,7 @@ def _host_rule(text: str, own_port: int | None) -> HostRule:
     found = _read(_HOST_RULE, text)
     if found is None:
         raise UsageError(
-            f"allowed_hosts has {text!r}, which is no host",
+            f"allowed_hosts has {text!r}, which is not a host",
             fix="write a name without scheme or path, such as example.com, *.example.com, example.com:8443 "
             "or example.com:* (international names as xn--…)",
         )
@@ -164,7 +165,7 @@ def _host_rule(text: str, own_port: int | None) -> HostRule:
     defaults = set(DEFAULT_PORTS.values())
     if not port:
         return _rule(name, {"", *defaults} | ({str(own_port)} if own_port else set()))
-    # Clients leave out the default port of their scheme, and Host does not tell the scheme.
+    # Clients leave out the default port of their scheme, and Host does not name the scheme.
     return _rule(name, {port, ""} if port in defaults else {port})
 
 
@@ -172,7 +173,7 @@ def _origin_rule(text: str) -> tuple[str, HostRule]:
     found = _read(_ORIGIN_RULE, text)
     if found is None:
         raise UsageError(
-            f"allowed_origins has {text!r}, which is no origin",
+            f"allowed_origins has {text!r}, which is not an origin",
             fix="write scheme and host without a path, such as https://example.com, https://*.example.com "
             "or http://example.com:*",
         )

@@ -28,7 +28,7 @@ NAMED_BY = {
 
 SENTINEL, SENTINEL_END = "=?base64?", "?="
 
-# What a double holds exactly: every proxy on the way reads the same number.
+# The largest integer that a double holds exactly, so that every proxy reads the same number.
 SAFE_INTEGER = 2**53 - 1
 
 _INTEGER = re.compile(r"(-?[0-9]{1,16})(?:\.0+)?")
@@ -38,7 +38,7 @@ _ZERO_WEIGHT = re.compile(r"0(?:\.0*)?")
 class Headers:
     """The headers of an ASGI scope, by name in any case, without the blanks around the values.
 
-    httptools leaves trailing blanks and h11 does not. RFC 9110 §5.5 wants them gone.
+    httptools leaves trailing blanks and h11 does not. RFC 9110 §5.5 says to remove them.
     """
 
     __slots__ = ("_values", "_repeated")
@@ -46,7 +46,7 @@ class Headers:
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         pairs = list(raw)
         values = dict(pairs)
-        # ASGI servers write names in lower case. To check all at once is faster than to lower each.
+        # ASGI servers write names in lower case. Checking all at once is faster than lowering each.
         if not b"".join(values).islower():
             values = {name.lower(): value for name, value in pairs}
         self._values = values
@@ -85,7 +85,7 @@ def _repeated(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
 
 @lru_cache(maxsize=256)
 def prefers_events(accept: str | None) -> bool:
-    """Whether a client that accepts both names a stream of events before JSON."""
+    """Whether an Accept header names both forms, and the stream of events before JSON."""
     names = [entry.partition(";")[0].strip() for entry in (accept or "").lower().split(",")]
     both = "text/event-stream" in names and "application/json" in names
     return both and names.index("text/event-stream") < names.index("application/json")
@@ -93,7 +93,7 @@ def prefers_events(accept: str | None) -> bool:
 
 @lru_cache(maxsize=256)
 def accepts(accept: str | None, media: str) -> bool:
-    """Whether an Accept header takes `media` (lower case). The most specific range decides. No header takes all."""
+    """Whether an Accept header allows `media` (lower case). The most specific range decides. No header allows all."""
     if accept is None:
         return True
     ranges = ("*/*", f"{media.partition('/')[0]}/*", media)
@@ -121,7 +121,7 @@ def is_json(content_type: str | None) -> bool:
 
     It is strict because a page of another site may send other types without asking first.
     """
-    # A comma means a second Content-Type, whose parameters would hide behind those of the first.
+    # A comma means a second Content-Type, which would be read as parameters of the first.
     if content_type is None or "," in content_type:
         return False
     media, *parameters = (part.strip(" \t") for part in content_type.lower().split(";"))
@@ -138,21 +138,21 @@ def _is_harmless(parameter: str) -> bool:
 def decode_value(value: str) -> str:
     """The text that a header value stands for: itself, unless it is wrapped as `=?base64?…?=`.
 
-    Raises ValueError if what is wrapped is not canonical Base64 of UTF-8.
+    Raises ValueError if the wrapped part is not canonical Base64 of UTF-8.
     """
     wrapped = value.startswith(SENTINEL) and value.endswith(SENTINEL_END)
     if not wrapped or len(value) < len(SENTINEL) + len(SENTINEL_END):
         return value
     payload = value[len(SENTINEL) : -len(SENTINEL_END)].encode("ascii")
     decoded = a2b_base64(payload)
-    # The decoder is lenient. With several spellings of one value, a proxy could read another value than we do.
+    # The decoder is lenient. If a value had several spellings, a proxy could read another value than we do.
     if b2a_base64(decoded, newline=False) != payload:
         raise ValueError("not canonical Base64")
     return decoded.decode()
 
 
 def routing(headers: Headers) -> tuple[str, str, str | None] | None:
-    """Version, method and name, if the headers have each of them once and readable."""
+    """Version, method and name, if each header comes once and can be decoded."""
     version, method, name = (headers.all(each) for each in (VERSION, METHOD, NAME))
     if len(version) != 1 or len(method) != 1 or len(name) > 1:
         return None
@@ -178,7 +178,7 @@ def routing_mismatch(headers: Headers, method: str, params: Mapping[str, Any], v
 def param_mismatch(
     headers: Headers, params: Mapping[str, Any], param_headers: Mapping[tuple[str, ...], str]
 ) -> str | None:
-    """The same for arguments annotated with `x-mcp-header`. `param_headers` maps their paths to names of headers."""
+    """Like `routing_mismatch`, for arguments annotated with `x-mcp-header`. `param_headers` maps paths to headers."""
     for path, name in param_headers.items():
         value: Any = params.get("arguments")
         for key in path:
@@ -190,7 +190,7 @@ def param_mismatch(
 
 def _compared(found: list[str], name: str, value: Any, what: str) -> str | None:
     if value is None or not isinstance(value, str | int | float):
-        # A value of the wrong kind is explained by the check of the parameters, unless a header claims to repeat it.
+        # Without a header, the check of the parameters explains a value of the wrong kind.
         return f"{name} header has no counterpart, since {what} has no such value" if found else None
     if isinstance(value, int | float) and abs(value) > SAFE_INTEGER:
         return f"{name} header cannot carry {what}: it is beyond ±(2^53-1)"

@@ -47,9 +47,9 @@ FAILED: Final = 422
 
 
 class RestReply(Protocol):
-    """How the reply to one request is written (a `core.shaped_session.ReplyShape`); its code is an HTTP status.
+    """How the reply to one request is encoded (a `core.shaped_session.ReplyShape`). Its code is an HTTP status.
 
-    `headers` are there once it is written.
+    Read `headers` after the reply was encoded.
     """
 
     @property
@@ -58,19 +58,19 @@ class RestReply(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RestRules:
-    """What the mount has to know of the protocol."""
+    """What the mount must know about the protocol."""
 
     offer: object
-    """What every caller offers: to wait for the answer, and nothing else."""
+    """The offer of every caller: it waits for the answer, and can do nothing else."""
     call: Callable[[str, Params], tuple[Request, RestReply]]
     """The request that calls a tool, and how it is answered."""
     document: Callable[[str], tuple[Request, RestReply]]
-    """The request that the OpenAPI document answers, as it is served below a path."""
+    """The request whose answer is the OpenAPI document, for tools served below a path."""
     scopes: Callable[[str], Sequence[str]]
 
 
 class RestFailure(Exception):
-    """A call that failed: the kind of failure, the words for it, and the details."""
+    """A call that failed: the kind of failure, a message, and details."""
 
     def __init__(self, kind: str, message: str, detail: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -97,7 +97,7 @@ class RestMount:
         self.challenge: Challenge | None = None
 
     def route(self, path: str, root: str) -> Methods | None:
-        """The methods at a path below the app's root. None: the path is not the mount's."""
+        """The methods at a path below the app's root. None if the path does not belong to the mount."""
         if path == self.base + DOCUMENT:
             return {"GET": lambda exchange, scope: self.describe(exchange, root + self.base)}
         if not (path + "/").startswith(f"{self.base}{TOOLS}/"):
@@ -146,11 +146,11 @@ class RestMount:
             raise RestFailure("invalid_arguments", f"the body is not JSON: {error}") from None
         problem = excess(found, limits.depth, limits.keys)
         if problem is not None or not is_object(found):
-            raise RestFailure("invalid_arguments", problem or "the body has to be an object: the arguments by name")
+            raise RestFailure("invalid_arguments", problem or "the body must be an object: the arguments by name")
         return found
 
     async def _answer(self, exchange: Exchange, request: Request, reply: RestReply) -> None:
-        """Run a single request, and send what `reply` makes of its outcome."""
+        """Run a single request, and send its outcome as `reply` encodes it."""
         conversation = self.provider.open_shaped(route_message, principal=exchange.principal, shape=reply)
         route = SingleResponse(self.provider, conversation, exchange, request.id)
         try:
@@ -169,7 +169,7 @@ class RestMount:
         if body:
             await exchange.respond(status or 200, body, reply.headers)
         else:
-            await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware insists on a response
+            await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware needs a response
 
 
 async def _refuse(exchange: Exchange, status: int, kind: str, text: str) -> None:

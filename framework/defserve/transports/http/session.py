@@ -1,4 +1,4 @@
-"""A session over HTTP: its streams, which of them a client is reading, and what waits for the client to come back."""
+"""A session over HTTP: its streams, which of them a client reads, and the messages that wait for the client."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ STANDALONE = "standalone"
 
 
 class HttpSession:
-    """What `Mcp-Session-Id` stands for. Bound to the principal that opened it.
+    """The session that `Mcp-Session-Id` names. Bound to the principal that opened it.
 
-    `primed`: its client may be sent away with an event id to come back with (SEP-1699).
+    `primed`: a response may end early; its client has an event id to come back with (SEP-1699).
     """
 
     conversation: TransportSession
@@ -40,11 +40,11 @@ class HttpSession:
         (stream if isinstance(stream, ResponseStream) else self.standalone).push(message)
 
     def resume(self, event_id: str, exchange: Exchange) -> tuple[ResponseStream, bytes] | None:
-        """The stream that a client goes on with, and what it has missed. None for an id that is not ours."""
+        """The stream that a client continues, and the events it has missed. None for an unknown id."""
         try:
             found = self.events.after(event_id)
         except EventGap as gap:
-            # Answers and questions are never dropped, so what is left is still useful.
+            # Answers and questions are never dropped, so the rest is still useful.
             found = (gap.stream, gap.left) if gap.stream is not None else None
         if found is None:
             return None
@@ -58,7 +58,7 @@ class HttpSession:
         return stream, b"".join(sse_format.event(data, id=id) for id, data in missed)
 
     def answered_unread(self, name: str) -> None:
-        """A call was answered while its client was away. Only so many answers wait; then the oldest goes."""
+        """A call was answered while its client was away. Past `UNREAD` such answers, the oldest is dropped."""
         self.streams.pop(name, None)
         self._unread[name] = None
         if len(self._unread) > UNREAD:
@@ -67,7 +67,7 @@ class HttpSession:
             self.events.finish(oldest)
 
     def is_idle(self, seconds: float) -> bool:
-        """Whether nothing is under way, and the client has not been heard of for so long."""
+        """Whether nothing is running, and the client has sent nothing for so many seconds."""
         return not (self.readers or self.streams) and time.monotonic() - self.used > seconds
 
     def close(self) -> None:
@@ -82,13 +82,13 @@ class ResponseStream:
 
     __slots__ = ("session", "name", "exchange", "answered", "_first")
 
-    # With a session, errors are told in the body alone.
+    # With a session, errors are only in the body; the HTTP status is 200.
     statuses: Mapping[int, int] = {}
     exchange: Exchange | None
 
     def __init__(self, session: HttpSession, exchange: Exchange | None) -> None:
         self.session, self.exchange = session, exchange
-        # The client does not know a stream without a name, and cannot come back for it.
+        # A client cannot resume a stream that has no name.
         self.name, self.answered = "", False
         self._first = b""
 
@@ -103,7 +103,7 @@ class ResponseStream:
 
     @property
     def is_read(self) -> bool:
-        """Whether a response is under way that can carry more."""
+        """Whether an open response can carry more messages."""
         return self.exchange is not None and not (self.exchange.gone or self.exchange.finished)
 
     def _left_unread(self, message: OutboundMessage, id: str | None) -> None:
@@ -145,30 +145,30 @@ class ResponseStream:
             item.id = self._kept(item.message)
 
     def wants_events(self, exchange: Exchange) -> bool:
-        """Whether the client was sent away to come back for the answer, or prefers events."""
+        """Whether the response can be resumed, or the client prefers events."""
         return bool(self.name or exchange.prefers_events)
 
     def attached(self) -> None:
-        """A response has begun that its client may leave."""
+        """A response has begun. From here on its client may leave."""
         self.session.readers += 1
 
     def hang_up(self) -> None:
         """End the response. The client comes back for the rest, if its version can."""
         if not self.session.primed or self.answered or not self.is_read:
             return
-        # Named at once, so that what is said before the response ends is kept.
+        # Named at once, so that messages before the end of the response are kept.
         if not self.name:
             self._take_name()
         assert self.exchange is not None
         self.exchange.drop()
 
     def drop(self) -> None:
-        """End the response under way, if there is one."""
+        """End the open response, if there is one."""
         if self.exchange is not None:
             self.exchange.drop()
 
     def resume(self, exchange: Exchange) -> None:
-        """A client goes on with this stream. It was told what it missed."""
+        """A client continues this stream. It gets the events it missed."""
         if self.exchange is not exchange:
             self.drop()
         self.exchange = exchange
@@ -176,14 +176,14 @@ class ResponseStream:
             exchange.drop()
 
     def left(self) -> None:
-        """The client went away. With a session that cancels nothing: the call goes on, and its result is kept."""
+        """The client went away. With a session the call continues, and its result is kept."""
 
     def detach(self, exchange: Exchange) -> None:
         """The response has ended."""
         self.session.readers -= 1
         self.session.used = time.monotonic()
         is_last = self.exchange is exchange
-        exchange.take()  # what the client did not stay for
+        exchange.take()  # drop what the client did not read
         if is_last:
             self.exchange = None
         if is_last and self.answered and self.name:
@@ -222,7 +222,7 @@ class StandaloneStream(ResponseStream):
     def resume(self, exchange: Exchange) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            waiting.take()  # it came with what the client missed
+            waiting.take()  # these are among the events that the client missed
         super().resume(exchange)
 
     def hang_up(self) -> None:

@@ -1,4 +1,4 @@
-"""The sessions of one endpoint: found by id and principal, ended when their client is silent for long."""
+"""The sessions of one endpoint: found by id and principal, ended when their client is silent for too long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from defserve.transports.http.session import HttpSession
 
-# How often to look for idle sessions: a share of the time that they may idle, within bounds.
+# How often to look for idle sessions: a share of the time that they may be idle, within limits.
 LOOK_SHARE, LOOK_LEAST, LOOK_MOST = 0.25, 0.01, 60.0
 
 
@@ -33,7 +33,7 @@ class HttpSessions:
     def find(self, id: str, principal: str) -> HttpSession | None:
         """The session with this id, if it is this principal's and not idle for too long."""
         session = self._open.get(id)
-        # Somebody else's session is no session: an id is never authority.
+        # Another principal's session is not found: an id is never authority.
         if session is None or session.principal != principal:
             return None
         now = time.monotonic()
@@ -49,7 +49,7 @@ class HttpSessions:
             session.close()
 
     def end_idle(self) -> None:
-        """End the sessions whose client has not been heard of for long."""
+        """End the sessions whose client has been silent for too long."""
         for session in self:
             if session.is_idle(self.idle):
                 self.end(session)

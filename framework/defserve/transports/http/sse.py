@@ -1,4 +1,4 @@
-"""HTTP+SSE (MCP 2024-11-05): one stream of events out, POSTs in beside it. For old clients, and only when asked for."""
+"""HTTP+SSE (MCP 2024-11-05): answers on one stream of events, messages as POSTs. For old clients, off by default."""
 
 from __future__ import annotations
 
@@ -59,8 +59,7 @@ class LegacySse:
     async def get(self, exchange: Exchange, root: str) -> None:
         """Open a session and be its stream. `root` is the path under which the app is mounted."""
         if not accepts(exchange.headers.get("accept"), "text/event-stream"):
-            text = "Not acceptable: a stream of text/event-stream is all there is"
-            await refuse(exchange, 406, INVALID_REQUEST, text)
+            await refuse(exchange, 406, INVALID_REQUEST, "Not acceptable: accept text/event-stream")
             return
         feed = Feed(exchange)
         try:
@@ -83,12 +82,12 @@ class LegacySse:
     async def find(self, exchange: Exchange, scope: Scope) -> Feed | None:
         """The session that a POST is for. None: it was refused."""
         feed = self.feeds.get(_session_id(scope["query_string"]))
-        # Somebody else's session is no session: an id is never authority.
+        # Another principal's session is not found: an id is never authority.
         if feed is None or feed.exchange.principal.id != exchange.principal.id:
             await refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; open the stream again")
             return None
         if feed.exchange.full:
-            text = "Too many answers of this session wait to be read"
+            text = "Too many answers of this session are unread"
             await refuse(exchange, 503, INTERNAL_ERROR, text, headers=FULL)
             return None
         return feed

@@ -6,7 +6,7 @@ import re
 
 CONTENT_TYPE = b"text/event-stream"
 
-# Proxies must not cache, compress or buffer what has to arrive at once.
+# Proxies must not cache, compress or buffer events, because they must arrive at once.
 HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"content-type", CONTENT_TYPE),
     (b"cache-control", b"no-cache, no-transform"),
@@ -21,7 +21,7 @@ _UNSAFE = re.compile(r"[\r\n\0]")
 
 
 def event(data: bytes, *, id: str | None = None, retry: int | None = None, name: str | None = None) -> bytes:
-    """One event. `data` may be any bytes, `retry` is in milliseconds, without a `name` it is a `message`.
+    """One event. `data` may be any bytes; `retry` is in milliseconds; without a `name` it is a `message`.
 
     Raises ValueError for an `id` or a `name` that would end its line.
     """

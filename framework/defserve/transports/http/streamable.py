@@ -1,4 +1,4 @@
-"""Streamable HTTP (MCP transports, 2025-03-26 to 2026-07-28): both eras on one endpoint, told apart by the body."""
+"""Streamable HTTP (MCP transports, 2025-03-26 to 2026-07-28): both eras on one endpoint; the body says which."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPOKEN = (Request, Notification)
 
 @dataclass(frozen=True, slots=True)
 class HttpRules:
-    """What the transport has to know of the protocol: its versions, where a request names its own, and exceptions."""
+    """What the transport must know about the protocol: its versions, and where a request names its version."""
 
     handshake_versions: tuple[str, ...]
     stateless_versions: tuple[str, ...]
@@ -53,7 +53,7 @@ class Streamable:
     # -- POST --------------------------------------------------------------------------------------------
 
     def post(self, exchange: Exchange, body: bytes) -> Awaitable[None] | None:
-        """Take a message. Returns what is left to await, if anything. A call that never waits is answered by then."""
+        """Take a message. Returns the rest to await, or None: a call that never waits is answered at once."""
         limits = self.provider.limits
         message = decode(body, depth=limits.depth, keys=limits.keys)
         if not isinstance(message, Request):
@@ -62,7 +62,7 @@ class Streamable:
             return self.challenge(exchange, scopes)
         try:
             offer = self.provider.offer_in(message)
-        except Exception:  # the session says what is wrong with it, if HTTP has nothing to say first
+        except Exception:  # the session answers with the error, unless the headers are wrong too
             return self._call_unread(exchange, message)
         if offer is not None and offer.stateless:
             return self._call_alone(exchange, message, offer)
@@ -83,13 +83,13 @@ class Streamable:
         return self._take(exchange, message)
 
     def _missing_scopes(self, exchange: Exchange, request: Request) -> Sequence[str]:
-        """All the scopes that a call needs, if its caller lacks one of them."""
+        """All scopes that a call needs, if its caller lacks one of them."""
         name = request.params.get("name") if request.method == "tools/call" else None
         scopes = self.rules.scopes(name) if isinstance(name, str) else ()
         return scopes if exchange.principal.missing(scopes) else ()
 
     def _is_stateless(self, version: str | None, message: Message | list[Message]) -> bool:
-        """Whether a message belongs to no session, by its body or else by the version in its header."""
+        """Whether a message belongs to no session, according to its body, or else to the version in its header."""
         if isinstance(message, SPOKEN):
             meta: Any = message.params.get("_meta")
             if meta.__class__ is dict and self.rules.version_key in meta:
@@ -99,19 +99,17 @@ class Streamable:
         return version is not None and version not in self.rules.handshake_versions
 
     def _fail_question(self, exchange: Exchange, malformed: Malformed) -> None:
-        """Let a broken answer fail the question it was meant for. Otherwise somebody would wait for it."""
-        id = exchange.headers.get("mcp-session-id")
-        if malformed.is_reply and id is not None:
-            session = self.sessions.find(id, exchange.principal.id)
-            if session is not None:
-                session.conversation.take(malformed)
+        """Let a broken answer fail the question it was meant for. Otherwise the question would wait for ever."""
+        id = exchange.headers.get("mcp-session-id") if malformed.is_reply else None
+        if id is not None and (session := self.sessions.find(id, exchange.principal.id)) is not None:
+            session.conversation.take(malformed)
 
     async def _take_alone(self, exchange: Exchange, message: Message | list[Message]) -> None:
         version = exchange.version
         if not isinstance(message, Notification):
-            await refuse(exchange, 400, INVALID_REQUEST, "Invalid request: a single request is all that is taken here")
+            await refuse(exchange, 400, INVALID_REQUEST, "Invalid request: send a single request")
         elif version is None or version in (*self.rules.stateless_versions, *self.rules.handshake_versions):
-            await exchange.respond(202)  # and drop it: no call is running that it could be about
+            await exchange.respond(202)  # and drop it: there is no running call that it could belong to
         else:
             await refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
 
@@ -129,7 +127,7 @@ class Streamable:
         return run(exchange, route, conversation.begin(request, route, offer))
 
     def _call_unread(self, exchange: Exchange, request: Request) -> Awaitable[None] | None:
-        """A request that should carry an offer, and carries none that can be read."""
+        """A request that should carry an offer, but has none, or one that cannot be read."""
         rules, meta = self.rules, request.params.get("_meta")
         for key, kind in ((rules.version_key, str), (rules.capabilities_key, dict)):
             if not is_object(meta) or not isinstance(meta.get(key), kind):
@@ -156,8 +154,9 @@ class Streamable:
             await session
             return
         if isinstance(message, list) and not session.conversation.takes_batches:
-            text = "Invalid request: batches are not part of this protocol version"
-            await refuse(exchange, 400, INVALID_REQUEST, text)
+            await refuse(
+                exchange, 400, INVALID_REQUEST, "Invalid request: batches are not part of this protocol version"
+            )
             return
         route = ResponseStream(session, exchange)
         session.conversation.take(message, route)
@@ -177,7 +176,7 @@ class Streamable:
         try:
             while not exchange.finished:
                 await exchange.wait()
-                # The response to an opening is its answer alone: the client has no session yet, and so no stream.
+                # The response to an opening is only its answer: the client has no session yet, and so no stream.
                 exchange.unread = deque(item for item in exchange.unread if item.message.answers)
         finally:
             accepted = exchange.only is not None and exchange.only.code is None
@@ -217,9 +216,7 @@ class Streamable:
             await exchange.respond(405, headers=[(b"allow", b"POST")])
             return
         if not accepts(exchange.headers.get("accept"), "text/event-stream"):
-            await refuse(
-                exchange, 406, INVALID_REQUEST, "Not acceptable: a stream of text/event-stream is all there is"
-            )
+            await refuse(exchange, 406, INVALID_REQUEST, "Not acceptable: accept text/event-stream")
             return
         session = self._session(exchange)
         if not isinstance(session, HttpSession):
@@ -229,8 +226,9 @@ class Streamable:
         if last is not None:
             resumed = session.resume(last, exchange)
             if resumed is None:
-                text = "Invalid request: nothing to resume after this Last-Event-ID"
-                await refuse(exchange, 404, INVALID_REQUEST, text)
+                await refuse(
+                    exchange, 404, INVALID_REQUEST, "Invalid request: nothing to resume after this Last-Event-ID"
+                )
                 return
             route, missed = resumed
         else:
@@ -270,7 +268,7 @@ def _unsupported(version: str) -> str:
 async def refuse(
     exchange: Exchange, status: int, code: int, text: str, id: Id | None = None, headers: HeaderList = ()
 ) -> None:
-    """Send a JSON-RPC error with an HTTP status. It has no id where none is known (transports: sending messages)."""
+    """Send a JSON-RPC error with an HTTP status. Without a known id, it has none (transports: sending messages)."""
     data = exchange.refusal(code, text) if exchange.refusal is not None else None
     error = {"code": code, "message": text} | ({"data": data} if data is not None else {})
     known = {"id": id} if id is not None else {}

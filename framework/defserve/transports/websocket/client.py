@@ -30,7 +30,7 @@ NORMAL: Final = 1000
 class WebSocketClient:
     """One open connection. `end` says how it ended: the closing code, and the reason in words.
 
-    While more than `BACKLOG_BYTES` wait to be sent, nothing is read: a peer that does not read cannot ask either.
+    While more than `BACKLOG_BYTES` wait to be sent, nothing is read: a peer that does not read cannot ask more.
     """
 
     def __init__(self, socket: ClientConnection) -> None:
@@ -72,19 +72,19 @@ class WebSocketClient:
         """Nothing is held back."""
 
     async def written(self, seconds: float) -> None:
-        """Wait until everything has been sent, for at most so long."""
+        """Wait until everything has been sent, for at most so many seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
 
     def close(self) -> None:
-        """Hang up. What still waits is not sent."""
+        """Close the connection. Waiting messages are not sent."""
         if not self.closed:
             self.closed = True
             self._more.set()
 
     async def aclose(self) -> None:
-        """Hang up, and wait until both sides know."""
+        """Close the connection, and wait until both sides know."""
         self.close()
         await self._socket.close()
         for task in self._tasks:
@@ -100,7 +100,7 @@ class WebSocketClient:
                     await self._idle.wait()
         except closed as error:
             frame = error.rcvd or error.sent
-            self.end = (frame.code, frame.reason) if frame is not None else (1006, "without a word")
+            self.end = (frame.code, frame.reason) if frame is not None else (1006, "without a reason")
         finally:
             self.close()
             ended()
@@ -143,7 +143,7 @@ async def dial(
     parts = urlsplit(url)
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     credentials = {"Authorization": f"Bearer {token}"} if token else {}
-    wishes: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "open_timeout": CONNECT_SECONDS,
         "ping_interval": PING_SECONDS,
         "ping_timeout": PING_SECONDS,
@@ -156,10 +156,10 @@ async def dial(
             additional_headers={**(headers or {}), **credentials},
             user_agent_header=f"defserve/{VERSION}",
             max_size=longest,
-            **(wishes | options),
+            **(defaults | options),
         )
     except library.InvalidURI:
-        raise UsageError(f"{url!r} is no ws(s) address", fix="write it whole: ws://127.0.0.1:8000/mcp") from None
+        raise UsageError(f"{url!r} is not a ws(s) address", fix="write it in full: ws://127.0.0.1:8000/mcp") from None
     except library.InvalidStatus as error:
         raise _refusal(address, error.response) from None
     except (OSError, TimeoutError, library.InvalidHandshake) as error:
@@ -176,7 +176,7 @@ def _refusal(address: str, response: Any) -> PeerError:
 
 
 def websockets_library() -> Any:
-    """The library. Raises UsageError, with the way to install it, where it is missing."""
+    """The library. Raises UsageError that says how to install it, if it is missing."""
     try:
         import websockets
     except ImportError:

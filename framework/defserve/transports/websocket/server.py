@@ -1,4 +1,4 @@
-"""WebSocket over ASGI: subprotocol `mcp`, one message a text frame, one session a socket, both eras on it."""
+"""WebSocket over ASGI: subprotocol `mcp`, one message per text frame, one session per socket, for both eras."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOO_BIG = CloseReason(1009, "message too big")
 RESTART = CloseReason(1012, "the server is stopping")
 FULL = 1013
 
-# Refuses before the socket is accepted. Servers turn it into a 403.
+# Sent before the socket is accepted, it refuses the socket. Servers turn it into a 403.
 POLICY = 1008
 
 
@@ -41,7 +41,7 @@ class WebSockets:
         self.draining = False
 
     async def serve(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
-        """One socket from its acceptance to its end. The caller has checked who may come in."""
+        """Serve one socket from its acceptance to its end. The caller has checked that the client may connect."""
         await send({"type": "websocket.accept", "subprotocol": chosen_subprotocol(scope)})
         socket = WebSocket(receive, send, self.provider.limits.message)
         try:
@@ -106,10 +106,10 @@ class WebSocket(ClientOutbox):
                 await self.close(reason)
 
     async def _read(self) -> CloseReason | None:
-        """Hand every message to the session. Returns why the socket has to be closed, unless the client left."""
+        """Hand every message to the session. Returns why the socket must be closed, or None if the client left."""
         while True:
             while self.full:
-                # The client does not read its answers. More questions would only pile up more of them.
+                # The client does not read its answers. Further requests would only add more of them.
                 self._written.clear()
                 await self._written.wait()
             event = await self._receive()
@@ -124,7 +124,7 @@ class WebSocket(ClientOutbox):
             self.conversation.receive(data)
 
     async def _write(self) -> CloseReason | None:
-        """Write what there is, until nothing will follow or the client does not read."""
+        """Write messages until no more will follow, or the client does not read."""
         try:
             while await self.wait():
                 while self.unread:
@@ -159,7 +159,7 @@ def offers_another(scope: Scope) -> bool:
 
 
 def refusing(scope: Scope, send: Send) -> Send:
-    """Turns an HTTP refusal into what the server can send before it accepts: that response, or a close."""
+    """Turns an HTTP refusal into what can be sent before a socket is accepted: that response, or a close."""
     can_respond = "websocket.http.response" in scope.get("extensions", {})
 
     async def refuse(message: Scope) -> None:

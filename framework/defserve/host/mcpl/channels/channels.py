@@ -69,33 +69,32 @@ class LiveChannels:
 
     def __getitem__(self, id: str) -> Channel:
         """Raises UnknownChannel."""
-        found = self._known.get(id)
-        if found is None:
+        if (found := self._known.get(id)) is None:
             raise UnknownChannel(id)
         return found
 
-    # -- what the server sends ---------------------------------------------------------------------------
+    # -- messages of the server --------------------------------------------------------------------------
 
     async def register(self, params: Json) -> Json:
         """Raises InvalidParams, FeatureDisabled, or ChannelNotPermitted if none of the channels is permitted."""
-        with self._audit.watching(REGISTER) as told:
+        with self._audit.watching(REGISTER) as record:
             found = _channels(params.get("channels"))
             allowed = [channel for channel in found if self._permits(channel.id)]
             if found and not allowed:
                 raise ChannelNotPermitted(found[0].id)
             self._add(allowed)
-            told["channels"] = names = [channel.id for channel in allowed]
+            record["channels"] = names = [channel.id for channel in allowed]
             return {"registered": names}
 
     def changed(self, params: Json) -> None:
         """Apply `channels/changed`. A channel that is not permitted is left out."""
-        with self._audit.watching(CHANGED) as told:
+        with self._audit.watching(CHANGED) as record:
             for id in texts_of(params.get("removed")):
                 self._known.pop(id, None)
             news = [*_channels(params.get("added", [])), *_channels(params.get("updated", []))]
             allowed = [channel for channel in news if self._permits(channel.id)]
             self._add(allowed)
-            told["channels"] = [channel.id for channel in allowed]
+            record["channels"] = [channel.id for channel in allowed]
 
     async def listed(self, params: Json) -> Json:
         """Answer `channels/list` of the server: the channels that this host knows."""
@@ -110,10 +109,10 @@ class LiveChannels:
         results: list[Json] = []
         for message in messages:
             id = object_of(message).get("messageId")
-            with self._audit.watching(INCOMING, message_id=id) as told:
+            with self._audit.watching(INCOMING, message_id=id) as record:
                 answer = await self._taken(message)
                 if not answer["accepted"]:
-                    told |= {"outcome": "refused", "reason": answer["reason"]}
+                    record |= {"outcome": "refused", "reason": answer["reason"]}
             results.append({"messageId": id, **answer})
         return {"results": results}
 
@@ -155,7 +154,7 @@ class LiveChannels:
             raw=found,
         )
 
-    # -- what the host does ------------------------------------------------------------------------------
+    # -- actions of the host -----------------------------------------------------------------------------
 
     async def refresh(self) -> list[Channel]:
         """Ask the server for its channels, and replace the known ones."""
@@ -166,7 +165,7 @@ class LiveChannels:
 
     async def open(self, type: str, address: Any = None, metadata: Mapping[str, Any] | None = None) -> Channel:
         """Have the server open a channel. Raises PeerError (-32024) if it cannot, or ChannelNotPermitted."""
-        with self._audit.watching(OPEN, type=type) as told:
+        with self._audit.watching(OPEN, type=type) as record:
             self._declared()
             params: Json = {"type": type, "address": address, "metadata": dict(metadata or {})}
             opening = asyncio.get_running_loop().create_future()
@@ -177,7 +176,7 @@ class LiveChannels:
                     channel = Channel.read(result.get("channel"))
                 except InvalidParams as error:
                     raise PeerError(f"the server opened no channel: {error.message}") from None
-                told["channel_id"] = channel.id
+                record["channel_id"] = channel.id
                 if not self._permits(channel.id):
                     raise ChannelNotPermitted(channel.id)
                 self._add([channel])
@@ -219,19 +218,19 @@ class LiveChannels:
             return Delivery(result.get("delivered") is True, text_of(result.get("messageId")))
 
     def outgoing(self, id: str, *, inference_id: str, conversation_id: str) -> Outgoing:
-        """Show observers of a channel what goes there: `async with …outgoing(…) as out: await out.chunk("Hi")`.
+        """Show observers of a channel what is sent there: `async with …outgoing(…) as out: await out.chunk("Hi")`.
 
         A server that does not observe, or must not, is sent nothing.
         """
-        told = {"inferenceId": inference_id, "conversationId": conversation_id, "channelId": id}
+        about = {"inferenceId": inference_id, "conversationId": conversation_id, "channelId": id}
         try:
             observes = self._capability.get("observe") is True and self._permits(id, "channels.observe")
         except FeatureDisabled:
             observes = False
         streams = observes and self._capability.get("streaming") is True
-        return Outgoing(told, self._notify, chunks=streams, whole=observes)
+        return Outgoing(about, self._notify, chunks=streams, whole=observes)
 
-    # -- what is permitted -------------------------------------------------------------------------------
+    # -- permissions -------------------------------------------------------------------------------------
 
     def _add(self, channels: list[Channel]) -> None:
         for channel in channels:
@@ -248,11 +247,10 @@ class LiveChannels:
     def _permits(self, id: str, use: str = "channels.") -> bool:
         """Whether the scopes of some feature set cover this channel (§14.5). Raises FeatureDisabled."""
         declared = self._declared()
-        sets = self._sets.using(use)
-        if not sets:
-            # A server may have channels without a set for them. If it declares such sets, one must be for this use.
-            return not declared
-        return any(self._covers(one.name, id) for one in sets)
+        if sets := self._sets.using(use):
+            return any(self._covers(one.name, id) for one in sets)
+        # A server may have channels without a set for them. If it declares such sets, one must be for this use.
+        return not declared
 
     def _covers(self, name: str, id: str) -> bool:
         lists = self._sets.scoping(name)

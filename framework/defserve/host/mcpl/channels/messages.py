@@ -40,7 +40,7 @@ class MessageAnswer:
     reason: str | None = None
 
     def wire(self) -> Json:
-        """As the server is sent it (§14)."""
+        """The answer as JSON for the server (§14)."""
         return answer_wire(self.accepted, "conversationId", self.conversation_id, self.reason)
 
 

@@ -39,7 +39,7 @@ class InferenceService:
     async def infer(self, params: Json, id: Id) -> Json:
         """Raises InvalidParams, UnknownFeatureSet, or FeatureDisabled (also if no model is routed to the set)."""
         name, inference_id = params.get("featureSet"), f"inf_{uuid4().hex}"
-        with self._audit.watching(REQUEST, feature_set=name, inference_id=inference_id) as told:
+        with self._audit.watching(REQUEST, feature_set=name, inference_id=inference_id) as record:
             self._sets.require(name, "inferenceRequest")
             request = self._read(params, inference_id)
             model = self._router.pick(request.server_id, request.feature_set, request.conversation_id)
@@ -47,7 +47,7 @@ class InferenceService:
                 raise FeatureDisabled(request.feature_set)
             chunks = ChunkSender(self._notify, id) if request.stream else None
             result = _result(await _written(model(request), chunks), model)
-            told |= {"model": result["model"], "usage": result.get("usage")}
+            record |= {"model": result["model"], "usage": result.get("usage")}
             return result
 
     async def model_info(self, params: Json) -> Json:
@@ -85,9 +85,9 @@ class ChunkSender:
         self.count += 1
 
 
-async def _written(said: Any, chunks: ChunkSender | None) -> Inference:
-    """What a model wrote, sent in `chunks` while it writes."""
-    given = await settled(said)
+async def _written(answer: Any, chunks: ChunkSender | None) -> Inference:
+    """The whole answer of a model, sent in `chunks` while the model writes."""
+    given = await settled(answer)
     written = cast("AsyncIterator[Any]", given) if isinstance(given, AsyncIterator) else _at_once(given)
     whole: Inference | None = None
     bits: list[str] = []

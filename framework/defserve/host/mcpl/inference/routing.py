@@ -40,7 +40,7 @@ An `Inference` that is yielded last is the whole answer with its details. An att
 class Router:
     """Picks a model by the name of the feature set, exactly or by wildcard. The most specific route wins.
 
-    default        answers what no route covers; without it such requests are refused
+    default        answers requests that no route covers; without it they are refused
     routes         set or pattern to model; `(server id, pattern)` for the sets of one server, which comes first
     conversations  conversation to model, whatever the set
     pin            a conversation keeps the model it started with
@@ -68,7 +68,7 @@ class Router:
         return info_of(self.default)
 
     def pick(self, server_id: str, feature_set: str, conversation_id: str | None = None) -> Model | None:
-        """The model for a set: that of the conversation, else the pinned, the routed or the default one; or None."""
+        """The model for a set: that of the conversation, or else the pinned, the routed or the default one, or None."""
         if conversation_id is None:
             return self._routed(server_id, feature_set)
         if conversation_id in self.conversations:

@@ -18,7 +18,7 @@ INFO = ModelInfo("scripted-model", "defserve", 200_000, ("tools",))
 
 
 class ScriptedModel:
-    """`ScriptedModel("Hello", ["in ", "chunks"])`. The last line is repeated for ever, unless `loop` is False."""
+    """`ScriptedModel("Hello", ["in ", "chunks"])`. It repeats the last line for ever, unless `loop` is False."""
 
     def __init__(self, *lines: Line, info: ModelInfo = INFO, loop: bool = True) -> None:
         self.info, self.requests = info, list[InferenceRequest]()

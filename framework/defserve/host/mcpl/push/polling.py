@@ -23,7 +23,7 @@ log = logging.getLogger("defserve.host")
 
 
 class InboxPoller:
-    """Fetches what is new, and hands each item to `event` or `message`, as if the server had sent it."""
+    """Fetches new items, and hands each to `event` or `message`, as if the server had sent it."""
 
     def __init__(self, client: Caller, sets: FeatureSets, event: Take, message: Take) -> None:
         self._client, self._sets, self._event, self._message = client, sets, event, message
@@ -54,7 +54,6 @@ class InboxPoller:
                 await (self._event(entry) if "eventId" in entry else self._message(entry))
             except (InvalidParams, LiveRefusal) as error:
                 log.warning("left out an item of %s: %s", uri, error)
-        latest = found.get("cursor")
-        if isinstance(latest, int):
+        if isinstance(latest := found.get("cursor"), int):
             self._cursors[uri] = latest
         return len(waiting)

@@ -40,7 +40,7 @@ class EventAnswer:
     reason: str | None = None
 
     def wire(self) -> Json:
-        """As the server is sent it (§9.3)."""
+        """The answer as JSON for the server (§9.3)."""
         return answer_wire(self.accepted, "inferenceId", self.inference_id, self.reason)
 
 
@@ -50,7 +50,7 @@ OnEvent: TypeAlias = Callable[[PushedEvent], EventReply | Awaitable[EventReply]]
 
 
 class PushReceiver:
-    """Answers `push/event`: with what `on_event` says, or by keeping the event in `inbox`."""
+    """Answers `push/event`: with the answer of `on_event`, or by keeping the event in `inbox`."""
 
     def __init__(self, on_event: OnEvent | None, seen: Once, sets: FeatureSets, audit: McplAuditTrail) -> None:
         self.inbox: Inbox[PushedEvent] = Inbox()
@@ -59,16 +59,16 @@ class PushReceiver:
     async def pushed(self, params: Json) -> Json:
         """Raises InvalidParams, FeatureDisabled or UnknownFeatureSet."""
         name, id = params.get("featureSet"), checked_id(params, "eventId")
-        with self._audit.watching(PUSH, feature_set=name, event_id=id) as told:
+        with self._audit.watching(PUSH, feature_set=name, event_id=id) as record:
             self._sets.require(name, "pushEvents")
             event = self._event(params)
             key = (self._audit.server_id, id)
             if key in self._seen:
-                told["duplicate"] = True
+                record["duplicate"] = True
             answer = await self._seen.answer(key, lambda: take(event, self._on_event, self.inbox, EventAnswer))
-            told["inference_id"] = answer.get("inferenceId")
+            record["inference_id"] = answer.get("inferenceId")
             if not answer["accepted"]:
-                told |= {"outcome": "refused", "reason": answer["reason"]}
+                record |= {"outcome": "refused", "reason": answer["reason"]}
             return answer
 
     def _event(self, params: Json) -> PushedEvent:

@@ -1,4 +1,4 @@
-"""MGP §6.3: a server that keeps the audit trail of others. Events that it cannot be sent are logged here."""
+"""MGP §6.3: a server that keeps the audit trail of others. Events that cannot be sent to it are logged by this host."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AuditServer:
             try:
                 await self._client.notify(AUDIT, event)
             except PeerError as error:
-                log.warning("the audit server is out of reach: %s", error)
+                log.warning("the audit server cannot be reached: %s", error)
                 AuditLogger().append(event)
             finally:
                 self._waiting.task_done()

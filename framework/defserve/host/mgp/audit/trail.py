@@ -18,7 +18,7 @@ FELL_BACK: Final = "dev.defserve.tool_fell_back"
 
 
 class MgpAuditTrail(AuditTrail):
-    """`actor` is the name this host goes by in its own events."""
+    """`actor` is the name of this host in its own events."""
 
     def __init__(self, sinks: Sequence[AuditSink], actor: str) -> None:
         super().__init__(sinks)
@@ -58,9 +58,10 @@ class MgpAuditTrail(AuditTrail):
             }
             event = "CODE_REJECTED" if refusal.guard == "code_safety" else "VALIDATION_FAILED"
             self.report(event, trace_id=trace_id, tool=tool, result="BLOCKED", details=details)
-        reason = {"reason": refusal.error_type}
-        self.report("TOOL_BLOCKED", trace_id=trace_id, tool=tool, result="BLOCKED", details=reason)
+        self.report(
+            "TOOL_BLOCKED", trace_id=trace_id, tool=tool, result="BLOCKED", details={"reason": refusal.error_type}
+        )
 
     def received(self, event: Mapping[str, Any]) -> None:
-        """Keep an event that the server sent. `reported_by` says that it is only that server's word."""
+        """Keep an event that the server sent. `reported_by` marks it as that server's claim."""
         self.keep(event.get("event_type"), {**redact(dict(event)), "reported_by": self.server_id})

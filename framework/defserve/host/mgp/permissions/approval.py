@@ -53,7 +53,7 @@ class Approval:
         self._granted = frozenset(checked_permission(name, "Mgp(granted=…)") for name in granted)
 
     def can_ask(self, answers: Answers) -> bool:
-        """Whether somebody can decide, so that it is worth asking again about a deferred permission."""
+        """Whether a person or function can decide. Then it makes sense to ask again about a deferred permission."""
         return self.policy == "interactive" and (self._approve is not None or answers.ask is not None)
 
     async def decide(self, permission: str, server: str, answers: Answers) -> Grant:
@@ -70,21 +70,20 @@ class Approval:
 
 def risk_of(permission: str) -> str:
     """The risk of a permission (§3.2); of a family, the highest one. An unknown permission counts as dangerous."""
-    members = FAMILIES.get(permission, (permission,))
-    risks = {PERMISSIONS.get(member, "dangerous") for member in members}
+    risks = {PERMISSIONS.get(member, "dangerous") for member in FAMILIES.get(permission, (permission,))}
     return next(risk for risk in ("dangerous", "moderate", "safe") if risk in risks)
 
 
-def _grant(said: Any) -> Grant:
-    if isinstance(said, Grant):
-        if said.expires_at is not None and said.expires_at.tzinfo is None:
-            raise UsageError(f"the expiry of {said!r} has no time zone", fix="use datetime(…, tzinfo=UTC)")
-        return said
-    if said is None or isinstance(said, bool):
-        return Grant("deferred" if said is None else "approved" if said else "denied")
-    if said not in get_args(PermissionDecision):
+def _grant(answer: Any) -> Grant:
+    if isinstance(answer, Grant):
+        if answer.expires_at is not None and answer.expires_at.tzinfo is None:
+            raise UsageError(f"the expiry of {answer!r} has no time zone", fix="use datetime(…, tzinfo=UTC)")
+        return answer
+    if answer is None or isinstance(answer, bool):
+        return Grant("deferred" if answer is None else "approved" if answer else "denied")
+    if answer not in get_args(PermissionDecision):
         raise UsageError(
-            f"approve returned {said!r}",
+            f"approve returned {answer!r}",
             fix=f"return True, False, None, a Grant, or one of {get_args(PermissionDecision)}",
         )
-    return Grant(said)
+    return Grant(answer)

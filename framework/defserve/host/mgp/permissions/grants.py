@@ -1,4 +1,4 @@
-"""MGP §3.4–3.6: decides about the permissions of a server before its first call, and keeps what was granted.
+"""MGP §3.4–3.6: decides about the permissions of a server before its first call, and keeps the grants.
 
 In a session the server is told before `initialized`. Without a session each call carries the grants.
 """
@@ -56,26 +56,26 @@ class ServerGrants:
             decided = {name: await self._approval.decide(name, server, self._answers) for name in wanting}
             self._grants.update(decided)
             self._report(decided)
-            told = {name: grant.wire() for name, grant in decided.items()}
-            await self._wire(TELL, {"request_id": asked["request_id"], "grants": told})
+            grants = {name: grant.wire() for name, grant in decided.items()}
+            await self._wire(TELL, {"request_id": asked["request_id"], "grants": grants})
 
     def require(self, tool: str, names: Sequence[str]) -> None:
         """Raises PermissionDenied unless all of these are approved."""
         missing = {name: held.decision for name in names if (held := self._held(name)).decision != "approved"}
         if missing:
-            told = "; ".join(f"{name}: {decision}" for name, decision in missing.items())
+            listed = "; ".join(f"{name}: {decision}" for name, decision in missing.items())
             raise PermissionDenied(
-                f"{tool} needs what this client does not grant ({told}): approve it, or list it in Mgp(granted=[…])",
+                f"{tool} needs what this client does not grant ({listed}): approve it, or list it in Mgp(granted=[…])",
                 details={"tool": tool, "missing": missing},
             )
 
     def meta(self) -> dict[str, Any]:
         """What a call carries in `_meta` if there is no session."""
-        told = {name: grant.wire() for name, grant in self._grants.items()}
-        return {GRANT_KEYS[0]: told} if told else {}
+        grants = {name: grant.wire() for name, grant in self._grants.items()}
+        return {GRANT_KEYS[0]: grants} if grants else {}
 
     def _held(self, name: str) -> Grant:
-        """The decision about a permission: its own, or that about its whole family."""
+        """The decision about a permission: its own, or the one about its whole family."""
         families = (family for family, members in FAMILIES.items() if name in members)
         found = next((self._grants[each] for each in (name, *families) if each in self._grants), DEFERRED)
         return found if found.holds(instants.now()) else DEFERRED
@@ -91,13 +91,12 @@ class ServerGrants:
             ("approved", "PERMISSION_GRANTED", "SUCCESS"),
             ("denied", "PERMISSION_DENIED", "DENIED"),
         ):
-            names = [name for name, grant in decided.items() if grant.decision == decision]
-            if names:
+            if names := [name for name, grant in decided.items() if grant.decision == decision]:
                 details = {"permissions": names, "policy": self._approval.policy}
                 self._audit.report(event, result=result, details=details)
 
     async def _wire(self, methods: Sequence[str], params: Mapping[str, Any]) -> None:
-        """Send it under the first name that the server knows. Our own refusals hold in any case."""
+        """Send it under the first name that the server knows. Our own refusals apply in any case."""
         if self.send is None:
             return
         for method in methods:

@@ -3,7 +3,7 @@
 | risk | asked |
 |---|---|
 | safe, moderate | if the tool says `confirmation_required`; moderate also with `confirm_moderate` |
-| dangerous | always, unless the tool wants no confirmation and the permissions it needs were approved |
+| dangerous | always, unless the tool wants no confirmation and needs permissions, which were approved |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CallConfirmation:
         self._confirm, self._answers, self._moderate = confirm, answers, moderate
 
     async def check(self, tool: ToolSecurity, arguments: Mapping[str, Any]) -> None:
-        """Return if the call may go on. Permissions were checked before. Raises NotConfirmed."""
+        """Returns if the call may be sent. Permissions were checked before. Raises NotConfirmed."""
         if not self._is_needed(tool):
             return
         agreed = await self._ask(tool, deepcopy(dict(arguments)))

@@ -1,4 +1,4 @@
-"""MGP §4: what a listed tool declares about its security. A host is more careful where that is missing or garbled."""
+"""MGP §4: what a listed tool declares about its security. A host is more careful if that is missing or invalid."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def guesses(tool: ToolSecurity, arguments: Mapping[str, Any]) -> dict[str, dict[
     that can only be one of several values is not checked.
     """
     words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", tool.name).lower())
-    said = {*words, *(" ".join(pair) for pair in pairwise(words))}
+    phrases = {*words, *(" ".join(pair) for pair in pairwise(words))}
     free = {
         name: value
         for name, value in arguments.items()
@@ -85,16 +85,13 @@ def guesses(tool: ToolSecurity, arguments: Mapping[str, Any]) -> dict[str, dict[
     found: dict[str, dict[str, Any]] = {}
     for name, (tool_words, argument_names) in SUGGESTED_BY.items():
         meant = {argument: value for argument, value in free.items() if argument.lower() in argument_names}
-        if said & tool_words:
+        if phrases & tool_words:
             meant = {argument: value for argument, value in free.items() if argument in STANDARD[name][1]} or meant
             lone = {argument: value for argument, value in free.items() if isinstance(value, str)}
             meant = meant or (lone if len(lone) == 1 else {})
         if meant:
             found[name] = meant
     return found
-
-
-_NO_SERVER: Final[Any] = None
 
 
 def _check(tool: str, given: Any) -> str | Validator:

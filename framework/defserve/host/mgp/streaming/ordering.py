@@ -22,7 +22,7 @@ class ChunkOrder:
         self._asked: set[int] = set()
 
     def take(self, index: int, content: Any) -> list[Any]:
-        """Take one more chunk; returns those that are due now. A chunk that came before is ignored."""
+        """Take one more chunk; returns the chunks that are next in order. A repeated chunk is ignored."""
         if index < self.next or index in self._early:
             return []
         self._early[index] = content
@@ -48,7 +48,7 @@ class ChunkOrder:
         self._asked.clear()
 
     def rest(self) -> list[Any]:
-        """All that is left, when no more can come."""
+        """All remaining chunks, when no more can come."""
         found: list[Any] = []
         while self._early:
             self._skip_to(min(self._early))

@@ -33,7 +33,7 @@ class Stream:
     A part is a text, or a content block of another kind. A call that sent no parts has one part, its value.
     Iterating raises what `client.call` would raise. Leaving the block early cancels the call.
 
-    In a session a slow reader slows the server down. Unread parts are kept up to a bound. `missed` counts the parts
+    In a session a slow reader slows the server down. Unread parts are kept up to a limit. `missed` counts the parts
     that were dropped or lost; the result has them all.
     """
 
@@ -94,7 +94,7 @@ class Stream:
         return part
 
     async def result(self) -> Any:
-        """The whole value, as `client.call` returns it. Of a cancelled call, the parts so far."""
+        """The whole value, as `client.call` returns it. For a cancelled call, the parts so far."""
         # The result must not wait for a reader of the parts.
         self._is_awaited = True
         await self._resume()
@@ -112,10 +112,9 @@ class Stream:
         elif self._mgp is not None and self._id is not None and not self._outcome.done():
             self._cancelling = asyncio.get_running_loop().create_future()
             try:
-                about = {"request_id": self._id, "reason": reason}
-                said = await self._client.request("mgp/stream/cancel", about)
-                if said.get("cancelled") is True:
-                    self._cut(object_of(said.get("partial_result")))
+                reply = await self._client.request("mgp/stream/cancel", {"request_id": self._id, "reason": reason})
+                if reply.get("cancelled") is True:
+                    self._cut(object_of(reply.get("partial_result")))
             finally:
                 self._cancelling.set_result(self._outcome.done())
             if not self._outcome.done() and self._running is not None:
@@ -133,8 +132,8 @@ class Stream:
         if self._mgp is not None:
             params["_mgp"] = {"stream": True}
         try:
-            attended = await self._client.request("tools/call", params, on_progress=self._on_progress, observer=self)
-            value = await self._value(attended)
+            result = await self._client.request("tools/call", params, on_progress=self._on_progress, observer=self)
+            value = await self._value(result)
         except Exception as error:
             if self._cancelling is None or not await self._cancelling:
                 self._end(error)
@@ -166,7 +165,7 @@ class Stream:
             self._outcome.set_exception(error)
 
     def _settled(self, outcome: asyncio.Future[Any]) -> None:
-        outcome.exception()  # maybe nobody ever asks for it
+        outcome.exception()  # marks it as retrieved: perhaps nobody awaits it
         self._news.set()
 
     async def _cancel(self) -> None:
@@ -177,7 +176,7 @@ class Stream:
     # -- the observer of the request (see `conversation`) ------------------------------------------------
 
     def begins(self) -> str:
-        """A new id. Without a session whoever knows the id can cancel the call, so it must be hard to guess."""
+        """A new id. Without a session, anyone who knows the id can cancel the call, so it must be hard to guess."""
         self._forget()
         self._order.repeat()
         self._id = uuid4().hex
