@@ -11,7 +11,7 @@ from defserve.protocols.mgp.audit.sinks import AuditSink
 log = logging.getLogger("defserve.host")
 
 
-class AuditTrail:
+class HostAuditTrail:
     """A record that a sink does not take is logged as lost: auditing never stops a call."""
 
     def __init__(self, sinks: Sequence[AuditSink]) -> None:

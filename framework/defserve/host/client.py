@@ -11,7 +11,7 @@ from anyio import CancelScope
 from defserve.errors import PeerError, PeerGone
 from defserve.host.answers import Answers, in_rounds, settled
 from defserve.host.conversation import ClientConversation, Progress, RequestObserver
-from defserve.host.eras import Agreement, ClientOffer, merged, open_conversation
+from defserve.host.eras import ClientOffer, SessionTerms, merged, open_conversation
 from defserve.host.fields import Json, object_of
 from defserve.host.link import Link
 from defserve.host.listening import News, NewsFilter, NewsStream, SessionNews, SubscribedNews
@@ -95,7 +95,7 @@ class Client:
             from defserve.host.mcpl.peer import McplPeer
 
             self.mcpl = McplPeer(mcpl, self._conversation, self)
-        self._agreement: Agreement | None = None
+        self._agreement: SessionTerms | None = None
         self._listeners: set[NewsStream[Any]] = set()
         self._watched: dict[str, NewsStream[News]] = {}
         self._listed: dict[str, Json] | None = None
@@ -122,7 +122,7 @@ class Client:
             self.mcpl.closed()
         await self._close()
 
-    async def _prepare(self, agreement: Agreement) -> None:
+    async def _prepare(self, agreement: SessionTerms) -> None:
         for peer in (self.mgp, self.mcpl):
             if peer is not None:
                 await peer.prepare(agreement)
@@ -397,7 +397,7 @@ class Client:
         return self.mgp
 
     @property
-    def _open(self) -> Agreement:
+    def _open(self) -> SessionTerms:
         if self._agreement is None:
             raise PeerGone("the client is not open yet: use it inside `async with`")
         return self._agreement

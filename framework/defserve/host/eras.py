@@ -34,7 +34,7 @@ class ClientOffer(NamedTuple):
         return merged(self.by_era.get(era, {}), self.capabilities)
 
 
-class Agreement:
+class SessionTerms:
     """What client and server agreed on, and what every request must carry (`envelope`)."""
 
     __slots__ = ("version", "stateless", "server_info", "capabilities", "instructions", "envelope")
@@ -54,7 +54,7 @@ class Agreement:
         return {**params, "_meta": {**self.envelope, **level, **object_of(params.get("_meta"))}}
 
 
-Prepare: TypeAlias = Callable[[Agreement], Awaitable[None]]
+Prepare: TypeAlias = Callable[[SessionTerms], Awaitable[None]]
 
 
 async def open_conversation(
@@ -63,7 +63,7 @@ async def open_conversation(
     version: str | None,
     within: float | None,
     prepare: Prepare | None = None,
-) -> Agreement:
+) -> SessionTerms:
     """Agree on a version: the given one, or if it is None the newest that both sides speak.
 
     `prepare` is awaited after the server has answered and before it is told that we are ready.
@@ -79,7 +79,7 @@ async def open_conversation(
 
 async def _agree(
     conversation: ClientConversation, offer: ClientOffer, version: str | None, within: float | None
-) -> Agreement:
+) -> SessionTerms:
     if version in STATELESS_VERSIONS:
         return await _discover(conversation, offer, version, within)
     if version in HANDSHAKE_VERSIONS:
@@ -90,7 +90,7 @@ async def _agree(
     return await _negotiate(conversation, offer, within)
 
 
-async def _negotiate(conversation: ClientConversation, offer: ClientOffer, within: float | None) -> Agreement:
+async def _negotiate(conversation: ClientConversation, offer: ClientOffer, within: float | None) -> SessionTerms:
     patience = PROBE_SECONDS if within is None else min(within, PROBE_SECONDS)
     try:
         return await _discover(conversation, offer, STATELESS_VERSIONS[-1], patience)
@@ -110,7 +110,7 @@ def _invites_handshake(error: PeerError) -> bool:
 
 async def _discover(
     conversation: ClientConversation, offer: ClientOffer, version: str, within: float | None
-) -> Agreement:
+) -> SessionTerms:
     envelope: Json = {
         PREFIX + "protocolVersion": version,
         PREFIX + "clientCapabilities": offer.of_era("stateless"),
@@ -127,12 +127,12 @@ async def _discover(
             code=UNSUPPORTED_VERSION,
             data={"supported": list(supported), "requested": version},
         )
-    return Agreement(version, found, envelope)
+    return SessionTerms(version, found, envelope)
 
 
 async def _initialize(
     conversation: ClientConversation, offer: ClientOffer, pinned: str | None, within: float | None
-) -> Agreement:
+) -> SessionTerms:
     version = pinned or HANDSHAKE_VERSIONS[-1]
     params = {
         "protocolVersion": version,
@@ -144,7 +144,7 @@ async def _initialize(
     spoken = agreed.get("protocolVersion")
     if not isinstance(spoken, str) or spoken not in ((pinned,) if pinned else HANDSHAKE_VERSIONS):
         raise PeerError(f"the server wants to speak {spoken!r}, not {pinned or 'a version this client knows'}")
-    return Agreement(spoken, agreed)
+    return SessionTerms(spoken, agreed)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from defserve.errors import PeerError, PeerTimeout
 from defserve.host.conversation import ClientConversation, PendingRequest, peer_error
-from defserve.host.eras import PREFIX, Agreement
+from defserve.host.eras import PREFIX, SessionTerms
 from defserve.host.fields import object_of
 
 UPDATED: Final = "notifications/resources/updated"
@@ -162,7 +162,7 @@ class SubscribedNews(NewsStream[News]):
         wanted: NewsFilter,
         listeners: set[NewsStream[Any]],
         conversation: ClientConversation,
-        agreement: Agreement,
+        agreement: SessionTerms,
         timeout: float | None,
     ) -> None:
         super().__init__(wanted, listeners)

@@ -12,7 +12,7 @@ from defserve.cli.answers.terminal import is_yes_or_no, terminal_answers
 from defserve.errors import ToolError, UsageError
 from defserve.host.answers import Answers, settled
 from defserve.host.fields import object_of
-from defserve.host.mgp.security.tool_security import ToolSecurity
+from defserve.host.mgp.security.tool_security import ListedSecurity
 from defserve.host.person import agrees
 from defserve.redaction import redact
 from defserve.wire.jsonvalue import is_object
@@ -51,7 +51,7 @@ class PreparedAnswers:
         """What we offer the server: no answers if nobody can be asked."""
         return Answers(ask=self._ask if self.can_answer else None, ask_url=self._terminal.ask_url)
 
-    async def confirm(self, tool: ToolSecurity, title: str, arguments: dict[str, Any]) -> None:
+    async def confirm(self, tool: ListedSecurity, title: str, arguments: dict[str, Any]) -> None:
         """Ask about a tool that needs confirmation, because its server may assume that we did.
 
         Raises UsageError if nobody can be asked, ToolError for a no.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Literal, TypeAlias
 
 from defserve.errors import DefserveError, PeerTimeout
-from defserve.host.audit import AuditTrail
+from defserve.host.audit import HostAuditTrail
 from defserve.protocols.mgp import instants
 from defserve.redaction import redact
 
@@ -17,7 +17,7 @@ Outcome: TypeAlias = Literal["success", "failure", "timeout", "refused", "cancel
 LONGEST_TEXT: Final = 200
 
 
-class McplAuditTrail(AuditTrail):
+class McplAuditTrail(HostAuditTrail):
     def report(
         self,
         method: str,

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from defserve.errors import InvalidParams, MethodNotFound, PeerError, PeerGone, ProtocolError
 from defserve.host.caller import Caller, SendParams
 from defserve.host.conversation import ClientConversation
-from defserve.host.eras import Agreement
+from defserve.host.eras import SessionTerms
 from defserve.host.fields import Json, object_of
 from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.channels import channels
@@ -49,7 +49,7 @@ class McplPeer:
         self.server_id = ""
         self.feature_sets = options.sets()
         self._options, self._conversation, self._client = options, conversation, client
-        self._agreement: Agreement | None = None
+        self._agreement: SessionTerms | None = None
         sets, seen = self.feature_sets, options.seen()
         self._audit = audit = McplAuditTrail(options.sinks)
         self._events = PushReceiver(options.on_event, seen, sets, audit)
@@ -72,7 +72,7 @@ class McplPeer:
 
     # -- the conversation begins and ends ----------------------------------------------------------------
 
-    async def prepare(self, agreement: Agreement) -> None:
+    async def prepare(self, agreement: SessionTerms) -> None:
         """Read what the server says about MCPL."""
         block = object_of(object_of(agreement.capabilities.get("experimental")).get("mcpl"))
         version = block.get("version", VERSION) if block else None
@@ -241,7 +241,7 @@ class McplPeer:
         await self._conversation.notify(method, self._opened.with_envelope(params, None))
 
     @property
-    def _opened(self) -> Agreement:
+    def _opened(self) -> SessionTerms:
         if self._agreement is None:
             raise _plain()
         return self._agreement

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 from defserve.errors import DefserveError, MethodNotFound, PeerError, PeerGone, Refused
 from defserve.host.caller import Caller, SendParams
 from defserve.host.conversation import ClientConversation, RequestObserver
-from defserve.host.eras import Agreement
+from defserve.host.eras import SessionTerms
 from defserve.host.fields import Json, object_of, text_of, texts_of
 from defserve.host.mgp import callbacks, failures
 from defserve.host.mgp.audit.trail import AUDIT, FELL_BACK, RETRIED, MgpAuditTrail
@@ -57,7 +57,7 @@ class MgpPeer:
         self.streams: dict[Id, ChunkReader] = {}
         """The calls that read chunks, by the ids of their requests."""
         self._options, self._conversation, self._client = options, conversation, client
-        self._agreement: Agreement | None = None
+        self._agreement: SessionTerms | None = None
         self._audit = MgpAuditTrail(options.sinks, actor)
         self._grants = ServerGrants(options.approval, client.answers, self._audit)
         self._confirmation = CallConfirmation(options.confirm, client.answers, moderate=options.confirm_moderate)
@@ -75,7 +75,7 @@ class MgpPeer:
 
     # -- the conversation begins and ends ----------------------------------------------------------------
 
-    async def prepare(self, agreement: Agreement) -> None:
+    async def prepare(self, agreement: SessionTerms) -> None:
         """Read what the server says about MGP, and decide about its permissions before the first call (§3.4)."""
         self._agreement = agreement
         self._read(agreement)
@@ -92,7 +92,7 @@ class MgpPeer:
             self._agreement = None
             self._audit.report("SERVER_DISCONNECTED", details={"reason": reason})
 
-    def _read(self, agreement: Agreement) -> None:
+    def _read(self, agreement: SessionTerms) -> None:
         found = agreement.capabilities
         if agreement.stateless:
             block = object_of(object_of(found.get("extensions")).get(EXTENSION_ID))

@@ -7,7 +7,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from defserve.errors import Refused, Rejected
-from defserve.host.audit import AuditTrail
+from defserve.host.audit import HostAuditTrail
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.audit.sinks import AuditSink
 from defserve.redaction import redact
@@ -17,7 +17,7 @@ RETRIED: Final = "dev.defserve.tool_retried"
 FELL_BACK: Final = "dev.defserve.tool_fell_back"
 
 
-class MgpAuditTrail(AuditTrail):
+class MgpAuditTrail(HostAuditTrail):
     """`actor` is the name of this host in its own events."""
 
     def __init__(self, sinks: Sequence[AuditSink], actor: str) -> None:

@@ -13,7 +13,7 @@ from copy import deepcopy
 from typing import Any, TypeAlias
 
 from defserve.host.answers import Answers, settled
-from defserve.host.mgp.security.tool_security import ToolSecurity
+from defserve.host.mgp.security.tool_security import ListedSecurity
 from defserve.host.person import agrees
 from defserve.protocols.mgp.confirmation import NotConfirmed
 from defserve.redaction import printable, redact
@@ -28,7 +28,7 @@ class CallConfirmation:
     def __init__(self, confirm: Confirm | None, answers: Answers, *, moderate: bool) -> None:
         self._confirm, self._answers, self._moderate = confirm, answers, moderate
 
-    async def check(self, tool: ToolSecurity, arguments: Mapping[str, Any]) -> None:
+    async def check(self, tool: ListedSecurity, arguments: Mapping[str, Any]) -> None:
         """Returns if the call may be sent. Permissions were checked before. Raises NotConfirmed."""
         if not self._is_needed(tool):
             return
@@ -41,12 +41,12 @@ class CallConfirmation:
         if not agreed:
             raise NotConfirmed(f"{tool.name} was not confirmed")
 
-    def _is_needed(self, tool: ToolSecurity) -> bool:
+    def _is_needed(self, tool: ListedSecurity) -> bool:
         if tool.risk == "dangerous":
             return tool.confirmation_required is not False or not tool.permissions
         return tool.confirmation_required is True or (tool.risk == "moderate" and self._moderate)
 
-    async def _ask(self, tool: ToolSecurity, arguments: dict[str, Any]) -> bool | None:
+    async def _ask(self, tool: ListedSecurity, arguments: dict[str, Any]) -> bool | None:
         if self._confirm is not None:
             return await settled(self._confirm(tool.name, arguments, deepcopy(tool.security))) is True
         shown = [f"  {name}: {value}" for name, value in redact(arguments).items()]

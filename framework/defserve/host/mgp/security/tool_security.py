@@ -10,7 +10,7 @@ from defserve.protocols.mgp.agreed import SECURITY_KEY
 RISKS: Final = ("safe", "moderate", "dangerous")
 
 
-class ToolSecurity(NamedTuple):
+class ListedSecurity(NamedTuple):
     """One tool. `security` is its block as the server sent it (empty if there is none); `risk` follows from it."""
 
     name: str
@@ -33,11 +33,11 @@ class ToolSecurity(NamedTuple):
         return found if isinstance(found, bool) else None
 
 
-def tool_security(name: str, tool: Json) -> ToolSecurity:
+def tool_security(name: str, tool: Json) -> ListedSecurity:
     """Read a listed tool; `tool` is empty if the server does not list it."""
     security = object_of(tool.get("security")) or object_of(object_of(tool.get("_meta")).get(SECURITY_KEY))
     properties = object_of(object_of(tool.get("inputSchema")).get("properties"))
-    return ToolSecurity(name, _risk(security, object_of(tool.get("annotations"))), security, properties)
+    return ListedSecurity(name, _risk(security, object_of(tool.get("annotations"))), security, properties)
 
 
 def _risk(security: Json, hints: Json) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from defserve.errors import UsageError
 from defserve.host.fields import object_of
-from defserve.host.mgp.security.tool_security import ToolSecurity
+from defserve.host.mgp.security.tool_security import ListedSecurity
 from defserve.protocols.mgp.security.forwarding import judge
 from defserve.protocols.mgp.security.validators import STANDARD, Validator, validator
 from defserve.wire.jsonvalue import as_list
@@ -49,7 +49,7 @@ class CallValidation:
             tool: [_check(tool, check) for check in as_list(checks)] for tool, checks in configured.items()
         }
 
-    async def check(self, tool: ToolSecurity, arguments: Mapping[str, Any], *, enforced: bool) -> None:
+    async def check(self, tool: ListedSecurity, arguments: Mapping[str, Any], *, enforced: bool) -> None:
         """Raises Rejected. `enforced` says that the server applies the declared validator as well."""
         configured = [*self._configured.get(EVERY_TOOL, ()), *self._configured.get(tool.name, ())]
         if "none" not in configured:
@@ -60,7 +60,7 @@ class CallValidation:
             elif check != "none":
                 judge(check, arguments)
 
-    def _check_standard(self, tool: ToolSecurity, arguments: Mapping[str, Any], enforced: bool) -> None:
+    def _check_standard(self, tool: ListedSecurity, arguments: Mapping[str, Any], enforced: bool) -> None:
         name = tool.validator
         if name is not None and name in STANDARD:
             judge(name, arguments, tool.security if enforced else None)
@@ -69,7 +69,7 @@ class CallValidation:
                 judge(guess, meant)
 
 
-def guesses(tool: ToolSecurity, arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def guesses(tool: ListedSecurity, arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What the names suggest for a tool that declares nothing: validator → the arguments to check.
 
     A word in the tool's name selects the arguments that the validator is meant for, or else the only text. An argument
