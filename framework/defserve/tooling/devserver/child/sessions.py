@@ -12,6 +12,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from defserve.tooling.devserver.client_setup import ClientSetup
+from defserve.transports.asgi import WHOLE
 from defserve.wire.jsonvalue import is_mapping
 
 Message = MutableMapping[str, Any]
@@ -67,11 +68,14 @@ class SessionReopener:
             await self._app(scope, receive, self._starting(send))
         elif scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif scope["method"] == "POST":
-            body = await _body(receive)
-            await self._serve({**scope}, _replayed(body, receive), send, body)
         else:
-            await self._serve({**scope}, receive, send, b"")
+            # Other requests are made of this one, so the fast path must not answer for it.
+            copied = {name: value for name, value in scope.items() if name != WHOLE}
+            if scope["method"] == "POST":
+                body = await _body(receive)
+                await self._serve(copied, _replayed(body, receive), send, body)
+            else:
+                await self._serve(copied, receive, send, b"")
 
     async def _serve(self, scope: Any, receive: Receive, send: Send, body: bytes) -> None:
         name = _header(scope["headers"], SESSION)
