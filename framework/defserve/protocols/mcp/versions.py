@@ -48,7 +48,6 @@ TABLE = (
 
 HANDSHAKE_VERSIONS = tuple(version.name for version in TABLE if not version.stateless)
 STATELESS_VERSIONS = tuple(version.name for version in TABLE if version.stateless)
-BATCH_VERSIONS = frozenset(version.name for version in TABLE if version.batches)
 PRIMED_VERSIONS = frozenset(version.name for version in TABLE if version.primes)
 
 
