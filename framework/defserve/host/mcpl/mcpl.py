@@ -15,8 +15,8 @@ from defserve.host.mcpl.once import WINDOW, Once
 from defserve.host.mcpl.push.receiver import OnEvent
 from defserve.host.mcpl.scopes import Approve
 from defserve.host.mcpl.state import SENDING, Sending
-from defserve.protocols.mcpl.extension import VERSION
 from defserve.protocols.mcpl.turns import ModelInfo
+from defserve.protocols.mcpl.vocabulary import V04
 from defserve.protocols.mgp.audit.sinks import AuditLogger, AuditSink, AuditSinks, sinks_of
 
 CHANNELS: Final = ("register", "publish", "observe", "lifecycle", "streaming")
@@ -105,7 +105,7 @@ class Mcpl:
             "channels": dict.fromkeys(CHANNELS, True),
         }
         given = {name: offer for name, offer in offered.items() if offer is not None and name not in self._without}
-        return {"version": VERSION, **given}
+        return {"version": V04.version, **given}
 
     def capabilities(self) -> dict[str, dict[str, Any]]:
         """Era → the client capabilities that offer MCPL."""

@@ -31,9 +31,9 @@ from defserve.host.mcpl.state import HostState, RolledBack, StateTracker
 from defserve.protocols.mcpl.channels.values import Channel
 from defserve.protocols.mcpl.content import Sendable
 from defserve.protocols.mcpl.errors import LiveRefusal
-from defserve.protocols.mcpl.extension import VERSION
 from defserve.protocols.mcpl.scopes.values import Scope
 from defserve.protocols.mcpl.turns import Turn, Usage
+from defserve.protocols.mcpl.vocabulary import V04
 from defserve.wire.messages import Id
 
 Answerer: TypeAlias = Callable[[Json], Awaitable[Json]]
@@ -75,7 +75,7 @@ class McplPeer:
     async def prepare(self, agreement: SessionTerms) -> None:
         """Read what the server says about MCPL."""
         block = object_of(object_of(agreement.capabilities.get("experimental")).get("mcpl"))
-        version = block.get("version", VERSION) if block else None
+        version = block.get("version", V04.version) if block else None
         self.server_id = self._audit.server_id = str(agreement.server_info.get("name", "unknown"))
         if not isinstance(version, str) or not version.startswith("0."):
             return

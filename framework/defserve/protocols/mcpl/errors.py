@@ -28,6 +28,17 @@ class FeatureDisabled(LiveRefusal):
         super().__init__(f"Feature set not enabled: {name}", featureSet=name, canEnable=True)
 
 
+class CapabilityDenied(FeatureDisabled):
+    """The host has not granted a capability (MCPL 0.5). No set that uses it is enabled."""
+
+    error_type, code = "capability_denied", -32002
+
+    def __init__(self, capability: str, name: str | None = None) -> None:
+        LiveRefusal.__init__(self, f"Capability not granted: {capability}", capability=capability)
+        if name is not None:
+            self.data["featureSet"] = name
+
+
 class UnknownFeatureSet(LiveRefusal):
     """Nobody declared this feature set."""
 

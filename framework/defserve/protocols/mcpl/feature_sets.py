@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, overload
 
 from defserve.errors import UsageError
 from defserve.protocols.mcpl.feature import DeclareTool, Feature, FeatureBinding, decorator
@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.section_registry import Sections
     from defserve.protocols.mcpl.state.owner import Per
     from defserve.protocols.mcpl.state.states import Concurrency, Mode, States
+    from defserve.protocols.mcpl.turns import Position
     from defserve.stores.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M")
+
+EVERY_POSITION: Final[Sequence[Position]] = ("system", "before_user", "after_user")
 
 
 class FeatureSet(Feature):
@@ -161,48 +164,72 @@ class FeatureSet(Feature):
     def before_inference(self, function: F, /) -> F: ...
     # used with options: @memory.before_inference(timeout=2)
     @overload
-    def before_inference(self, /, *, timeout: float | None = None) -> Callable[[F], F]: ...
-    def before_inference(self, function: Any = None, /, *, timeout: float | None = None) -> Any:
+    def before_inference(
+        self, /, *, timeout: float | None = None, positions: Sequence[Position] = EVERY_POSITION
+    ) -> Callable[[F], F]: ...
+    def before_inference(
+        self,
+        function: Any = None,
+        /,
+        *,
+        timeout: float | None = None,
+        positions: Sequence[Position] = EVERY_POSITION,
+    ) -> Any:
         """Add text for the model to read before it answers: `(turn: Turn)` returns text, `Injection`s or None.
 
-        A hook that fails, or takes longer than `timeout` seconds (`Limits.hook`), adds nothing. Returns the function.
+        A hook that fails, or takes longer than `timeout` seconds (`Limits.hook`), adds nothing. `positions` are those
+        that the hook uses: a host of 0.5 that does not grant one of them switches the set off. Returns the function.
         """
-        return self._sections.need_hooks().declare(self, function, before=True, timeout=timeout)
+        return self._sections.need_hooks().declare_before(self, function, timeout, positions)
 
     # used bare: @memory.after_inference
     @overload
     def after_inference(self, function: F, /) -> F: ...
     # used with options: @redaction.after_inference(blocking=True)
     @overload
-    def after_inference(
-        self, /, *, blocking: bool = False, fail_open: bool = False, timeout: float | None = None
-    ) -> Callable[[F], F]: ...
-    def after_inference(
-        self,
-        function: Any = None,
-        /,
-        *,
-        blocking: bool = False,
-        fail_open: bool = False,
-        timeout: float | None = None,
-    ) -> Any:
+    def after_inference(self, /, **options: Unpack[AfterOptions]) -> Callable[[F], F]: ...
+    def after_inference(self, function: Any = None, /, *, required: bool = False, **options: Any) -> Any:
         """See what the model answered: `(turn: FinishedTurn)`. A `blocking` hook may return another text for it.
 
         Blocking hooks run in the order of declaration, each on the text of the one before; the others then see the
         result. If a blocking hook fails, the host is told and decides what is shown; with `fail_open` the answer passes
-        unchanged. Returns the function.
+        unchanged. Hosts of 0.5 show no answers to servers: they are told that the hook is unavailable, and with
+        `required` they are refused. Returns the function.
         """
-        return self._sections.need_hooks().declare(
-            self, function, blocking=blocking, fail_open=fail_open, timeout=timeout
-        )
+        from defserve.protocols.mcpl.hooks.hook import HookOptions
+
+        return self._sections.need_hooks().declare_after(self, function, HookOptions(**options), required=required)
+
+    # used bare: @memory.inference_ended
+    @overload
+    def inference_ended(self, function: F, /) -> F: ...
+    # used with options: @memory.inference_ended(timeout=2)
+    @overload
+    def inference_ended(self, /, *, timeout: float | None = None) -> Callable[[F], F]: ...
+    def inference_ended(self, function: Any = None, /, *, timeout: float | None = None) -> Any:
+        """Be told that an inference has ended: `(end: InferenceEnd)`, with its ids, phase and usage, and no text.
+
+        It works with hosts of every version. Nobody waits for it. Returns the function.
+        """
+        return self._sections.need_hooks().declare_ended(self, function, timeout)
+
+
+class AfterOptions(TypedDict, total=False):
+    """How a hook sees answers; see `FeatureSet.after_inference`."""
+
+    blocking: bool
+    fail_open: bool
+    timeout: float | None
+    required: bool
 
 
 class EventOptions(TypedDict, total=False):
-    """About an event: a stable `id`, where it comes from (`origin`), and when it happened, if not now."""
+    """About an event: a stable `id`, where it comes from (`origin`), when it happened, if not now, and its `tags`."""
 
     id: str | None
     origin: Mapping[str, Any] | None
     timestamp: datetime | str | None
+    tags: Sequence[str]
 
 
 class InferenceOptions(TypedDict, total=False):

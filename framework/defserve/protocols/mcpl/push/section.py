@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerError, PeerTimeout, Refused, UsageError
 from defserve.protocols.mcpl import peers
-from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
+from defserve.protocols.mcpl.errors import CapabilityDenied, FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.push import claude_channel
 from defserve.protocols.mcpl.push.event import METHOD, Event, Receipt, event_wire
 from defserve.protocols.mcpl.push.sources import EventSource, EventSources
@@ -124,6 +124,8 @@ class PushSection(Section):
 
     async def _send_until_answered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         """Send until there is an answer. The host's policy is checked each time, because it may have changed."""
+        tagged = peer.live is not None and peer.live.vocabulary.tags
+        told = wire if tagged else {member: value for member, value in wire.items() if member != "tags"}
         for delay in (*self.delays, None):
             problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
             if problem is not None:
@@ -132,7 +134,7 @@ class PushSection(Section):
                 claude_channel.tell(peer, wire)
                 return Receipt(wire["eventId"], True, session=peer.session)
             try:
-                answer = await peer.request(METHOD, wire, timeout=peer.session.composition.limits.callback)
+                answer = await peer.request(METHOD, told, timeout=peer.session.composition.limits.callback)
                 return Receipt.read(wire["eventId"], answer, peer.session)
             except PeerError as error:
                 if delay is None or not _may_succeed_later(error):
@@ -218,6 +220,8 @@ def _may_succeed_later(error: PeerError) -> bool:
 
 
 def _typed(error: PeerError, feature_set: Feature) -> Exception:
+    if error.code == CapabilityDenied.code:
+        return CapabilityDenied("pushEvents", feature_set.name)
     kind = {kind.code: kind for kind in (FeatureDisabled, UnknownFeatureSet)}.get(error.code)
     return kind(feature_set.name) if kind is not None else error
 
