@@ -323,7 +323,7 @@ def _may_hear(session: Session, method: str, params: Params) -> bool:
         return True
     import logging
 
-    logging.getLogger("defserve").warning("%s: dropped, because %s is not granted", method, gate)
+    logging.getLogger("defserve").info("%s: dropped, because %s is not granted", method, gate)
     return False
 
 
