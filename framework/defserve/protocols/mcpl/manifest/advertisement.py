@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from defserve.protocols.mcpl.manifest.digest import NoDigest, revision
-from defserve.protocols.mcpl.vocabulary import Vocabulary
+from defserve.protocols.mcpl.vocabulary import V04, Vocabulary
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -50,10 +50,11 @@ def claimed(paths: Iterable[str]) -> Params:
 
 
 def _claimed_04(sections: Sections, used: set[str]) -> Params:
+    named = V04.spelled(used)
     parts: dict[str, Any] = {
-        "pushEvents": "pushEvents" in used,
+        "pushEvents": "pushEvents" in named,
         "contextHooks": sections.hooks and sections.hooks.capability(),
-        "inferenceRequest": "inferenceRequest" in used and {"streaming": True},
+        "inferenceRequest": "inferenceRequest" in named and {"streaming": True},
         "modelInfo": "modelInfo" in used,
         "channels": sections.channels and sections.channels.capability(),
     }
