@@ -424,6 +424,14 @@ async def test_a_required_filter_refuses_a_host_that_cannot_run_it():
         assert (await host.grant(disabled=["compliance.*"]))["accepted"]
 
 
+@pytest.mark.parametrize("enabled", [[], ["other"]])
+async def test_a_host_that_was_not_told_of_a_filter_cannot_leave_it_out_by_silence(enabled: list[str]):
+    async with hosting(filtering(required=True), mcpl=MCPL_05) as host:
+        assert host.advertised["featureSets"] == {}
+        assert not (await host.grant(enabled=enabled))["accepted"]
+        assert (await host.grant(enabled=enabled, disabled=["compliance.redaction"]))["accepted"]
+
+
 async def test_a_required_filter_runs_with_hosts_of_0_4():
     async with hosting(filtering(required=True)) as host:
         after = await host.ask("context/afterInference", {**TURN, "assistantMessage": "secret"})

@@ -39,6 +39,15 @@ class CapabilityDenied(FeatureDisabled):
             self.data["featureSet"] = name
 
 
+class UndeclaredUse(FeatureDisabled):
+    """A set uses what it does not declare, so nobody could decide about it."""
+
+    error_type = "undeclared_use"
+
+    def __init__(self, name: str, use: str) -> None:
+        LiveRefusal.__init__(self, f"Feature set {name} does not declare that it uses {use}", featureSet=name)
+
+
 class UnknownFeatureSet(LiveRefusal):
     """Nobody declared this feature set."""
 
@@ -55,6 +64,15 @@ class CheckpointNotFound(LiveRefusal):
 
     def __init__(self, checkpoint: str) -> None:
         super().__init__("Checkpoint not found", checkpoint=checkpoint)
+
+
+class StateNotManaged(LiveRefusal):
+    """The host does not keep the state of this feature set."""
+
+    error_type, code = "state_not_managed", -32006
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"No host-managed state: {name}", featureSet=name)
 
 
 class StateRefused(Refused):

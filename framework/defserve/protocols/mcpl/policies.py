@@ -109,9 +109,13 @@ class GrantPolicy(FeaturePolicy):
         return self.ready
 
     def enabled(self, name: str) -> bool:
-        if not self.ready or any(covers(pattern, name) for pattern in self._disabled):
+        if not self.ready or self.is_disabled(name):
             return False
         return self._selected is None or any(covers(pattern, name) for pattern in self._selected)
+
+    def is_disabled(self, name: str) -> bool:
+        """Whether the host has disabled a set by its name."""
+        return any(covers(pattern, name) for pattern in self._disabled)
 
     def allows(self, feature_set: Feature) -> bool:
         paths = feature_set.paths

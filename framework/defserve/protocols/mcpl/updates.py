@@ -56,7 +56,8 @@ def receipt(live: LiveTerms, policy: GrantPolicy, sets: Iterable[Feature]) -> Pa
     unavailable: list[Params] = []
     refused: dict[str, None] = {}
     for one in sets:
-        if not policy.enabled(one.name):
+        # A host cannot select a set that it was not told of, because nothing of it works there.
+        if policy.is_disabled(one.name) or (one.paths and not policy.enabled(one.name)):
             continue
         lost = [use for use in one.uses if use in live.vocabulary.lost]
         missing = policy.missing(one)
