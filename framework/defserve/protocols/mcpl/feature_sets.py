@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.push.event import Receipt
     from defserve.protocols.mcpl.scopes.tool_scope import ToolScope
     from defserve.protocols.mcpl.section_registry import Sections
+    from defserve.protocols.mcpl.state.integers import BigIntegers
     from defserve.protocols.mcpl.state.owner import Per
     from defserve.protocols.mcpl.state.states import Concurrency, Mode, States
     from defserve.protocols.mcpl.turns import Position
@@ -92,6 +93,7 @@ class FeatureSet(Feature):
         per: Per = "principal",
         concurrency: Concurrency = "serial",
         store: str | Store | None = None,
+        big_integers: BigIntegers | None = None,
     ) -> States[M]:
         """Keep a model for each caller of this set's tools, which take it as `State[Model]`; see `StateOptions`.
 
@@ -99,7 +101,8 @@ class FeatureSet(Feature):
         """
         from defserve.protocols.mcpl.state.states import StateOptions
 
-        return self._sections.need_state().declare(self, model, StateOptions(keep, ttl, mode, per, concurrency, store))
+        options = StateOptions(keep, ttl, mode, per, concurrency, store, big_integers)
+        return self._sections.need_state().declare(self, model, options)
 
     def on_rollback(self, function: F, /) -> F:
         """Undo the outside effects of what came after a checkpoint: `(to: Checkpoint)`. Returns the function.
