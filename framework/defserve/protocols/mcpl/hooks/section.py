@@ -97,6 +97,11 @@ class HookSection(Section):
         self._after = _without(self._after, feature_set)
         self._ended = _without(self._ended, feature_set)
 
+    @property
+    def injecting(self) -> tuple[Hook, ...]:
+        """The hooks that run before inference."""
+        return self._before
+
     def capability(self) -> Params:
         """What is advertised to hosts of 0.4; empty if there are no hooks."""
         before: Params = {"beforeInference": True} if self._before else {}
