@@ -47,6 +47,8 @@ class FeatureSet(Feature):
     ) -> None:
         super().__init__(name, description, owner, **options)
         self._sections, self._declare_tool = sections, declare_tool
+        if self.tag_ontology is not None:
+            _check_ontology(name, self.tag_ontology)
         if inbox:
             from defserve.protocols.mcpl.push.inbox import EventInbox
 
@@ -215,6 +217,19 @@ class FeatureSet(Feature):
         It works with hosts of every version. Nobody waits for it. Returns the function.
         """
         return self._sections.need_hooks().declare_ended(self, function, timeout)
+
+
+def _check_ontology(name: str, ontology: Mapping[str, Any]) -> None:
+    """Raises UsageError for an ontology that has no digest, so that hosts could not tell when it changes."""
+    from defserve.protocols.mcpl.manifest.digest import NoDigest, revision
+
+    try:
+        revision({"featureSets": {name: {"tagOntology": dict(ontology)}}})
+    except NoDigest as error:
+        raise UsageError(
+            f"feature set {name!r}: tag_ontology: {error}",
+            fix="names have letters, digits and ._:*- only",
+        ) from None
 
 
 class AfterOptions(TypedDict, total=False):
