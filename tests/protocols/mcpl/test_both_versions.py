@@ -54,7 +54,7 @@ class ProcessLink:
 
 
 @asynccontextmanager
-async def program(mcpl: Any) -> AsyncGenerator[Host]:
+async def program(mcpl: Any, *, opened: bool = True) -> AsyncGenerator[Host]:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.protocols.mcpl.both", stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
@@ -75,8 +75,8 @@ async def program(mcpl: Any) -> AsyncGenerator[Host]:
 
     host.answers["inference/request"] = infer
     try:
-        async with listening(host, "host"):
-            if host.is_05:
+        async with listening(host, "host" if opened else None):
+            if host.is_05 and opened:
                 await host.grant()
             yield host
     finally:
@@ -152,6 +152,19 @@ async def test_the_receipt():
             "mode": "degraded",
             "unavailableFeatures": [unavailable | {"effect": "disabled"}],
         }
+
+
+async def test_a_policy_may_come_before_the_host_is_ready():
+    """The first messages are answered before an event loop runs."""
+    async with program(MCPL_05, opened=False) as host:
+        about = {"name": "host", "version": "1"}
+        opening = {"protocolVersion": host.version, "capabilities": host.capabilities, "clientInfo": about}
+        await host.ask("initialize", opening)
+        assert (await host.ask("featureSets/update", {"effectiveCapabilities": ["tools"]}))["result"]["accepted"]
+        assert (await host.ask("featureSets/update", {"effectiveCapabilities": "x"}))["error"]["code"] == -32602
+        await host.tell("notifications/initialized")
+        await host.grant()
+        assert await host.until_asked("channels/register") == [{"channels": [LOBBY]}]
 
 
 @BOTH

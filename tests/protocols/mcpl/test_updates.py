@@ -473,6 +473,43 @@ async def test_a_hook_injects_where_it_declares_and_the_host_grants(granted: lis
         assert [(one["position"], one["content"][0]["text"]) for one in result["contextInjections"]] == injected
 
 
+async def test_a_hook_that_does_not_observe_needs_no_grant_for_it():
+    server = Server("hooks", "1")
+    one = server.feature_set("inject.blind", "Injects")
+    one.before_inference(positions=["system"], observe=False)(_hook("blind"))
+    async with hosting(server, mcpl=MCPL_05) as host:
+        assert host.advertised["featureSets"]["inject.blind"]["uses"] == [f"{BEFORE}.inject.system"]
+        for granted in ([], [f"{BEFORE}.observe"]):
+            await host.grant(f"{BEFORE}.inject.system", *granted)
+            result = (await host.ask("context/beforeInference", TURN))["result"]
+            assert [one["content"][0]["text"] for one in result["contextInjections"]] == ["blind None"]
+
+
+async def test_a_scoped_tool_runs_with_hosts_that_have_no_scopes():
+    server = Server("files", "1")
+    files = server.feature_set("files.edit", "Edit files", scoped=True)
+
+    @files.tool(scope=lambda path: path)
+    def edit(path: str, ctx: Context) -> str:
+        assert ctx.scope is not None
+        return ctx.scope.label
+
+    async with hosting(server, mcpl=MCPL_05) as host:
+        await host.grant(scopes={"files.edit": {"blacklist": ["**"]}})
+        assert "scoped" not in host.advertised["featureSets"]["files.edit"]
+        assert text_of(await host.call("edit", {"path": "/a/../b"})) == "/b"
+        assert host.asked == []
+
+
+async def test_that_a_host_sends_no_policy_is_logged_once(caplog: pytest.LogCaptureFixture):
+    everything = Everything()
+    with caplog.at_level("INFO", "defserve"):
+        async with hosting(everything.server, mcpl=MCPL_05) as host:
+            for _ in range(3):
+                await host.ask("tools/call", {"name": "bound"})
+    assert caplog.text.count("no featureSets/update, so no feature set acts") == 1
+
+
 async def test_a_hook_that_declares_no_positions_asks_for_all():
     server = Server("hooks", "1")
     server.feature_set("inject.any", "Injects").before_inference(_hook("any"))

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias, cast
 
 from defserve.errors import DefserveError, InvalidParams, PeerError, PeerTimeout, UsageError
 from defserve.host.caller import SendNotification, SendRequest
@@ -19,7 +19,7 @@ from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.host.mcpl.wire import lifecycle_wire, model_wire, turn_wire
 from defserve.protocols.mcp.params import optional_fields, text
-from defserve.protocols.mcpl.content import Content, Text, blocks, read
+from defserve.protocols.mcpl.content import Content, Text, read
 from defserve.protocols.mcpl.errors import FeatureDisabled, HookFailed, LiveRefusal
 from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Turn, Usage
 from defserve.protocols.mcpl.vocabulary import BEFORE as BEFORE_USE
@@ -57,7 +57,7 @@ class Injected(Injection):
     @property
     def labelled(self) -> list[Content]:
         """The content, after a line that says where it comes from."""
-        return [Text(f"[from {self.origin}, an external server]"), *read(blocks(self.content))]
+        return [Text(f"[from {self.origin}, an external server]"), *cast("list[Content]", self.content)]
 
 
 @dataclass(frozen=True, slots=True)

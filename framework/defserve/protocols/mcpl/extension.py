@@ -202,8 +202,12 @@ class MCPL(Extension):
             section.session_changed(session)
 
     def _chunk(self, session: Session, params: Params) -> None:
-        if self.sections.inference is not None and _may_hear(session, "inference/chunk", params):
-            self.sections.inference.chunk(session, params)
+        live, inference = agreed(session.terms), self.sections.inference
+        if live is None or inference is None:
+            return
+        # Many of these come: no call is made for each.
+        if live.vocabulary.closed_gate("inference/chunk", live.policy.grants) is None:
+            inference.chunk(session, params)
 
     def session_closed(self, session: Session) -> None:
         for section in self.sections:
@@ -234,8 +238,9 @@ class MCPL(Extension):
         try:
             return updates.requested(live, params, self.sets)
         finally:
-            # The receipt leaves first, then what it permits.
-            call.session.engine.soon(partial(self._changed, call.session))
+            # The receipt leaves first, then what it permits. Without a loop nothing runs yet that could change.
+            if call.session.engine.ready:
+                call.session.engine.soon(partial(self._changed, call.session))
 
     def _updated(self, session: Session, params: Params) -> None:
         if (live := agreed(session.terms)) is not None:

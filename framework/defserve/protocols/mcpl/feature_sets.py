@@ -169,23 +169,20 @@ class FeatureSet(Feature):
     def before_inference(self, function: F, /) -> F: ...
     # used with options: @memory.before_inference(timeout=2)
     @overload
+    def before_inference(self, /, **options: Unpack[BeforeOptions]) -> Callable[[F], F]: ...
     def before_inference(
-        self, /, *, timeout: float | None = None, positions: Sequence[Position] = EVERY_POSITION
-    ) -> Callable[[F], F]: ...
-    def before_inference(
-        self,
-        function: Any = None,
-        /,
-        *,
-        timeout: float | None = None,
-        positions: Sequence[Position] = EVERY_POSITION,
+        self, function: Any = None, /, *, positions: Sequence[Position] = EVERY_POSITION, **options: Any
     ) -> Any:
         """Add text for the model to read before it answers: `(turn: Turn)` returns text, `Injection`s or None.
 
         A hook that fails, or takes longer than `timeout` seconds (`Limits.hook`), adds nothing. `positions` are those
-        that the hook uses: a host of 0.5 that does not grant one of them switches the set off. Returns the function.
+        that the hook uses, and with `observe=False` it does not read what the user wrote: a host of 0.5 that does not
+        grant what the hook needs switches the set off. Returns the function.
         """
-        return self._sections.need_hooks().declare_before(self, function, timeout, positions)
+        from defserve.protocols.mcpl.hooks.hook import HookOptions
+
+        hook = HookOptions(positions=tuple(positions), **options)
+        return self._sections.need_hooks().declare_before(self, function, hook)
 
     # used bare: @memory.after_inference
     @overload
@@ -230,6 +227,14 @@ def _check_ontology(name: str, ontology: Mapping[str, Any]) -> None:
             f"feature set {name!r}: tag_ontology: {error}",
             fix="names have letters, digits and ._:*- only",
         ) from None
+
+
+class BeforeOptions(TypedDict, total=False):
+    """How a hook injects; see `FeatureSet.before_inference`."""
+
+    timeout: float | None
+    positions: Sequence[Position]
+    observe: bool
 
 
 class AfterOptions(TypedDict, total=False):

@@ -90,7 +90,7 @@ class GrantPolicy(FeaturePolicy):
     Sets follow from the grant: one acts if all that it uses is granted, and the host has not left it out by name.
     """
 
-    __slots__ = ("ready", "granted", "_is_complete", "_selected", "_disabled")
+    __slots__ = ("ready", "granted", "_is_complete", "_selected", "_disabled", "_known")
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(strict=True)
@@ -102,6 +102,7 @@ class GrantPolicy(FeaturePolicy):
         self.ready, self.granted = False, frozenset[str]()
         self._selected: tuple[str, ...] | None = None
         self._disabled: tuple[str, ...] = ()
+        self._known: dict[str, bool] = {}
         self.revision += 1
 
     @property
@@ -109,9 +110,11 @@ class GrantPolicy(FeaturePolicy):
         return self.ready
 
     def enabled(self, name: str) -> bool:
-        if not self.ready or self.is_disabled(name):
-            return False
-        return self._selected is None or any(covers(pattern, name) for pattern in self._selected)
+        """Whether the host has not left a set out by its name. The names are ours, so as many are remembered."""
+        if (known := self._known.get(name)) is None:
+            selected = self._selected is None or any(covers(pattern, name) for pattern in self._selected)
+            known = self._known[name] = self.ready and selected and not self.is_disabled(name)
+        return known
 
     def is_disabled(self, name: str) -> bool:
         """Whether the host has disabled a set by its name."""
@@ -142,7 +145,7 @@ class GrantPolicy(FeaturePolicy):
         granted = granted_paths(params)
         selected, disabled = names_in(params, "enabled"), names_in(params, "disabled")
         self._selected = tuple(selected) if params.get("enabled") is not None else None
-        self._disabled = tuple(disabled)
+        self._disabled, self._known = tuple(disabled), {}
         self.granted, self.ready = granted, True
 
     def reduce(self, params: Params) -> None:
@@ -151,7 +154,7 @@ class GrantPolicy(FeaturePolicy):
         if len(disabled) > MOST_NAMES:
             self.clear()  # what cannot be remembered must not be forgotten
             raise InvalidParams(f"Invalid params: more than {MOST_NAMES} disabled feature sets")
-        self._disabled = disabled
+        self._disabled, self._known = disabled, {}
         self.revision += 1
 
 

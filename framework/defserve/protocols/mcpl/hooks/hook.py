@@ -37,19 +37,20 @@ TAKES: Final[Mapping[HookMoment, tuple[type, ...]]] = {
 class HookOptions:
     """How a hook takes part; see `FeatureSet.before_inference` and `FeatureSet.after_inference`.
 
-    `positions` are those of the wire.
+    `positions` are those of the wire. `observe`: it reads what the user wrote.
     """
 
     blocking: bool = False
     fail_open: bool = False
     timeout: float | None = None
     positions: tuple[str, ...] = ()
+    observe: bool = True
 
 
 class Hook:
     """An author's function that takes part in inference. Raises UsageError if the function cannot be a hook."""
 
-    __slots__ = ("feature_set", "function", "owner", "blocking", "fail_open", "timeout", "positions")
+    __slots__ = ("feature_set", "function", "owner", "blocking", "fail_open", "timeout", "positions", "observe")
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Hook:
         self.function = Function(function, lambda kind: _turn_of if kind in kinds else find_provider(kind))
         self.feature_set, self.owner = feature_set, feature_set.owner
         self.blocking, self.fail_open, self.timeout = options.blocking, options.fail_open, options.timeout
-        self.positions = options.positions
+        self.positions, self.observe = options.positions, options.observe
         signature = self.function.signature
         if self.function.streams:
             raise UsageError(f"{signature.name}: a hook yields nothing", where=signature.where, fix="return a list")

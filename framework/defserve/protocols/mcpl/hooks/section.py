@@ -48,18 +48,16 @@ class HookSection(Section):
 
     # -- declaring ---------------------------------------------------------------------------------------
 
-    def declare_before(
-        self, feature_set: Feature, function: Callable[..., Any] | None, timeout: float | None, positions: Sequence[str]
-    ) -> Any:
+    def declare_before(self, feature_set: Feature, function: Callable[..., Any] | None, options: HookOptions) -> Any:
         """Add a hook that injects, also while serving. Raises UsageError for a function that could not be one."""
-        if unknown := [name for name in positions if name not in POSITIONS]:
+        if unknown := [name for name in options.positions if name not in POSITIONS]:
             raise UsageError(f"positions={unknown}", fix="use some of system, before_user, after_user")
-        used = tuple(dict.fromkeys(POSITIONS[name] for name in positions))
+        positions = tuple(dict.fromkeys(POSITIONS[name] for name in options.positions))
 
         def register(function: Callable[..., Any]) -> None:
-            hook = self._hook(feature_set, function, "before", HookOptions(timeout=timeout, positions=used))
+            hook = self._hook(feature_set, function, "before", replace(options, positions=positions))
             self._before = (*self._before, hook)
-            feature_set.use(OBSERVE, *(INJECT[position] for position in used))
+            feature_set.use(*([OBSERVE] if options.observe else []), *(INJECT[position] for position in positions))
 
         return decorator(function, register)
 
@@ -183,6 +181,7 @@ class HookSection(Section):
 
 
 async def _injections(hook: Hook, call: Call, turn: Turn) -> list[Params]:
+    turn = turn if hook.observe else replace(turn, user_message=None)
     own, limits = hook.call(call, turn), call.session.composition.limits
     try:
         items = [item for item in as_list(await hook.run(own, limits.hook)) if item is not None and item != ""]

@@ -7,6 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.core.session import Session
@@ -33,6 +34,7 @@ SOURCE_WAIT_SECONDS = 1.0
 # Seconds before an event is sent again. After the last one, the author gets the error.
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
 INTERNAL_ERROR: Final = -32603
+DUPLICATE: Final = "duplicate"
 
 
 class SessionPushes:
@@ -124,6 +126,7 @@ class PushSection(Section):
 
     async def _send_until_answered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         """Send until there is an answer. The host's policy is checked each time, because it may have changed."""
+        is_repeated = False
         tagged = peer.live is not None and peer.live.vocabulary.tags
         told = wire if tagged else {member: value for member, value in wire.items() if member != "tags"}
         for delay in (*self.delays, None):
@@ -135,10 +138,13 @@ class PushSection(Section):
                 return Receipt(wire["eventId"], True, session=peer.session)
             try:
                 answer = await peer.request(METHOD, told, timeout=peer.session.composition.limits.callback)
-                return Receipt.read(wire["eventId"], answer, peer.session)
+                receipt = Receipt.read(wire["eventId"], answer, peer.session)
+                # A host that calls what we repeated a duplicate has taken it the first time.
+                return replace(receipt, accepted=True) if is_repeated and receipt.reason == DUPLICATE else receipt
             except PeerError as error:
                 if delay is None or not _may_succeed_later(error):
                     raise _typed(error, feature_set) from error
+            is_repeated = True
             await asyncio.sleep(delay)
         raise AssertionError("the last delay is None")
 
