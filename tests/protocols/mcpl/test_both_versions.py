@@ -54,10 +54,11 @@ class ProcessLink:
 
 
 @asynccontextmanager
-async def program(mcpl: Any, *, opened: bool = True) -> AsyncGenerator[Host]:
+async def program(mcpl: Any, *arguments: str, opened: bool = True) -> AsyncGenerator[Host]:
     pipe = asyncio.subprocess.PIPE
+    given = arguments or ("-m", "tests.protocols.mcpl.both")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.protocols.mcpl.both", stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
+        sys.executable, *given, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
     )
     offered = {"experimental": {"mcpl": dict(mcpl)}}
     answers: Json = {
@@ -154,8 +155,32 @@ async def test_the_receipt():
         }
 
 
+EARLY = """
+from defserve import Server
+
+server = Server("early", "1")
+
+
+def t() -> str:
+    return "t"
+
+
+server.feature_set("a.b", "B").tool(t)
+server.run("stdio:")
+"""
+
+
+async def test_a_policy_may_come_before_an_event_loop_runs():
+    """The first messages are answered before that, if nothing must be started first."""
+    async with program(MCPL_05, "-c", EARLY, opened=False) as host:
+        about = {"name": "host", "version": "1"}
+        opening = {"protocolVersion": host.version, "capabilities": host.capabilities, "clientInfo": about}
+        await host.ask("initialize", opening)
+        assert (await host.ask("featureSets/update", {"effectiveCapabilities": ["tools"]}))["result"]["accepted"]
+        assert (await host.ask("tools/list"))["result"]["tools"][0]["name"] == "t"
+
+
 async def test_a_policy_may_come_before_the_host_is_ready():
-    """The first messages are answered before an event loop runs."""
     async with program(MCPL_05, opened=False) as host:
         about = {"name": "host", "version": "1"}
         opening = {"protocolVersion": host.version, "capabilities": host.capabilities, "clientInfo": about}

@@ -207,6 +207,15 @@ async def test_before_the_first_policy_nothing_is_sent(road: str):
         assert host.asked_for("push/event")[0]["payload"]["content"][0]["text"] == "from a source"
 
 
+async def test_the_receipt_leaves_before_what_it_permits():
+    everything = Everything()
+    async with hosting(everything.server, mcpl=MCPL_05, answers=ANSWERS) as host:
+        host.frames.clear()
+        await host.grant()
+        await host.until_asked("channels/register")
+        assert host.frames[0] == "reply" and "notifications/tools/list_changed" in host.frames
+
+
 async def test_what_is_taken_back_stops():
     everything = Everything()
     async with hosting(everything.server, mcpl=MCPL_05, answers=ANSWERS) as host:

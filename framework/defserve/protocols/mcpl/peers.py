@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from defserve.core.session import Session
 from defserve.errors import MethodNotFound, NoBackChannel, PeerError, PeerGone, UsageError
 from defserve.protocols.mcpl.current import CURRENT, SOURCE_SESSION
-from defserve.protocols.mcpl.errors import AmbiguousPeer, CapabilityDenied, UnknownFeatureSet
+from defserve.protocols.mcpl.errors import AmbiguousPeer, UnknownFeatureSet
 from defserve.protocols.mcpl.policies import EVERYTHING_ENABLED, FeaturePolicy, LiveTerms, agreed, policy
 from defserve.wire.messages import Id, Params
 
@@ -113,8 +113,6 @@ def obstacle(peer: Peer, feature_set: Feature, verb: str, path: str) -> Exceptio
         return NoBackChannel(f"{verb}: this protocol version takes no requests from a server")
     if not session.ready:
         return NoBackChannel(f"{verb}: the host has not said that it is ready")
-    if not peer.policy.grants(path):
-        return CapabilityDenied(path, feature_set.name)
     if not live.offers(path):
         return NoBackChannel(f"{verb}: the host does not offer {capability}", needs=needs)
     return None

@@ -14,7 +14,6 @@ from defserve.protocols.mcpl.errors import HookFailed
 from defserve.protocols.mcpl.feature import decorator
 from defserve.protocols.mcpl.hooks.endings import SeenInferences
 from defserve.protocols.mcpl.hooks.hook import Hook, HookMoment, HookOptions, log_failure
-from defserve.protocols.mcpl.policies import policy
 from defserve.protocols.mcpl.section import LiveServer, Section
 from defserve.protocols.mcpl.turns import POSITIONS, FinishedTurn, InferenceEnd, Injection, Rewrite, Turn
 from defserve.protocols.mcpl.vocabulary import AFTER as AFTER_USE
@@ -113,12 +112,10 @@ class HookSection(Section):
         import asyncio
 
         turn, hooks = Turn.read(params), _enabled(call, self._before)
-        if not policy(call).grants(OBSERVE):
-            turn = replace(turn, user_message=None)
         found = await asyncio.gather(*[_injections(hook, call, turn) for hook in hooks])
         # A set that was disabled in the meantime contributes nothing.
         ran = [(hook, injections) for hook, injections in zip(hooks, found, strict=True) if hook.may_run(call)]
-        told = [(hook.feature_set, one) for hook, injections in ran for one in injections if _is_granted(call, one)]
+        told = [(hook.feature_set, one) for hook, injections in ran for one in injections]
         if len({feature_set.name for feature_set, _ in told}) > 1:
             for feature_set, injection in told:
                 injection["metadata"] = {**injection.get("metadata", {}), "featureSet": feature_set.name}
@@ -196,10 +193,6 @@ async def _injections(hook: Hook, call: Call, turn: Turn) -> list[Params]:
         # The host was told that this hook does not use the position.
         _log().warning("%s: left out, because the hook does not declare positions=%s", own.title, undeclared)
     return [one for one in found if one["position"] in hook.positions]
-
-
-def _is_granted(call: Call, injection: Params) -> bool:
-    return policy(call).grants(INJECT[injection["position"]])
 
 
 async def _rewritten(
