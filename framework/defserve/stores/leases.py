@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from defserve.errors import Refused
+from defserve.stores.spaces import LEASES
 from defserve.stores.store import Store, StoreBusy, StoreChange
 
 TTL: Final = 3.0
@@ -20,7 +21,6 @@ RENEWED_EVERY: Final = TTL / 4
 FIRST_PAUSE: Final = 0.005
 LONGEST_PAUSE: Final = 0.1
 
-_SPACE: Final = "lease:"
 _HOLDER: Final = "holder"
 
 
@@ -39,7 +39,7 @@ class Lease:
     __slots__ = ("_store", "_space", "_token", "_renewing")
 
     def __init__(self, store: Store, name: str, token: bytes | None = None) -> None:
-        self._store, self._space, self._token = store, _SPACE + name, token or new_token()
+        self._store, self._space, self._token = store, LEASES.of(name), token or new_token()
         self._renewing: asyncio.Task[None] | None = None
 
     async def acquire(self, seconds: float) -> None:
