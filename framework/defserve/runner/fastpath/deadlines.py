@@ -1,4 +1,4 @@
-"""Bounds that uvicorn lacks: deadlines for heads and for peers that do not read, and limits for the bytes of a request."""
+"""Bounds that uvicorn lacks: deadlines for heads and slow readers, and limits for the bytes of a request."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ HEAD_BYTES = 32 * 1024
 STALL = 30.0
 LINGER = 0.25
 REFUSED = 1.0
+DOUBT, MOST_DOUBT = 0.25, 15.0
 
 TIMEOUT = b"408 Request Timeout"
 TOO_LARGE = b"431 Request Header Fields Too Large"
@@ -67,6 +68,7 @@ class HeadDeadline(StallGuard):
     _head_bytes = 0
     _bare_bytes = 0
     _awaited_behind: Any = None
+    _half_closed: asyncio.TimerHandle | None = None
     _is_handed_over = False  # another protocol has the connection
     _is_leaving = False
 
@@ -102,7 +104,7 @@ class HeadDeadline(StallGuard):
         elif is_head:
             self._take_head(len(data))
         else:
-            self._take_rest(len(data), len(before.body) > held)
+            self._take_rest(len(data), len(self.cycle.body) > held)
         if self._has_begun and not self._head_bytes and not self.transport.is_closing():
             # Another head has begun behind the request. Its length so far is not known.
             self._take_head(1)
@@ -139,10 +141,38 @@ class HeadDeadline(StallGuard):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_is_there()
+        if self._half_closed is not None:
+            self._half_closed.cancel()
         cast(Any, super())._unset_keepalive_if_required()  # uvicorn forgets it if the connection was reset
         super().connection_lost(exc)
         # The requests refer to the connection. What it received must not wait for the garbage collector.
         self.cycle = self.scope = self.headers = self._awaited_behind = None
+
+    def eof_received(self) -> bool:
+        """The client sends no more, but it may still read: it gets the answer to what it has asked."""
+        if self._is_between or not self._is_read or self.transport.get_extra_info("sslcontext") is not None:
+            return False
+        if not self._has_begun:
+            self.cycle.keep_alive = False
+        if self._half_closed is None:
+            loop = asyncio.get_running_loop()
+            self._half_closed = loop.call_later(self.limits.idle, self.transport.abort)
+            loop.call_later(DOUBT, self._doubt_client, DOUBT)
+        return True
+
+    def _doubt_client(self, seconds: float) -> None:
+        """A client that has left looks the same. Only writing to it shows the difference, so the app is woken up."""
+        if self.cycle is None or self.transport.is_closing():
+            return
+        if self._is_between:
+            self.transport.close()
+            return
+        self._wake_app()
+        asyncio.get_running_loop().call_later(min(2 * seconds, MOST_DOUBT), self._doubt_client, 2 * seconds)
+
+    def _wake_app(self) -> None:
+        """Let `receive` return once more: an `http.request` behind the end of the body."""
+        self.cycle.message_event.set()
 
     def shutdown(self) -> None:
         """The next response is the last. An idle connection is closed after a moment: a request may be on its way, and

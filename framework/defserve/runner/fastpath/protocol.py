@@ -118,6 +118,11 @@ class FastProtocol(HttptoolsBounds):
         else:
             self.timeout_keep_alive_task = self.loop.call_later(max(left, 1), self.timeout_keep_alive_handler)
 
+    def _wake_app(self) -> None:
+        super()._wake_app()
+        if self._running is not None:
+            self._running.message_event.set()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         # uvicorn tells only the newest request; the one that is being answered may be an earlier one.
