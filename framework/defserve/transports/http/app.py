@@ -17,6 +17,7 @@ from defserve.transports.http.headers import Headers, accepts, is_json, prefers_
 from defserve.transports.http.rest import RestMount, RestRules
 from defserve.transports.http.sse import MESSAGES, STREAM, LegacySse
 from defserve.transports.http.streamable import HttpRules, Streamable, refuse
+from defserve.transports.http.target import read_target
 from defserve.transports.session_provider import SessionProvider
 from defserve.transports.websocket.server import WebSockets, offers_another, refusing
 from defserve.wire.codec import INVALID_REQUEST, encode
@@ -123,7 +124,7 @@ class HttpApp:
 
     async def _let_in(self, exchange: Exchange, scope: Scope) -> Methods | None:
         """The methods at the path of a request. None: it was refused, and the refusal is sent."""
-        if not await self._passes(exchange):
+        if not await self._passes(exchange, scope):
             return None
         path = self._path(scope)
         methods = self._routes.get(path)
@@ -136,7 +137,7 @@ class HttpApp:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # "websocket.connect"
         exchange = Exchange(scope, receive, refusing(scope, send), principal=self._nobody(scope), refusal=self._refusal)
-        if not await self._passes(exchange):
+        if not await self._passes(exchange, scope):
             return
         if self._path(scope) != self.endpoint:
             await exchange.respond(404, b"Not found", plain=True)
@@ -149,10 +150,10 @@ class HttpApp:
         await self.provider.start(self.close)
         await self.sockets.serve(exchange.principal, scope, receive, send)
 
-    async def _passes(self, exchange: Exchange) -> bool:
+    async def _passes(self, exchange: Exchange, scope: Scope) -> bool:
         exchange.read_head()
         host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
-        refusal = self.gate.check(host, origin, site)
+        refusal = read_target(scope, host) or self.gate.check(host, origin, site)
         if refusal is None:
             return True
         await exchange.respond(refusal.status, refusal.text.encode(), plain=True)
