@@ -99,7 +99,7 @@ class LegacySse:
         if isinstance(message, Malformed) and message.notification is None:
             await refuse(exchange, 400, message.code, message.message, message.id)
             return
-        feed.conversation.take(message, feed)
+        feed.conversation.take(message, feed, exchange.principal)
         await exchange.respond(202)
 
     def drain(self) -> None:

@@ -102,7 +102,7 @@ class Streamable:
         """Let a broken answer fail the question it was meant for. Otherwise the question would wait for ever."""
         id = exchange.headers.get("mcp-session-id") if malformed.is_reply else None
         if id is not None and (session := self.sessions.find(id, exchange.principal.id)) is not None:
-            session.conversation.take(malformed)
+            session.conversation.take(malformed, None, exchange.principal)
 
     async def _take_alone(self, exchange: Exchange, message: Message | list[Message]) -> None:
         version = exchange.version
@@ -146,7 +146,7 @@ class Streamable:
         if not isinstance(session, HttpSession):
             return session
         route = ResponseStream(session, exchange)
-        return run(exchange, route, session.conversation.begin(request, route, offer))
+        return run(exchange, route, session.conversation.begin(request, route, offer, exchange.principal))
 
     async def _take(self, exchange: Exchange, message: Message | list[Message]) -> None:
         session = self._session(exchange)
@@ -159,7 +159,7 @@ class Streamable:
             )
             return
         route = ResponseStream(session, exchange)
-        session.conversation.take(message, route)
+        session.conversation.take(message, route, exchange.principal)
         if isinstance(message, list):
             await answer(exchange, route)
         else:

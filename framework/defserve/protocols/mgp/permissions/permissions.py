@@ -80,7 +80,7 @@ class PermissionSection:
 
     def statuses(self, call: Call, names: Iterable[str]) -> dict[str, PermissionStatus]:
         """The status of each of these permissions now."""
-        decided, caller, now = self._decided(call), identity(call.session), self.clock()
+        decided, caller, now = self._decided(call), identity(call), self.clock()
         found: dict[str, PermissionStatus] = {}
         for name in names:
             if (status := decided.get(name)) is None:
@@ -140,7 +140,7 @@ class PermissionSection:
 
     def _read(self, call: Call, grants: Params, expires_at: datetime | None) -> dict[str, PermissionStatus]:
         """A client's grants by full permission name. A permission named in full takes precedence over its family."""
-        caller, found = identity(call.session), dict[str, PermissionStatus]()
+        caller, found = identity(call), dict[str, PermissionStatus]()
         is_stranger = caller.kind == "anonymous" and not caller.is_shared_identity
         check_size(grants)
         for name in sorted(grants, key=FAMILIES.__contains__, reverse=True):
@@ -161,7 +161,7 @@ class PermissionSection:
         )
 
     def _remedy(self, call: Call, names: list[str]) -> str:
-        caller = identity(call.session)
+        caller = identity(call)
         if caller.kind == "anonymous" and not caller.is_shared_identity:
             return f"Authenticate, or have the operator add it to Server(granted={names!r})."
         if "permissions" not in sections(call):
