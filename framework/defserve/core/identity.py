@@ -27,6 +27,15 @@ class PeerIdentity(Protocol):
         """Names the key or token that was shown, without giving it away."""
         ...
 
+    @property
+    def rights(self) -> Any:
+        """What `has_rights` reads, as a JSON value: for rights that must be remembered elsewhere."""
+        ...
+
+    def has_rights(self, rights: Any) -> bool:
+        """Whether it has at least the rights that another credential of the same principal had."""
+        ...
+
     def covers(self, other: Any) -> bool:
         """Whether it is the same principal, with the same credential or with at least the rights of `other`."""
         ...
@@ -34,3 +43,11 @@ class PeerIdentity(Protocol):
 
 SENDER: ContextVar[PeerIdentity | None] = ContextVar("defserve_sender", default=None)
 """Who sent the notification whose listener is running; None stands for a local process. Tasks of it inherit this."""
+
+
+def may_act_for(one: PeerIdentity | None, other: PeerIdentity | None) -> bool:
+    """Whether who sent a message may answer, cancel or end what another message began.
+
+    A local process, None, is alone at its end of the pipe.
+    """
+    return one is other or one is None or other is None or one.covers(other)

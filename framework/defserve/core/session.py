@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call, Locals, Replied
-from defserve.core.extension import Offer, OutgoingMessage, is_coroutine_function
-from defserve.core.identity import SENDER
+from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage, is_coroutine_function
+from defserve.core.identity import SENDER, may_act_for
 from defserve.core.inflight import OutgoingRequest, OutgoingRequests
 from defserve.core.profile import error_object
 from defserve.errors import (
@@ -158,9 +158,14 @@ class Session(Locals):
         self._malformed = 0
         if isinstance(message, Notification):
             return self._notification(message, identity)
-        if isinstance(message, Reply) and self._requests is not None:
+        if isinstance(message, Reply) and self.takes_answer(message, identity) and self._requests is not None:
             self._requests.answer(message)
         return True
+
+    def takes_answer(self, reply: Reply, identity: PeerIdentity | None) -> bool:
+        """Whether this sender may answer. A question is for who made the call that asks, and who has its rights."""
+        asker = self._requests.asker(reply) if self._requests is not None else None
+        return may_act_for(identity, asker)
 
     def _meant(self, malformed: Malformed) -> Message:
         """The message that was meant: a notification with a null id, or a broken answer. Else the malformed one."""
@@ -357,9 +362,10 @@ class Session(Locals):
             body["id"] = malformed.id
         return encode(body)
 
-    def notify(self, method: str, params: Params, *, relates_to: Call | None = None) -> None:
-        """Tell the peer something."""
-        self.outlet(OutgoingMessage(notification(method, params), relates_to))
+    def notify(self, method: str, params: Params, *, audience: tuple[PeerIdentity, ...] | None = None) -> None:
+        """Tell the peer something. `audience` says who may read it, as in `OutgoingMessage`."""
+        data = notification(method, params)
+        self.outlet(OutgoingMessage(data, None) if audience is None else AddressedMessage(data, audience))
 
     async def request(
         self,
@@ -383,6 +389,7 @@ class Session(Locals):
         if self._requests is None:
             self._requests = OutgoingRequests()
         question = OutgoingRequest(method, params, relates_to, timeout or self.composition.limits.question, numbered)
+        question.asker = relates_to.identity if relates_to is not None else self.identity
         return await self._requests.ask(self.engine, self.outlet, terms.profile, question)
 
     # -- life --------------------------------------------------------------------------------------------
@@ -417,9 +424,12 @@ class Session(Locals):
                 self.composition.admit(self)
                 raise
 
-    def cancel(self, id: Id) -> None:
-        """Stop a call for good: no reply follows. Unknown and finished ids are ignored."""
-        if (call := self.in_flight.get(id)) is not None:
+    def cancel(self, id: Id, identity: PeerIdentity | None = None) -> None:
+        """Stop a call for good: no reply follows. Unknown and finished ids are ignored.
+
+        So are those of a call that this sender may not end.
+        """
+        if (call := self.in_flight.get(id)) is not None and may_act_for(identity, call.identity):
             call.cancelled = True
             call.stop()
 

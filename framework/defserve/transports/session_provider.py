@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from defserve.auth.principals import Principal
 from defserve.limits import Limits
-from defserve.wire.messages import Id, Message, Request
+from defserve.wire.messages import Id, Message, Reply, Request
 
 BegunCall: TypeAlias = Coroutine[Any, Any, None] | tuple[bytes, int | None]
 """The rest of a call, to await; or its reply, with the reply's code if it is an error."""
@@ -38,6 +38,7 @@ class TransportSession(Protocol):
     def begin(
         self, request: Request, envelope: object | None = None, offer: Any = ..., identity: Principal | None = None
     ) -> BegunCall: ...
+    def takes_answer(self, reply: Reply, identity: Principal | None) -> bool: ...
     def cancel(self, id: Id) -> None: ...
     def close(self) -> None: ...
 

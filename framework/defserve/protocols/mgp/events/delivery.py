@@ -6,7 +6,7 @@ from collections import deque
 from threading import Lock
 
 from defserve.auth.principals import Principal
-from defserve.core.extension import OutgoingMessage
+from defserve.core.extension import AddressedMessage
 from defserve.core.session import Session
 from defserve.protocols.mgp.events.channel import EventChannel, MgpEvent
 from defserve.wire.codec import notification
@@ -75,7 +75,7 @@ class EventSubscription:
                 params["gap"] = {"from": self._sent + 1, "to": sequence - 1}
             self._sent = sequence
             self._under_way += 1
-            self.session.outlet(OutgoingMessage(notification(EVENT, params), None, taken=self._taken))
+            self.session.outlet(AddressedMessage(notification(EVENT, params), (self.caller,), taken=self._taken))
 
     def _taken(self) -> None:
         self._under_way -= 1

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.audit.trail import AuditTrail
 
 
-class SessionGrants(dict[str, PermissionStatus]):
-    """What the client of a session has decided, by permission."""
+class SessionGrants(dict[str, dict[str, PermissionStatus]]):
+    """What the client of a session has decided: credential → permission → status. It holds for that credential."""
 
 
 class PermissionSection:
@@ -110,7 +110,7 @@ class PermissionSection:
             )
         repeated, sent = request_id(params), fields(params, "grants")
         decisions = self._read(call, sent, instants.read(params.get("expires_at"), "expires_at"))
-        kept = call.session.local(SessionGrants)
+        kept = call.session.local(SessionGrants).setdefault(identity(call).credential, {})
         if len(kept.keys() | decisions) > MOST_NAMES:
             raise LimitExceeded(f"more than {MOST_NAMES} permissions in one session", data={"limit": "permissions"})
         before = self.statuses(call, decisions)
@@ -129,7 +129,8 @@ class PermissionSection:
         if "permissions" not in sections(call):
             return {}
         if not _is_stateless(call):
-            return call.session.peek(SessionGrants) or {}
+            kept = call.session.peek(SessionGrants)
+            return kept.get(identity(call).credential, {}) if kept is not None else {}
         sent = meta(call.params)
         grants = next((sent[key] for key in GRANT_KEYS if key in sent), None)
         if grants is None:
