@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from defserve.auth.bearer import MALFORMED, bearer
+from defserve.auth.bearer import MALFORMED, bearer, credential_of
 from defserve.auth.challenges import STATUS, BearerError, Denied, challenge
 from defserve.auth.metadata import ProtectedResource
 from defserve.auth.principals import Principal, checked_scopes
@@ -51,6 +51,8 @@ class Auth:
         principal = await self.verifier.verify(token)
         if principal is None:
             return self.denied("invalid_token")
+        if not principal.credential:
+            principal = replace(principal, credential=credential_of(token))
         if more := [self._implied[scope] for scope in principal.scopes if scope in self._implied]:
             principal = replace(principal, scopes=principal.scopes.union(*more))
         return self.denied("insufficient_scope") if principal.missing(self.scopes) else principal

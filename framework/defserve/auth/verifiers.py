@@ -6,9 +6,10 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from defserve.auth.bearer import is_token
+from defserve.auth.bearer import credential_of, is_token
 from defserve.auth.principals import Principal, checked_scopes, is_scope, is_token_id
 from defserve.auth.signing_keys import ASYMMETRIC, INSTALL, FixedKey, KeySource, checked_algorithms, fixed_key
 from defserve.errors import UsageError
@@ -47,7 +48,7 @@ class StaticTokens:
                     f"token {place} of StaticTokens cannot be sent as a bearer token",
                     fix="use letters, digits and -._~+/ only, as python's secrets.token_urlsafe(32) does",
                 )
-        self._known = [(_digest(token), _principal(value)) for token, value in tokens.items()]
+        self._known = [(_digest(token), _named(_principal(value), token)) for token, value in tokens.items()]
 
     async def verify(self, token: str) -> Principal | None:
         """The principal of the token, or None. The time this takes does not show how close a guess came."""
@@ -63,6 +64,10 @@ class StaticTokens:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
+
+
+def _named(principal: Principal, token: str) -> Principal:
+    return replace(principal, credential=credential_of(token))
 
 
 def _principal(value: object) -> Principal:
@@ -136,7 +141,7 @@ class JWT:
             # A stranger's bytes can make the libraries raise anything. The log says what it was.
             log.debug("token refused: %s", type(error).__name__)
             return None
-        return None if claims is None else self._principal(claims)
+        return None if claims is None else self._principal(claims, token)
 
     async def _claims(self, token: str) -> dict[str, Any] | None:
         """The claims of the token, after its signature and claims were verified. Raises what PyJWT raises."""
@@ -165,13 +170,14 @@ class JWT:
         )
         return claims if all(_is_date(claims[name]) for name in _DATES if name in claims) else None
 
-    def _principal(self, claims: dict[str, Any]) -> Principal | None:
+    def _principal(self, claims: dict[str, Any], token: str) -> Principal | None:
         subject = claims["sub"]
         if not isinstance(subject, str) or not is_token_id(subject):
             return None
         held = claims.get(self.scopes_claim, ())
         listed = held.split(" ") if isinstance(held, str) else held if is_array(held) else ()
-        return Principal(subject, frozenset(scope for scope in listed if is_scope(scope)), claims)
+        scopes = frozenset(scope for scope in listed if is_scope(scope))
+        return Principal(subject, scopes, claims, credential=credential_of(token))
 
 
 def _is_date(value: object) -> bool:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Handler, Listener, Offer, Wrapper
+from defserve.core.identity import SENDER, may_act_for
 from defserve.core.profile import error_object
 from defserve.core.registry import Registry
 from defserve.core.session import Session
 from defserve.core.stages import Stages
-from defserve.errors import InvalidParams, MethodNotFound
+from defserve.errors import InvalidParams, MethodNotFound, Refused
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.function import FindProvider
 from defserve.protocols.mcp.lifecycle import handshake_only
@@ -198,13 +199,15 @@ class MCPL(Extension):
     def _update(self, call: Call, params: Params) -> Params:
         """A request in newer drafts. Its answer lists what is enabled now."""
         handshake_only(call)  # without sessions, every request brings its policy
+        if not may_act_for(call.identity, call.session.identity):
+            raise Refused("this session was opened with more rights, so its policy is not yours to change")
         live: LiveTerms = call.terms.states[self.name]
         live.policy.update(params)
         self._changed(call.session)
         return {"enabled": [one.name for one in self.sets if live.policy.enabled(one.name)]}
 
     def _updated(self, session: Session, params: Params) -> None:
-        if (live := agreed(session.terms)) is None:
+        if (live := agreed(session.terms)) is None or not may_act_for(SENDER.get(), session.identity):
             return
         try:
             live.policy.update(params)

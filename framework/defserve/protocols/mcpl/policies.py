@@ -32,7 +32,7 @@ class FeaturePolicy:
 
     def __init__(self, strict: bool) -> None:
         self.strict, self.revision = strict, 0
-        self.approved: dict[tuple[str, str, bytes], Params] = {}
+        self.approved: dict[tuple[str, str, bytes, str], Params] = {}
         self._decided: dict[str, bool] = {}
         self._scopes: dict[str, ScopeLists] = {}
 

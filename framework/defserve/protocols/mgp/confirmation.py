@@ -49,7 +49,7 @@ async def confirmed(
         if not await client_requests.confirm(call, question(tool, arguments), key=f"confirm:{tool.name}"):
             raise NotConfirmed(f"{tool.name} was not confirmed: the user said no; do not call it again unasked")
         return
-    if policy == "always" or identity(call.session).kind == "anonymous":
+    if policy == "always" or identity(call).kind == "anonymous":
         fix = FIX[policy]
         raise NotConfirmed(
             f"{tool.name} has to be confirmed, and this client cannot be asked: {fix}", data={"fix": fix}

@@ -34,7 +34,7 @@ class HttpSessions:
         """The session with this id, if it is this principal's and not idle for too long."""
         session = self._open.get(id)
         # Another principal's session is not found: an id is never authority.
-        if session is None or session.principal != principal:
+        if session is None or session.opener.id != principal:
             return None
         now = time.monotonic()
         if now - session.used > self.idle and session.is_idle(self.idle):

@@ -86,6 +86,11 @@ class LegacySse:
         if feed is None or feed.exchange.principal.id != exchange.principal.id:
             await refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; open the stream again")
             return None
+        if not feed.exchange.principal.covers(exchange.principal):
+            # The answer would go to a reader that may see less than this caller.
+            text = "Forbidden: the stream of this session was opened with fewer rights; open another one"
+            await refuse(exchange, 403, INVALID_REQUEST, text)
+            return None
         if feed.exchange.full:
             text = "Too many answers of this session are unread"
             await refuse(exchange, 503, INTERNAL_ERROR, text, headers=FULL)
@@ -99,7 +104,7 @@ class LegacySse:
         if isinstance(message, Malformed) and message.notification is None:
             await refuse(exchange, 400, message.code, message.message, message.id)
             return
-        feed.conversation.take(message, feed)
+        feed.conversation.take(message, feed, exchange.principal)
         await exchange.respond(202)
 
     def drain(self) -> None:

@@ -9,7 +9,6 @@ from defserve.auth.buckets import Buckets, Rate
 from defserve.auth.principals import LOCAL, Principal
 from defserve.core.call import Call
 from defserve.core.extension import Extension
-from defserve.core.session import Session
 from defserve.core.stages import Stages
 from defserve.errors import LimitExceeded, Refused
 
@@ -33,18 +32,18 @@ class Authorization(Extension):
         self._by_key = Buckets()
 
     def visible(self, call: Call, item: Any) -> bool:
-        caller = identity(call.session)
+        caller = identity(call)
         return (item.kind != "tool" or caller.may_read(item.name)) and not caller.missing(item.options.scopes)
 
     def view(self, call: Call) -> object:
-        caller = identity(call.session)
+        caller = identity(call)
         return None if caller.kind == "local" else (type(caller), caller.scopes)
 
     def stages(self) -> Stages:
         return Stages(admit=self._admit)
 
     def _admit(self, call: Call, item: Any) -> None:
-        caller = identity(call.session)
+        caller = identity(call)
         if caller.kind == "local" or caller.is_shared_identity:
             return
         if item.kind == "tool" and not caller.may_invoke(item.name):
@@ -69,7 +68,7 @@ class Authorization(Extension):
             self._by_key.take(key, rate)
 
 
-def identity(session: Session) -> Principal:
-    """Who a session belongs to. A session without authentication belongs to a process of the same user."""
-    found = session.identity
+def identity(call: Call) -> Principal:
+    """Who sent a request. Where nothing authenticates, that is a process of the same user."""
+    found = call.identity
     return found if isinstance(found, Principal) else LOCAL

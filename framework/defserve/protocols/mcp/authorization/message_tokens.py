@@ -39,9 +39,11 @@ class MessageTokens:
         shown, session = call.raw.pop(MEMBER, None), call.session
         if session.is_local:
             caller, known = await self._caller(shown), session.identity
-            if isinstance(known, Principal) and known.kind == "token" and known.id != caller.id:
+            if not isinstance(known, Principal) or known.kind != "token":
+                session.belong_to(caller)
+            elif known.id != caller.id:
                 raise NotPermitted("this conversation belongs to somebody else")
-            session.belong_to(caller.id, caller)
+            call.identity = caller
         return await next(call, params)
 
     async def _caller(self, shown: Any) -> Principal:

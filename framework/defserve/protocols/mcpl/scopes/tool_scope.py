@@ -74,7 +74,9 @@ class ToolScope:
     async def _elevated(self, call: Call, arguments: Mapping[str, Any], scope: Scope) -> Scope:
         """The scope as the host approves it, perhaps with more in its payload."""
         name, found = self.feature_set.name, policy(call)
-        key, revision = (name, scope.label, _digest(scope)), found.revision
+        # Approved for the credential that asked, not for others that use the session.
+        caller = call.identity.credential if call.identity is not None else ""
+        key, revision = (name, scope.label, _digest(scope), caller), found.revision
         if (payload := found.approved.get(key)) is not None:
             return Scope(scope.label, payload | dict(scope.payload or {}))
         answer = await (_confirmed(call, name, scope) if is_stateless(call) else _asked(call, name, scope))

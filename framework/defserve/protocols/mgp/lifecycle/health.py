@@ -61,7 +61,7 @@ class HealthSection:
         composition = call.session.composition
         await self.run_checks()
         seen = sum(composition.visible(call, tool) for tool in self._tools)
-        knows_caller = identity(call.session).kind != "anonymous"
+        knows_caller = identity(call).kind != "anonymous"
         pending = [one for one in composition.calls() if one is not call and not one.endless]
         found: Params = {
             "status": self.status_of(composition),

@@ -109,7 +109,7 @@ class LifecycleSection:
         }
 
     def _check(self, call: Call) -> None:
-        caller, policy = identity(call.session), self._access
+        caller, policy = identity(call), self._access
         if caller.kind == "local" or (policy is not None and policy.is_admin(caller)):
             return
         self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})

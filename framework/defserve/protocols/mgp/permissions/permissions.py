@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.audit.trail import AuditTrail
 
 
-class SessionGrants(dict[str, PermissionStatus]):
-    """What the client of a session has decided, by permission."""
+class SessionGrants(dict[str, dict[str, PermissionStatus]]):
+    """What the client of a session has decided: credential → permission → status. It holds for that credential."""
 
 
 class PermissionSection:
@@ -80,7 +80,7 @@ class PermissionSection:
 
     def statuses(self, call: Call, names: Iterable[str]) -> dict[str, PermissionStatus]:
         """The status of each of these permissions now."""
-        decided, caller, now = self._decided(call), identity(call.session), self.clock()
+        decided, caller, now = self._decided(call), identity(call), self.clock()
         found: dict[str, PermissionStatus] = {}
         for name in names:
             if (status := decided.get(name)) is None:
@@ -110,7 +110,7 @@ class PermissionSection:
             )
         repeated, sent = request_id(params), fields(params, "grants")
         decisions = self._read(call, sent, instants.read(params.get("expires_at"), "expires_at"))
-        kept = call.session.local(SessionGrants)
+        kept = call.session.local(SessionGrants).setdefault(identity(call).credential, {})
         if len(kept.keys() | decisions) > MOST_NAMES:
             raise LimitExceeded(f"more than {MOST_NAMES} permissions in one session", data={"limit": "permissions"})
         before = self.statuses(call, decisions)
@@ -129,7 +129,8 @@ class PermissionSection:
         if "permissions" not in sections(call):
             return {}
         if not _is_stateless(call):
-            return call.session.peek(SessionGrants) or {}
+            kept = call.session.peek(SessionGrants)
+            return kept.get(identity(call).credential, {}) if kept is not None else {}
         sent = meta(call.params)
         grants = next((sent[key] for key in GRANT_KEYS if key in sent), None)
         if grants is None:
@@ -140,7 +141,7 @@ class PermissionSection:
 
     def _read(self, call: Call, grants: Params, expires_at: datetime | None) -> dict[str, PermissionStatus]:
         """A client's grants by full permission name. A permission named in full takes precedence over its family."""
-        caller, found = identity(call.session), dict[str, PermissionStatus]()
+        caller, found = identity(call), dict[str, PermissionStatus]()
         is_stranger = caller.kind == "anonymous" and not caller.is_shared_identity
         check_size(grants)
         for name in sorted(grants, key=FAMILIES.__contains__, reverse=True):
@@ -161,7 +162,7 @@ class PermissionSection:
         )
 
     def _remedy(self, call: Call, names: list[str]) -> str:
-        caller = identity(call.session)
+        caller = identity(call)
         if caller.kind == "anonymous" and not caller.is_shared_identity:
             return f"Authenticate, or have the operator add it to Server(granted={names!r})."
         if "permissions" not in sections(call):
