@@ -124,6 +124,10 @@ class Call(Locals):
         """Run blocking code in a worker thread."""
         return await self.session.engine.in_thread(lambda: function(*args))
 
+    async def clean_up_in_thread(self, function: Callable[[], None]) -> None:
+        """Run blocking teardown in the worker thread of what it tears down, even if the call was cancelled."""
+        await self.session.engine.clean_up_in_thread(function)
+
     def hang_up(self) -> None:
         """End the response that carries this call, where its peer can come back for the rest. From any thread."""
         hang_up = getattr(self.envelope, "hang_up", None)

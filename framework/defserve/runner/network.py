@@ -18,9 +18,9 @@ from defserve.limits import Limits
 from defserve.runner.address import SECURE, Address
 from defserve.runner.fastpath.deadlines import HEAD_BYTES
 from defserve.runner.fastpath.install import Fit, install
-from defserve.runner.pool import lowered_switch_interval
 from defserve.runner.signals import INTERRUPTED
 from defserve.runner.sockets import BACKLOG, bound
+from defserve.runner.threads.pool import lowered_switch_interval
 
 if TYPE_CHECKING:
     import uvicorn
