@@ -18,9 +18,11 @@ import pytest
 from websockets.asyncio.client import connect
 
 from defserve import Limits, Server, UsageError
+from defserve.auth.authority import canonical_address
 from defserve.runner.address import Address
 from defserve.runner.fastpath import deadlines
 from defserve.runner.network import NetworkOptions, make_listener
+from defserve.runner.peer.forwarded import ForwardedAddresses
 from defserve.runner.sockets import bound
 from tests.listening import Listening, listening, parsers, request
 from tests.raw import PREFIX, STATELESS, until
@@ -572,9 +574,7 @@ def test_what_is_not_installed_is_named_with_the_line_that_installs_it(missing: 
 
 
 def test_only_a_trusted_proxy_may_say_where_a_request_comes_from():
-    from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-
-    for trusted in (False, True):
-        app, address = shop().asgi(trusted_proxy=trusted), Address.parse("http://127.0.0.1:0/mcp")
-        listener: Any = make_listener(app, address, NetworkOptions(trusted_proxy=trusted), Limits(), app.drain)
-        assert isinstance(listener.config.loaded_app, ProxyHeadersMiddleware) is trusted
+    for trusted in (None, canonical_address):
+        app, address = shop().asgi(), Address.parse("http://127.0.0.1:0/mcp")
+        listener: Any = make_listener(app, address, NetworkOptions(forwarded=trusted), Limits(), app.drain)
+        assert isinstance(listener.config.loaded_app, ForwardedAddresses) is (trusted is not None)

@@ -25,6 +25,9 @@ class Auth:
     token, unless `in_messages` is set: then each request must carry one as `"auth": {"type": "bearer", "token": …}`.
     """
 
+    admits_strangers = False
+    """Whether a caller without a token is let in. It stays a stranger. A bad token is refused all the same."""
+
     def __init__(
         self,
         verifier: TokenVerifier,
@@ -41,11 +44,14 @@ class Auth:
         self._metadata_url = self.resource.metadata_url if self.resource else ""
         self._implied = _closure({name: checked_scopes(below) for name, below in (implies or {}).items()})
 
-    async def authenticate(self, authorization: Iterable[bytes]) -> Principal | Denied:
-        """The caller, proved by the values of a request's Authorization headers; or the refusal."""
+    async def authenticate(self, authorization: Iterable[bytes]) -> Principal | Denied | None:
+        """The caller, proved by the values of a request's Authorization headers; or the refusal.
+
+        None: a stranger, who is let in as such.
+        """
         token = bearer(authorization)
         if token is None:
-            return self.denied()
+            return None if self.admits_strangers else self.denied()
         if token is MALFORMED:
             return self.denied("invalid_request")
         principal = await self.verifier.verify(token)

@@ -18,6 +18,7 @@ Kind = Literal["token", "local", "anonymous"]
 
 LOCAL_ID = "local"
 ANONYMOUS_PREFIX = "anonymous:"
+UNKNOWN_ADDRESS = "unknown"
 LONGEST_ID = 256
 
 # RFC 6749 §3.3: scope-token = 1*( %x21 / %x23-5B / %x5D-7E )
@@ -39,7 +40,10 @@ class Principal:
     credential: str = field(default="", kw_only=True, compare=False)
     """Names the key or token that was shown, without giving it away. `Auth` fills it in if a verifier does not."""
     is_shared_identity: bool = field(default=False, init=False)
-    """Whether everybody on this machine has this identity. Then the mistakes of one must not shut out the others."""
+    """Whether many callers have this identity: everybody on this machine, or everybody without an address.
+
+    Then the mistakes of one must not shut out the others, and what is for one must not reach the others.
+    """
 
     def __post_init__(self) -> None:
         if self.kind == "token" and not is_token_id(self.id):
@@ -50,7 +54,8 @@ class Principal:
         object.__setattr__(self, "scopes", frozenset(checked_scopes(self.scopes)))
         object.__setattr__(self, "claims", MappingProxyType(dict(self.claims)))
         if self.kind == "anonymous":
-            object.__setattr__(self, "is_shared_identity", is_loopback(self.id.removeprefix(ANONYMOUS_PREFIX)))
+            address = self.id.removeprefix(ANONYMOUS_PREFIX)
+            object.__setattr__(self, "is_shared_identity", address == UNKNOWN_ADDRESS or is_loopback(address))
         if self.kind != "token":
             object.__setattr__(self, "credential", self.id)
 

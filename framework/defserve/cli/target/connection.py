@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from defserve.auth.local_token.client import with_local_key
+from defserve.auth.urls import is_loopback
 from defserve.cli.target.target import ServerTarget, headers_of
 from defserve.errors import PeerGone, PeerTimeout, UsageError
 from defserve.host.addresses import connect_url
@@ -18,7 +20,6 @@ from defserve.host.eras import ERAS
 from defserve.host.link import Link
 from defserve.host.links.stdio import ProcessLink
 from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachable
-from defserve.transports.websocket.client import LOOPBACK
 
 # The error of a challenge → what helps.
 TOKENS: Final[Mapping[str | None, str]] = {
@@ -76,7 +77,7 @@ async def connect(
 
 
 def _absent(address: str) -> str:
-    if urlsplit(address).hostname in LOOPBACK:
+    if is_loopback(urlsplit(address).hostname or ""):
         return f"nothing listens there; start the server with defserve run FILE --on {address}"
     return "check the address, and that the server runs there"
 
@@ -85,7 +86,8 @@ async def _link(target: ServerTarget, options: Namespace) -> Link:
     if target.address:
         given = {**target.headers, **headers_of(options.header)}
         headers = {name.lower(): value for name, value in given.items()}
-        return await connect_url(target.address, headers=headers, token=options.token)
+        address, token = with_local_key(target.address, options.token, headers)
+        return await connect_url(address, headers=headers, token=token)
     program, *args = target.command
     return await ProcessLink.spawn(program, args, env=target.env, cwd=target.cwd, echo=options.verbose)
 

@@ -24,7 +24,7 @@ from defserve.protocols.mcpl.current import CURRENT
 from defserve.protocols.mcpl.errors import LiveRefusal
 from defserve.protocols.mcpl.feature import DeclareTool, InboxBinding, binding_of
 from defserve.protocols.mcpl.feature_sets import FeatureSet
-from defserve.protocols.mcpl.policies import LiveTerms, agreed, is_pushed_to, is_stateless, offered, policy
+from defserve.protocols.mcpl.policies import LiveTerms, agreed, is_pushed_to, is_stateless, offered
 from defserve.protocols.mcpl.push import claude_channel
 from defserve.protocols.mcpl.section import LiveServer
 from defserve.protocols.mcpl.section_registry import Sections
@@ -81,6 +81,7 @@ class MCPL(Extension):
     def feature_set(self, name: str, description: str, **options: Any) -> FeatureSet:
         """Declare a set. Hosts that are connected are told."""
         made = FeatureSet(self.sections, self._declare_tool, name, description, self.server.owner, **options)
+        made.strict = self._strict
         self.sets.add(name, made)
         if self.server.composition is not None:
             _serve_inbox(made, self.server.composition)
@@ -202,7 +203,7 @@ class MCPL(Extension):
         if not may_act_for(call.identity, call.session.identity):
             raise Refused("this session was opened with more rights, so its policy is not yours to change")
         live: LiveTerms = call.terms.states[self.name]
-        live.policy.update(params)
+        live.update(live.policy, params, call.session)
         self._changed(call.session)
         return {"enabled": [one.name for one in self.sets if live.policy.enabled(one.name)]}
 
@@ -210,7 +211,7 @@ class MCPL(Extension):
         if (live := agreed(session.terms)) is None or not may_act_for(SENDER.get(), session.identity):
             return
         try:
-            live.policy.update(params)
+            live.update(live.policy, params, session)
         except InvalidParams as error:
             import logging
 
@@ -251,8 +252,7 @@ class MCPL(Extension):
         return binding is None or binding.shown(call)
 
     def view(self, call: Call) -> object:
-        is_enabled = policy(call).enabled
-        enabled = tuple(one.name for one in self.sets if is_enabled(one.name))
+        enabled = tuple(one.name for one in self.sets if one.is_switched_on(call))
         return self.name in call.terms.states, enabled, is_pushed_to(call)
 
     def describe(self, item: Any, view: Any) -> Mapping[str, Any]:

@@ -41,6 +41,10 @@ class ClientApp(NamedTuple):
     format: Format = "json"
     then: str = ""
 
+    def is_shared(self, scope: Scope | None) -> bool:
+        """Whether these settings belong to a project, and so to everybody who works on it."""
+        return (scope or next(iter(self.paths))) == "project"
+
     def path(self, scope: Scope | None, project: Path) -> Path:
         """The settings file. Raises UsageError for a scope that the client does not have."""
         chosen: Scope = scope or next(iter(self.paths))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 
+from defserve.auth.authority import same_user_or_stranger, stranger_at
 from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.challenges import Denied
 from defserve.auth.options import Auth
-from defserve.auth.principals import LOCAL, Principal, anonymous
-from defserve.transports.asgi import Receive, Scope, Send
+from defserve.auth.principals import Principal
+from defserve.transports.asgi import PEER_USER, Receive, Scope, Send
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.gate import Gate
 from defserve.transports.http.headers import Headers, accepts, is_json, prefers_events, routing
@@ -34,8 +35,6 @@ Noted = tuple[Methods, Headers, str | None, tuple[str, str, str | None] | None, 
 
 CLOSE = ((b"connection", b"close"),)
 
-_stranger = lru_cache(maxsize=1024)(anonymous)
-
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
@@ -51,7 +50,7 @@ class HttpOptions:
     trusted_proxy: bool = False
     bind: str = "127.0.0.1"
     port: int | None = None
-    is_local: bool = False
+    trust_same_user: bool = False
     legacy_sse: bool = False
     auth: Auth | None = None
     probes: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
@@ -160,11 +159,11 @@ class HttpApp:
         return False
 
     def _nobody(self, scope: Scope) -> Principal:
-        """The principal of a request without credentials: its address, or on a unix socket our own user."""
-        if self.options.is_local:
-            return LOCAL
+        """The principal of a request without credentials."""
         client = scope.get("client")
-        return _stranger(client[0] if client else "unknown")
+        if client is None and self.options.trust_same_user:
+            return same_user_or_stranger(scope["state"].get(PEER_USER))
+        return stranger_at(client[0] if client else "")
 
     async def _authenticate(self, exchange: Exchange, scope: Scope) -> bool:
         assert self.auth is not None
@@ -174,6 +173,8 @@ class HttpApp:
             await exchange.respond(429, b"Too many bad tokens", [(b"retry-after", b"%d" % (wait + 1))], plain=True)
             return False
         found = await self.auth.authenticate(given)
+        if found is None:
+            return True
         if isinstance(found, Principal):
             exchange.principal = found
             return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from defserve.auth.authority import is_local
 from defserve.auth.buckets import Buckets, Rate
 from defserve.auth.principals import LOCAL, Principal
 from defserve.core.call import Call
@@ -37,14 +38,14 @@ class Authorization(Extension):
 
     def view(self, call: Call) -> object:
         caller = identity(call)
-        return None if caller.kind == "local" else (type(caller), caller.scopes)
+        return None if is_local(caller) else (type(caller), caller.scopes)
 
     def stages(self) -> Stages:
         return Stages(admit=self._admit)
 
     def _admit(self, call: Call, item: Any) -> None:
         caller = identity(call)
-        if caller.kind == "local" or caller.is_shared_identity:
+        if is_local(caller):
             return
         if item.kind == "tool" and not caller.may_invoke(item.name):
             raise NotPermitted(f"this key may not call {item.name}", data={"permission": f"ToolInvoke({item.name})"})

@@ -52,8 +52,8 @@ class MessageTokens:
         if not is_token(shown["token"]):
             raise TokenRequired("the token is not valid here")
         found = await self._auth.authenticate([f"Bearer {shown['token']}".encode("latin-1")])
-        if not isinstance(found, Denied):
+        if isinstance(found, Principal):
             return found
-        if found.status == 403:
+        if isinstance(found, Denied) and found.status == 403:
             raise NotPermitted("the token lacks a scope", data={"scopes": list(self._auth.scopes)})
         raise TokenRequired("the token is not valid here")

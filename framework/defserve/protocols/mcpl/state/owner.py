@@ -13,6 +13,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from defserve.auth.authority import is_stranger
 from defserve.auth.principals import ANONYMOUS_PREFIX, Principal
 from defserve.errors import Refused
 from defserve.protocols.mcpl.policies import is_stateless
@@ -61,10 +62,10 @@ def owner_of(call: Call, per: Per) -> StateOwner:
     session = call.session
     if per == "server":
         return StateOwner(EVERYONE)
-    anonymous = isinstance(call.identity, Principal) and call.identity.kind == "anonymous"
-    if (anonymous and is_stateless(call)) or (per == "session" and session in session.composition.short_sessions):
+    stranger = isinstance(call.identity, Principal) and is_stranger(call.identity)
+    if (stranger and is_stateless(call)) or (per == "session" and session in session.composition.short_sessions):
         return StateOwner(_principal(call), has_head=False)
-    return StateOwner(session_owner(session) if per == "session" or anonymous else _principal(call))
+    return StateOwner(session_owner(session) if per == "session" or stranger else _principal(call))
 
 
 def session_owner(session: Session) -> str:

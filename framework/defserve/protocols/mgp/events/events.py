@@ -12,6 +12,7 @@ from functools import partial
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
 
+from defserve.auth.authority import is_stranger
 from defserve.core.call import Call
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageError
@@ -204,9 +205,9 @@ class EventSection:
 
 
 def _caller(call: Call) -> Audience:
-    # Callers that cannot be told apart share a principal. An event for one of them goes to its session alone.
+    # Strangers at one address share a principal. An event for one of them goes to its session alone.
     caller = identity(call)
-    return call.session if caller.is_shared_identity else caller
+    return call.session if is_stranger(caller) else caller
 
 
 def _wanted(params: Params) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, get_args
 
+from defserve.auth.authority import is_stranger
 from defserve.core.call import Call
 from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageError
 from defserve.protocols.mcp.authorization.authorization import identity
@@ -122,7 +123,7 @@ class PermissionSection:
     # -- who says what -----------------------------------------------------------------------------------
 
     def _policy_grants(self, caller: Principal, name: str) -> bool:
-        policy = self._policy or ("config_only" if caller.kind == "anonymous" else "operator")
+        policy = self._policy or ("config_only" if is_stranger(caller) else "operator")
         return policy == "operator" or (policy == "config_only" and name in self._granted)
 
     def _decided(self, call: Call) -> Mapping[str, PermissionStatus]:
@@ -142,13 +143,17 @@ class PermissionSection:
     def _read(self, call: Call, grants: Params, expires_at: datetime | None) -> dict[str, PermissionStatus]:
         """A client's grants by full permission name. A permission named in full takes precedence over its family."""
         caller, found = identity(call), dict[str, PermissionStatus]()
-        is_stranger = caller.kind == "anonymous" and not caller.is_shared_identity
+        counts = not is_stranger(caller)
         check_size(grants)
         for name in sorted(grants, key=FAMILIES.__contains__, reverse=True):
             decision, until = decision_in(name, grants[name], expires_at)
             for meant in meant_by(name):
-                may = decision != "approved" or not is_stranger or self._policy_grants(caller, meant)
-                found[meant] = PermissionStatus(decision, caller.id, until, WHY[decision]) if may else NOT_THEIRS
+                if counts or decision != "approved":
+                    found[meant] = PermissionStatus(decision, caller.id, until, WHY[decision])
+                elif self._policy_grants(caller, meant):
+                    found[meant] = GRANTED._replace(expires_at=until)
+                else:
+                    found[meant] = NOT_THEIRS
         return found
 
     # -- telling -----------------------------------------------------------------------------------------
@@ -162,8 +167,7 @@ class PermissionSection:
         )
 
     def _remedy(self, call: Call, names: list[str]) -> str:
-        caller = identity(call)
-        if caller.kind == "anonymous" and not caller.is_shared_identity:
+        if is_stranger(identity(call)):
             return f"Authenticate, or have the operator add it to Server(granted={names!r})."
         if "permissions" not in sections(call):
             return f'The operator grants it: Server(permissions="config_only", granted={names!r}).'
