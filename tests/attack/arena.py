@@ -161,15 +161,17 @@ class Arena:
         served.stop()
         self._served = {kind: one for kind, one in self._served.items() if one is not served}
 
-    def command(
-        self, *arguments: str, cwd: Path | None = None, seconds: float = 60.0
-    ) -> subprocess.CompletedProcess[str]:
+    def command(self, *arguments: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         """Run the `defserve` command to its end."""
-        line = [sys.executable, "-m", "defserve", *arguments]
         return subprocess.run(
-            line, env=self.environment, cwd=cwd or self.folder, capture_output=True, text=True, timeout=seconds,
+            [sys.executable, "-m", "defserve", *arguments],
+            env={**self.environment, **env},
+            cwd=cwd or self.folder,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+        )
 
     def close(self) -> None:
         for served in self._served.values():

@@ -1,4 +1,4 @@
-"""What an attack is, and how it went. An attack is a function that tries things and says of each whether it was held."""
+"""What an attack is, and how it went. An attack tries things, and says of each whether it was held."""
 
 from __future__ import annotations
 
@@ -44,13 +44,16 @@ class Trial:
         return bool(held)
 
 
+Run = Callable[[Trial], None]
+
+
 @dataclass(frozen=True)
 class Attack:
     """A row of the table. `growth` is what the servers it uses may grow by, in MB."""
 
     family: str
     name: str
-    run: Callable[[Trial], None]
+    run: Run
     growth: float = 40.0
 
 
@@ -93,14 +96,12 @@ class Family:
         self.name = name
         self.attacks: list[Attack] = []
 
-    def attack(
-        self, name: str, *, growth: float = 40.0
-    ) -> Callable[[Callable[[Trial], None]], Callable[[Trial], None]]:
-        def add(run: Callable[[Trial], None]) -> Callable[[Trial], None]:
-            self.attacks.append(Attack(self.name, name, run, growth))
+    def attack(self, name: str, *, growth: float = 40.0) -> Callable[[Run], Run]:
+        def add(run: Run) -> Run:
+            self.add(name, run, growth=growth)
             return run
 
         return add
 
-    def add(self, name: str, run: Callable[[Trial], None], *, growth: float = 40.0) -> None:
+    def add(self, name: str, run: Run, *, growth: float = 40.0) -> None:
         self.attacks.append(Attack(self.name, name, run, growth))

@@ -9,10 +9,12 @@ from tests.attack.trial import Family, Trial
 
 PARSERS = ("httptools", "h11")
 
+OPEN = Kind()
+
 Run = Callable[[Trial, Kind], None]
 
 
-def on_both(family: Family, name: str, run: Run, kind: Kind = Kind(), *, growth: float = 40.0) -> None:
+def on_both(family: Family, name: str, run: Run, kind: Kind = OPEN, *, growth: float = 40.0) -> None:
     """Add the attack once for each parser."""
     for parser in PARSERS:
         at = kind.with_options("--http", parser)

@@ -93,9 +93,9 @@ async def ticking(seconds: float, ctx: Context) -> str:
 
 @server.tool
 @safe
-def change(ctx: Context) -> str:
+def change() -> str:
     """Change the resource that others watch."""
-    ctx.resource_updated("memo://a")
+    server.resource_updated("memo://a")
     return "changed"
 
 

@@ -104,7 +104,7 @@ class Wire:
                 return None
             lines = head.decode("latin-1").split("\r\n")
             status = int(lines[0].split(" ")[1])
-            headers = {name.strip().lower(): value.strip() for name, _, value in (l.partition(":") for l in lines[1:])}
+            headers = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines[1:])}
             if status >= 200 or status == 101:
                 break
         if status in (101, 204, 304) or verb == "HEAD":
