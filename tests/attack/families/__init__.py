@@ -9,6 +9,12 @@ from tests.attack.trial import Attack, Family
 MODULES = (
     "http.smuggling",
     "http.trailers",
+    "http.slow",
+    "http.heads",
+    "http.hosts",
+    "http.half_closed",
+    "http.pipelining",
+    "http.websocket",
 )
 
 
