@@ -57,7 +57,7 @@ class Served:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, cwd=ROOT
             )
         self.place = self._listening()
-        self._before = self.resident
+        self._before, self.largest = self.resident, 0.0
 
     def _listening(self) -> Place:
         deadline = time.monotonic() + START_SECONDS
@@ -102,6 +102,7 @@ class Served:
 
     def begin_measuring(self) -> None:
         """Growth is counted from now. The kernel forgets the peak."""
+        self.largest = max(self.largest, self.growth)
         with suppress(OSError):
             Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
         self._before = self.resident
@@ -153,6 +154,7 @@ class Arena:
             found = self._served[kind] = Served(kind, place, self.environment)
         if found not in self.used:
             found.begin_measuring()
+            found.largest = 0.0
             self.used.add(found)
         return found
 

@@ -60,7 +60,8 @@ def _look_at_servers(attack: Attack, trial: Trial, row: Row) -> None:
             if row.untried is None:
                 trial.expect(False, f"{served.kind} has ended: {served.log.strip()[-200:]}")
             continue
-        row.growth = max(row.growth or 0.0, served.growth)
-        if served.growth > attack.growth:
-            trial.expect(False, f"{served.kind} grew by {served.growth:.0f} MB, more than {attack.growth:.0f}")
+        growth = max(served.growth, served.largest)
+        row.growth = max(row.growth or 0.0, growth)
+        if growth > attack.growth:
+            trial.expect(False, f"{served.kind} grew by {growth:.0f} MB, more than {attack.growth:.0f}")
             trial.arena.drop(served)

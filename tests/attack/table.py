@@ -23,7 +23,10 @@ def line(row: Row) -> str:
 
 def table(rows: Sequence[Row], width: int | None = None) -> list[str]:
     """All rows; notes fill what is left of the line, and go on below it."""
-    cells = [(r.attack.family, r.attack.name, str(r.tried), str(r.held), _megabytes(r), r.note) for r in rows]
+    cells = [
+        (r.attack.family, r.attack.name, str(r.tried), str(r.held), _megabytes(r), " ".join(r.note.split()))
+        for r in rows
+    ]
     widths = [max(len(row[n]) for row in [COLUMNS, *cells]) for n in range(len(COLUMNS) - 1)]
     room = max((width or shutil.get_terminal_size((160, 24)).columns) - sum(widths) - 2 * len(widths), 40)
     found: list[str] = []

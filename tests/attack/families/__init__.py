@@ -15,6 +15,7 @@ MODULES = (
     "http.half_closed",
     "http.pipelining",
     "http.websocket",
+    "identity.self_grants",
 )
 
 

@@ -77,8 +77,8 @@ class Wire:
 
     def more(self, seconds: float) -> bool:
         """Wait for bytes. False: none came in time, or the peer has closed (`is_closed`)."""
-        self.socket.settimeout(max(seconds, 0.001))
         try:
+            self.socket.settimeout(max(seconds, 0.001))
             data = self.socket.recv(65536)
         except TimeoutError:
             return False
