@@ -16,7 +16,6 @@ from defserve.errors import PeerGone, PeerTimeout, UsageError
 from defserve.host.addresses import connect_url
 from defserve.host.answers import Answers
 from defserve.host.client import Client
-from defserve.host.eras import ERAS
 from defserve.host.link import Link
 from defserve.host.links.stdio import ProcessLink
 from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachable
@@ -52,7 +51,7 @@ async def connect(
     Raises PeerGone if nothing is there, PeerTimeout and UsageError with the option that helps.
     """
     chosen: dict[str, Any] = {
-        "version": ERAS.get(options.era, options.era),
+        "version": options.era,
         "timeout": options.timeout,
         "answers": answers or _answers(),
         **({"capabilities": offer} if offer else {}),
@@ -72,7 +71,9 @@ async def connect(
     except Challenged as error:
         raise UsageError(error.message, fix=TOKENS.get(error.error, "add -H 'Authorization: …'")) from None
     except HttpRefusal as error:
-        fix = "check the address; most end with /mcp" if error.data["status"] in (404, 405) else ""
+        fix = (
+            "check the address; most end with /mcp, older ones with /sse" if error.data["status"] in (404, 405) else ""
+        )
         raise UsageError(error.message, fix=fix) from None
 
 

@@ -115,6 +115,11 @@ class Endpoint:
         await self._http.aclose()
 
 
+def authorized(headers: Mapping[str, str] | None, token: str | None) -> dict[str, str]:
+    """The headers with a bearer token, if there is one."""
+    return {**(headers or {}), **({"authorization": f"Bearer {token}"} if token else {})}
+
+
 def media_type(response: httpx2.Response) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
