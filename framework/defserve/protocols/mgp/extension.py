@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -229,6 +230,22 @@ class MGP(Extension):
         """How to ask a person by callbacks (§13.4); see `mcp.asking.client_requests.BringsAsker`."""
         # Without a session there is no channel for the answer.
         return self.callbacks if "callbacks" in sections(call) and not dialect_of(call).stateless else None
+
+    def lifespan(self) -> AbstractAsyncContextManager[Any] | None:
+        return self._audited() if self.options.audit else None
+
+    @asynccontextmanager
+    async def _audited(self) -> AsyncGenerator[None]:
+        """Open the audit trail before the first call, so that a log that is not intact stops the start."""
+        trail = self.audit
+        try:
+            yield
+        finally:
+            from anyio import CancelScope
+            from anyio.to_thread import run_sync
+
+            with CancelScope(shield=True):
+                await run_sync(trail.settle)
 
     def declared(self, item: Any) -> None:
         if item.kind != "tool" or not (item.options.security or sys.modules.keys() & _DECLARING):

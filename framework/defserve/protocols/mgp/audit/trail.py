@@ -81,6 +81,17 @@ class AuditTrail:
         if (listeners := self.listeners()) is not None:
             listeners.audited(call, event_type, tool, event["details"])
 
+    def settle(self) -> None:
+        """Have every sink finish what it has. A sink that fails is logged."""
+        for sink in self.sinks:
+            if (settle := getattr(sink, "settle", None)) is not None:
+                try:
+                    settle()
+                except Exception as error:
+                    import logging
+
+                    logging.getLogger("defserve").error("the audit trail could not be finished: %s", error)
+
     def close(self) -> None:
         for sink in self.sinks:
             if (close := getattr(sink, "close", None)) is not None:
