@@ -20,7 +20,7 @@ from defserve.runner.fastpath.deadlines import HEAD_BYTES
 from defserve.runner.fastpath.install import Fit, install
 from defserve.runner.pool import lowered_switch_interval
 from defserve.runner.signals import INTERRUPTED
-from defserve.runner.sockets import BACKLOG, bound
+from defserve.runner.sockets import BACKLOG, bound, most_connections
 
 if TYPE_CHECKING:
     import uvicorn
@@ -112,6 +112,7 @@ def make_listener(app: Any, address: Address, options: NetworkOptions, limits: L
             self.config.timeout_graceful_shutdown = max(int(seconds), 1)
             self.should_exit = True
 
+    limits = replace(limits, connections=min(limits.connections, most_connections()))
     config = uvicorn.Config(app, **_settings(address, options, limits))
     _load(config, options)
     if config.ws_protocol_class is None and address.scheme in ("ws", "wss"):
