@@ -50,7 +50,8 @@ class Session(Locals):
     `principal` names the caller; `identity` is everything known about it. `is_local` peers are processes of the same
     user (stdio, unix socket, memory). An `is_shared_identity` principal stands for many callers, so the limit for one
     caller does not apply. A stranger is limited by its `address`. Its `holder` can tell whether it is idle, and can end
-    it when another one needs its place. A session that is not `counted` serves a single request; the session limits ignore it.
+    it when another one needs its place. A session that is not `counted` serves a single request; the session limits
+    ignore it.
     """
 
     __slots__ = (

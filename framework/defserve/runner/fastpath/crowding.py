@@ -35,12 +35,12 @@ class OpenConnections:
         if not same:
             self._by_network.pop(network, None)
 
-    def end_one(self) -> bool:
-        """Cut off the oldest idle connection of the network that has the most."""
+    def end_one(self) -> Crowded | None:
+        """Cut off the oldest idle connection of the network that has the most. None if there is no idle one."""
         for same in sorted(self._by_network.values(), key=len, reverse=True):
             for connection in same:
                 if connection.is_idle:
                     del same[connection]
                     connection.transport.abort()
-                    return True
-        return False
+                    return connection
+        return None

@@ -78,7 +78,7 @@ class HeadDeadline(StallGuard):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections:
-            self.crowd.end_one()
+            self.connections.discard(self.crowd.end_one())  # now, because a request may come before it has ended
         self.crowd.add(self._address, self)
         self._await_head()
 
