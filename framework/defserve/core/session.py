@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from defserve.core.composition import Composition, Terms
     from defserve.core.engine import Engine
     from defserve.core.identity import PeerIdentity
+    from defserve.core.session_table import SessionHolder
 
 
 NO_REPLY: Replied = (b"", None)
@@ -51,7 +52,9 @@ class Session(Locals):
     `principal` names the caller that the session belongs to. `identity` is who opened it: what a request may do is up
     to the identity of its own call. `is_local` peers are processes of the same
     user (stdio, unix socket, memory). An `is_shared_identity` principal stands for many callers, so the limit for one
-    caller does not apply. A session that is not `counted` serves a single request; the session limits ignore it.
+    caller does not apply. A stranger is limited by its `address`. Its `holder` can tell whether it is idle, and can end
+    it when another one needs its place. A session that is not `counted` serves a single request; the session limits
+    ignore it.
     """
 
     __slots__ = (
@@ -62,6 +65,8 @@ class Session(Locals):
         "is_local",
         "identity",
         "is_shared_identity",
+        "address",
+        "holder",
         "peer",
         "terms",
         "ready",
@@ -81,6 +86,7 @@ class Session(Locals):
         is_local: bool = True,
         identity: PeerIdentity | None = None,
         is_shared_identity: bool = False,
+        address: str | None = None,
         peer: str = "",
         counted: bool = True,
     ) -> None:
@@ -88,6 +94,8 @@ class Session(Locals):
         self.composition, self.engine, self.outlet = composition, engine, outlet
         self.principal, self.identity, self.peer = principal, identity, peer
         self.is_local, self.is_shared_identity = is_local, is_shared_identity
+        self.address: str | None = address
+        self.holder: SessionHolder | None = None
         self.terms: Terms | None = None
         self.ready = self.closed = False
         self.in_flight: dict[Id, Call] = {}
@@ -411,16 +419,16 @@ class Session(Locals):
 
     def belong_to(self, identity: PeerIdentity) -> None:
         """The peer has authenticated after the conversation began. Raises LimitExceeded if it has too many sessions."""
-        before = self.principal, self.identity
+        before = self.principal, self.identity, self.address
         counted = identity.id != self.principal and self in self.composition.sessions
         if counted:
             self.composition.dismiss(self)
-        self.principal, self.identity = identity.id, identity
+        self.principal, self.identity, self.address = identity.id, identity, None
         if counted:
             try:
                 self.composition.admit(self)
             except LimitExceeded:
-                self.principal, self.identity = before
+                self.principal, self.identity, self.address = before
                 self.composition.admit(self)
                 raise
 

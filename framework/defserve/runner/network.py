@@ -21,7 +21,7 @@ from defserve.runner.fastpath.install import Fit, install
 from defserve.runner.peer.forwarded import ForwardedAddresses, Normal
 from defserve.runner.peer.unix_user import PeerUser, check_peer_user
 from defserve.runner.signals import INTERRUPTED
-from defserve.runner.sockets import BACKLOG, bound
+from defserve.runner.sockets import BACKLOG, bound, most_connections
 from defserve.runner.threads.pool import lowered_switch_interval
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def make_listener(app: Any, address: Address, options: NetworkOptions, limits: L
 
     if options.forwarded is not None:
         app = ForwardedAddresses(app, options.forwarded)
+    limits = replace(limits, connections=min(limits.connections, most_connections()))
     config = uvicorn.Config(app, **_settings(address, options, limits))
     _load(config, options)
     if config.ws_protocol_class is None and address.scheme in ("ws", "wss"):

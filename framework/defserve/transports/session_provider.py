@@ -23,7 +23,9 @@ class RequestOffer(Protocol):
 
 
 class TransportSession(Protocol):
-    """The part of a session that a transport uses."""
+    """The part of a session that a transport uses. `holder` knows whether it is idle, and can end it."""
+
+    holder: Any
 
     @property
     def in_flight(self) -> Mapping[Id, object]: ...

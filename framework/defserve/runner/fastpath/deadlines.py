@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from defserve.limits import Limits
+from defserve.runner.fastpath.crowding import OpenConnections
 
 HEAD_BYTES = 32 * 1024
 STALL = 30.0
@@ -64,6 +65,8 @@ class HeadDeadline(StallGuard):
     scope: Any
     cycle: Any
     connections: set[Any]
+    client: tuple[str, int] | None
+    crowd: OpenConnections
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _bare_bytes = 0
@@ -74,6 +77,9 @@ class HeadDeadline(StallGuard):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if len(self.connections) > self.limits.connections:
+            self.connections.discard(self.crowd.end_one())  # now, because a request may come before it has ended
+        self.crowd.add(self._address, self)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
@@ -145,6 +151,7 @@ class HeadDeadline(StallGuard):
             self._half_closed.cancel()
         cast(Any, super())._unset_keepalive_if_required()  # uvicorn forgets it if the connection was reset
         super().connection_lost(exc)
+        self.crowd.discard(self._address, self)
         # The requests refer to the connection. What it received must not wait for the garbage collector.
         self.cycle = self.scope = self.headers = self._awaited_behind = None
 
@@ -193,12 +200,22 @@ class HeadDeadline(StallGuard):
             self.cycle.keep_alive = False  # an upgrade in the middle of a response: that response is the last
             return
         self._is_handed_over = True
+        self.crowd.discard(self._address, self)
         if (request[0].method if request else self.scope["method"].encode()) != b"GET":
             self.turn_away(BAD_REQUEST)  # the other protocol would not answer
         elif len(self.connections) > self.limits.connections:
             self.turn_away(UNAVAILABLE)
         else:
             cast(Any, super()).handle_websocket_upgrade(*request)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it may give way to a new connection: no request has come that must be answered."""
+        return self._is_between
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client is not None else ""
 
     @property
     def _is_between(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from defserve.limits import Limits
+from defserve.runner.fastpath.crowding import OpenConnections
 from defserve.runner.fastpath.cycle import FastCycle, WholeCycle
 from defserve.runner.fastpath.deadlines import HeadDeadline
 from defserve.runner.fastpath.httptools import HttptoolsBounds
@@ -86,13 +87,14 @@ def install(config: Any, limits: Limits) -> Fit:
         from uvicorn.protocols.http.h11_impl import H11Protocol as http
 
         config.http_protocol_class, fit = http, fit._replace(deadlines=fits(http).deadlines)
+    shared = {"limits": limits, "crowd": OpenConnections()}
     if not fit.fast_path:
         cycle = sys.modules[http.__module__].RequestResponseCycle
         config.http_protocol_class = type(
             f"Fast{http.__name__}",
             (FastProtocol, http),
             {
-                "limits": limits,
+                **shared,
                 "heads": KnownHeads(),
                 "fast_cycle": type("FastCycle", (FastCycle, cycle), {}),
                 "parsed_cycle": type("ParsedCycle", (WholeCycle, cycle), {}),
@@ -100,7 +102,7 @@ def install(config: Any, limits: Limits) -> Fit:
         )
     elif not fit.deadlines:
         bounds = HttptoolsBounds if _is_fast(http) else HeadDeadline
-        config.http_protocol_class = type(f"Timed{http.__name__}", (bounds, http), {"limits": limits})
+        config.http_protocol_class = type(f"Timed{http.__name__}", (bounds, http), shared)
     if websocket is not None and not fit.websockets:
         config.ws_protocol_class = type(f"Patient{websocket.__name__}", (PatientWebSocket, websocket), {})
     return fit

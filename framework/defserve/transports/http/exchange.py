@@ -24,7 +24,8 @@ class Exchange(ClientOutbox):
     """A request and its response. `push` may be called at any time. Messages are written in the order of `push`.
 
     `version` comes from its header. `routing` is the version, the method and the name, if headers give all of them
-    (`headers.routing`). `prefers_events` is None until the Accept header was read. `is_doubted`: the client may be gone.
+    (`headers.routing`). `prefers_events` is None until the Accept header was read. `is_doubted`: the client may have
+    gone.
     """
 
     headers: Headers

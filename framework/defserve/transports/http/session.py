@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -31,7 +31,9 @@ class HttpSession:
 
     def __init__(self, id: str, opener: Principal) -> None:
         self.id, self.opener, self.primed = id, opener, False
-        self.used, self.readers = time.monotonic(), 0
+        self.opened = self.used = time.monotonic()
+        self.readers = 0
+        self.give_way: Callable[[], None] = self.close
         self.events: EventStore = MemoryEvents()
         self.streams: dict[str, ResponseStream] = {}
         self.standalone = StandaloneStream(self)
@@ -87,6 +89,12 @@ class HttpSession:
     def is_idle(self, seconds: float) -> bool:
         """Whether nothing is running, and the client has sent nothing for so many seconds."""
         return not (self.readers or self.streams) and time.monotonic() - self.used > seconds
+
+    def idle(self) -> tuple[bool, float] | None:
+        """As a `SessionHolder`: whether it was never used since it was opened, and for how long it is idle."""
+        if self.readers or self.streams or self.conversation.in_flight:
+            return None
+        return self.used == self.opened, time.monotonic() - self.used
 
     def close(self) -> None:
         for stream in (self.standalone, *self.streams.values()):
