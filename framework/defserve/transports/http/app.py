@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 
 from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.challenges import Denied
+from defserve.auth.live.bearers import LiveBearers
 from defserve.auth.options import Auth
 from defserve.auth.principals import LOCAL, Principal, anonymous
 from defserve.transports.asgi import Receive, Scope, Send
@@ -63,6 +64,7 @@ class HttpApp:
 
     def __init__(self, provider: SessionProvider, rules: HttpRules, options: HttpOptions) -> None:
         self.provider, self.options, self.auth = provider, options, options.auth
+        self._live = LiveBearers(self.auth) if self.auth is not None else None
         self._failures, self._refusal = Buckets(FAILED_AUTH), rules.refusal
         self.gate = Gate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
@@ -101,7 +103,7 @@ class HttpApp:
             elif scope["type"] == "websocket":
                 await self._websocket(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, principal=self._nobody(scope), refusal=self._refusal)
+        exchange = Exchange(scope, receive, send, principal=self._nobody(scope), refusal=self._refusal, live=self._live)
         noted: Noted | None = exchange.head.note if exchange.head is not None else None
         if noted is not None:
             methods, exchange.headers, exchange.version, exchange.routing, exchange.prefers_events = noted
@@ -135,7 +137,8 @@ class HttpApp:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # "websocket.connect"
-        exchange = Exchange(scope, receive, refusing(scope, send), principal=self._nobody(scope), refusal=self._refusal)
+        refuse = refusing(scope, send)
+        exchange = Exchange(scope, receive, refuse, principal=self._nobody(scope), refusal=self._refusal)
         if not await self._passes(exchange):
             return
         if self._path(scope) != self.endpoint:
@@ -147,7 +150,7 @@ class HttpApp:
             await exchange.respond(400, b"The subprotocol here is mcp", plain=True)
             return
         await self.provider.start(self.close)
-        await self.sockets.serve(exchange.principal, scope, receive, send)
+        await self.sockets.serve(exchange.principal, scope, receive, send, self._live)
 
     async def _passes(self, exchange: Exchange) -> bool:
         exchange.read_head()
@@ -293,6 +296,8 @@ class HttpApp:
     def close(self) -> None:
         """End every session."""
         self.streamable.close()
+        if self._live is not None:
+            self._live.close()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:

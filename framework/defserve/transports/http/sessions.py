@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from defserve.transports.http.session import HttpSession
 
@@ -28,6 +29,7 @@ class HttpSessions:
 
     def add(self, session: HttpSession) -> None:
         self._open[session.id] = session
+        session.end = partial(self.end, session)
         self._look_later()
 
     def find(self, id: str, principal: str) -> HttpSession | None:

@@ -17,8 +17,8 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from defserve.auth.jwt.verifier import JWT
 from defserve.auth.principals import Principal
-from defserve.auth.verifiers import JWT
 from defserve.errors import UsageError
 from tests.auth.issuer import AUDIENCE, ISSUER, SECRET, claims, jwk, key_set, part, pem, private_key, raw, signed
 
@@ -83,7 +83,7 @@ def published_by(document: bytes) -> JWT:
         ({"iss": [ISSUER]}, "issuer as a list"),
         ({"iss": None}, "no issuer"),
         ({"exp": None}, "no expiry"),
-        ({"exp": NOW - 31}, "expired"),
+        ({"exp": NOW - 1}, "expired"),
         ({"exp": str(NOW + 3600)}, "expiry as text"),
         ({"exp": True}, "expiry as a truth"),
         ({"exp": float("inf")}, "expiry at infinity"),
@@ -110,7 +110,6 @@ def test_a_truly_signed_token_with_wrong_claims_is_nobody_s(changed: dict[str, A
     "changed",
     [
         {"aud": ["https://other.example", AUDIENCE]},
-        {"exp": -20},
         {"nbf": 20},
         {"exp": 60.5},
         {"sub": "Ægir"},
