@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
-from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.challenges import Denied
+from defserve.auth.failures import FailedTokens
 from defserve.auth.live.bearers import LiveBearers
 from defserve.auth.options import Auth
 from defserve.auth.principals import LOCAL, Principal, anonymous
@@ -65,7 +65,7 @@ class HttpApp:
     def __init__(self, provider: SessionProvider, rules: HttpRules, options: HttpOptions) -> None:
         self.provider, self.options, self.auth = provider, options, options.auth
         self._live = LiveBearers(self.auth) if self.auth is not None else None
-        self._failures, self._refusal = Buckets(FAILED_AUTH), rules.refusal
+        self._failures, self._refusal = FailedTokens(trusted_proxy=options.trusted_proxy), rules.refusal
         self.gate = Gate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
         )
@@ -170,19 +170,22 @@ class HttpApp:
 
     async def _authenticate(self, exchange: Exchange, scope: Scope) -> bool:
         assert self.auth is not None
-        address = exchange.principal.id
         given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if given and (wait := self._failures.peek(address)):
-            await exchange.respond(429, b"Too many bad tokens", [(b"retry-after", b"%d" % (wait + 1))], plain=True)
-            return False
         found = await self.auth.authenticate(given)
         if isinstance(found, Principal):
             exchange.principal = found
             return True
-        if given:
-            self._failures.take(address)
-        await self._challenge(exchange, found)
+        # A token that is good, but not good enough, is no guess.
+        if given and found.status != 403 and (wait := self._failed(scope)):
+            await exchange.respond(429, b"Too many bad tokens", [(b"retry-after", b"%d" % (wait + 1))], plain=True)
+        else:
+            await self._challenge(exchange, found)
         return False
+
+    def _failed(self, scope: Scope) -> float:
+        client, headers = scope.get("client"), scope["headers"]
+        forwarded_for = (value for name, value in headers if name == b"x-forwarded-for")
+        return self._failures.count(client[0] if client else "", forwarded_for)
 
     async def _ask_for_scopes(self, exchange: Exchange, scopes: Sequence[str]) -> None:
         assert self.auth is not None
