@@ -69,6 +69,11 @@ class LiveCredentials:
         """It is closed."""
         self._holders.discard(holder)
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is open, so that nothing runs."""
+        return self._sweeping is None
+
     def close(self) -> None:
         """Everything is closed."""
         self._holders.clear()

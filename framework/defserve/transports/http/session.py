@@ -111,10 +111,11 @@ class HttpSession:
     def credential_ended(self, key: Any) -> None:
         """End what belongs to a credential, and the session itself if no other one with its opener's rights is left."""
         self._credentials.pop(key, None)
+        self.conversation.end_credential(key)
+        # What its calls are told comes first.
         for stream in (self.standalone, *self.streams.values()):
             if stream.exchange is not None and stream.exchange.principal.credential == key:
                 stream.drop()
-        self.conversation.end_credential(key)
         if not any(shown.principal.covers(self.opener) for shown in self._credentials.values()):
             self.end()
 
