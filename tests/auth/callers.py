@@ -12,7 +12,7 @@ from defserve import Context, Server
 from defserve.auth.api_keys import ApiKeys
 from defserve.stores.memory import MemoryStore
 from tests.listening import Listening, listening, request
-from tests.raw import HANDSHAKE
+from tests.raw import HANDSHAKE, STATELESS
 
 PEPPER = "0123456789abcdef0123456789abcdef"
 LATEST = HANDSHAKE[-1]
@@ -45,6 +45,7 @@ class Office:
         await self._key("strong", "alice", all_tools, "secrets")
         await self._key("twin", "alice", all_tools, "secrets")
         await self._key("other", "bob", all_tools, "secrets")
+        await self._key("asking", "alice", ["ToolInvoke(ask)"])
         await self._key("expired", "alice", all_tools, "secrets", expires_in=10)
         self.now += 20
         await self._key("revoked", "alice", all_tools, "secrets")
@@ -160,10 +161,10 @@ class Caller:
         async with asyncio.timeout(ANSWER_SECONDS):
             return Answer(await self.where.ask(*lines, body=body, verb=verb, path=path))
 
-    async def open(self, version: str = LATEST) -> str:
+    async def open(self, version: str = LATEST, capabilities: Json | None = None) -> str:
         """A session of this key, ready for messages."""
-        about = {"name": "c", "version": "1"}
-        params = {"protocolVersion": version, "capabilities": {"elicitation": {}}, "clientInfo": about}
+        about, offered = {"name": "c", "version": "1"}, {"elicitation": {}} if capabilities is None else capabilities
+        params = {"protocolVersion": version, "capabilities": offered, "clientInfo": about}
         opened = await self.send({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
         session = opened.headers["mcp-session-id"]
         await self.send({"jsonrpc": "2.0", "method": "notifications/initialized"}, session)
@@ -186,6 +187,13 @@ class Caller:
                 pass
         self.streams.append(EventStream(reader, writer, status))
         return self.streams[-1]
+
+    async def call_alone(self, tool: str, capabilities: Json | None = None, **params: Any) -> Answer:
+        """A call that belongs to no session."""
+        prefix, message = "io.modelcontextprotocol/", called(tool)
+        meta = {prefix + "protocolVersion": STATELESS, prefix + "clientCapabilities": capabilities or {}}
+        message["params"] |= {**params, "_meta": meta}
+        return await self.send(message, mcp_protocol_version=STATELESS, mcp_method="tools/call", mcp_name=tool)
 
 
 def called(tool: str, id: int = 7) -> Json:

@@ -131,12 +131,7 @@ async def calls_in_a_batch(place: Place, who: Caller, session: str) -> object:
 
 
 async def calls_alone(place: Place, who: Caller, session: str) -> object:
-    key = "io.modelcontextprotocol/"
-    meta = {key + "protocolVersion": "2026-07-28", key + "clientCapabilities": {}}
-    message = called("erase")
-    message["params"]["_meta"] = meta
-    headers = {"mcp_protocol_version": "2026-07-28", "mcp_method": "tools/call", "mcp_name": "erase"}
-    return said(await who.send(message, **headers))
+    return said(await who.call_alone("erase"))
 
 
 # A tool that a caller may not see is an unknown tool.
@@ -294,3 +289,21 @@ async def test_with_legacy_sse_a_stronger_key_cannot_answer_into_a_weaker_one_s_
         assert (await weak.send(asked("ping"), path=target)).status == 202
         refused = await strong.send(called("erase"), path=target)
         assert refused.status == 403 and "fewer rights" in refused.json["error"]["message"]
+
+
+# -- answers that come with a repeated call --------------------------------------------------------------
+
+ELICITATION: Json = {"elicitation": {}}
+
+
+async def test_an_answer_counts_only_with_the_rights_of_the_call_that_asked(place: Place):
+    async def question(who: Caller) -> Json:
+        result = (await who.call_alone("ask", ELICITATION)).json["result"]
+        (key,) = result["inputRequests"]
+        answers = {key: {"action": "accept", "content": {"value": True}}}
+        return {"requestState": result["requestState"], "inputResponses": answers}
+
+    asking, strong, twin = (place[1][name] for name in ("asking", "strong", "twin"))
+    assert (await asking.call_alone("ask", ELICITATION, **await question(strong))).status == 400
+    for who, asked_by in ((strong, asking), (twin, strong), (asking, asking)):
+        assert said(await who.call_alone("ask", ELICITATION, **await question(asked_by))) == "confirmed"

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator
-from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from defserve import JWT, Principal, Server
+from defserve.auth import DeniedTokens
 from defserve.auth.live import credentials
 from defserve.errors import PeerGone
 from defserve.host import Client
 from defserve.host.links.websocket import WebSocketLink
 from defserve.protocols.mcp.resources.subscriptions import SubscribedUris
 from tests.auth.callers import Caller, Office, asked, called, office
+from tests.auth.issuer import AUDIENCE, ISSUER, claims, pem, private_key, signed
+from tests.listening import listening
 from tests.raw import HANDSHAKE, until
 
 pytestmark = pytest.mark.anyio
@@ -139,12 +143,7 @@ async def test_in_a_session_of_another_key_only_what_it_did_itself_ends(place: P
 
 async def test_a_call_of_its_own_ends_in_every_form(place: Place):
     made, callers = place
-    key = "io.modelcontextprotocol/"
-    meta = {key + "protocolVersion": "2026-07-28", key + "clientCapabilities": {}}
-    message: Any = called("work")
-    message["params"]["_meta"] = meta
-    headers = {"mcp_protocol_version": "2026-07-28", "mcp_method": "tools/call", "mcp_name": "work"}
-    alone = asyncio.create_task(callers["strong"].send(message, **headers))
+    alone = asyncio.create_task(callers["strong"].call_alone("work"))
     rest = asyncio.create_task(callers["strong"].send({}, path="/tools/work"))
     await until(lambda: made.server.composition.running == 2)
     await revoke(place, "strong")
@@ -178,8 +177,72 @@ async def test_nothing_is_verified_while_nothing_is_open(place: Place):
     callers = place[1]
     session = await callers["strong"].open()
     app = callers["strong"].where.app
-    live: Any = app._live  # pyright: ignore[reportPrivateUsage]
+    live = app.live
+    assert live is not None
     assert not live.idle
     await callers["strong"].send(session=session, verb="DELETE")
     assert (await callers["strong"].send({}, path="/tools/look")).status == 200
     await until(lambda: live.idle)
+
+
+# -- other verifiers -------------------------------------------------------------------------------------
+
+
+class Introspection:
+    """A verifier of the author's own, which names no credential and whose answer changes."""
+
+    def __init__(self) -> None:
+        self.scopes: frozenset[str] | None = frozenset({"read", "write"})
+        self.failing = False
+
+    async def verify(self, token: str) -> Principal | None:
+        if self.failing:
+            raise OSError("the authorization server cannot be reached")
+        return Principal("alice", self.scopes) if self.scopes is not None else None
+
+
+@pytest.mark.parametrize("ending", ["revoked", "fewer scopes", "unreachable"])
+async def test_an_author_s_verifier_is_asked_again(ending: str):
+    verifier = Introspection()
+    server = Server("s", "1", auth=verifier)
+    async with listening(server) as where:
+        opened = await socket(Caller(where, "opaque"))
+        match ending:
+            case "revoked":
+                verifier.scopes = None
+            case "fewer scopes":
+                verifier.scopes = frozenset({"read"})
+            case _:
+                verifier.failing = True
+        with pytest.raises(ConnectionClosed):
+            await opened.recv()
+        assert opened.close_code == 1008
+
+
+async def test_a_token_with_more_scopes_than_before_goes_on():
+    verifier = Introspection()
+    async with listening(Server("s", "1", auth=verifier)) as where:
+        opened = await socket(Caller(where, "opaque"))
+        verifier.scopes = frozenset({"read", "write", "admin"})
+        live = where.app.live
+        assert live is not None
+        await live.sweep()
+        await opened.send(json.dumps(asked("ping")))
+        assert json.loads(await opened.recv())["result"] == {}
+        await opened.close()
+
+
+async def test_a_signed_token_ends_what_it_opened_at_its_expiry_and_when_it_is_denied():
+    now, denied = [time.time()], DeniedTokens("memory:")
+    verifier = JWT(key=pem(private_key()), audience=AUDIENCE, issuer=ISSUER, denied=denied, clock=lambda: now[0])
+    tokens = [signed(claims(jti=jti, exp=int(now[0]) + 600)) for jti in ("one", "two")]
+    async with listening(Server("s", "1", auth=verifier)) as where:
+        one, two = [await socket(Caller(where, token)) for token in tokens]
+        await denied.deny("one", until=now[0] + 600)
+        with pytest.raises(ConnectionClosed):
+            await one.recv()
+        assert two.close_code is None
+        now[0] += 601
+        with pytest.raises(ConnectionClosed):
+            await two.recv()
+    assert (one.close_code, two.close_code) == (1008, 1008)

@@ -64,7 +64,7 @@ class HttpApp:
 
     def __init__(self, provider: SessionProvider, rules: HttpRules, options: HttpOptions) -> None:
         self.provider, self.options, self.auth = provider, options, options.auth
-        self._live = LiveBearers(self.auth) if self.auth is not None else None
+        self.live = LiveBearers(self.auth) if self.auth is not None else None
         self._failures, self._refusal = FailedTokens(trusted_proxy=options.trusted_proxy), rules.refusal
         self.gate = Gate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
@@ -103,7 +103,7 @@ class HttpApp:
             elif scope["type"] == "websocket":
                 await self._websocket(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, principal=self._nobody(scope), refusal=self._refusal, live=self._live)
+        exchange = Exchange(scope, receive, send, principal=self._nobody(scope), refusal=self._refusal, live=self.live)
         noted: Noted | None = exchange.head.note if exchange.head is not None else None
         if noted is not None:
             methods, exchange.headers, exchange.version, exchange.routing, exchange.prefers_events = noted
@@ -150,7 +150,7 @@ class HttpApp:
             await exchange.respond(400, b"The subprotocol here is mcp", plain=True)
             return
         await self.provider.start(self.close)
-        await self.sockets.serve(exchange.principal, scope, receive, send, self._live)
+        await self.sockets.serve(exchange.principal, scope, receive, send, self.live)
 
     async def _passes(self, exchange: Exchange) -> bool:
         exchange.read_head()
@@ -299,8 +299,8 @@ class HttpApp:
     def close(self) -> None:
         """End every session."""
         self.streamable.close()
-        if self._live is not None:
-            self._live.close()
+        if self.live is not None:
+            self.live.close()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
