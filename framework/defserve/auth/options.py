@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from defserve.auth.bearer import MALFORMED, bearer, credential_of
 from defserve.auth.challenges import STATUS, BearerError, Denied, challenge
+from defserve.auth.jwt.verifier import JWT
 from defserve.auth.metadata import ProtectedResource
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.auth.urls import checked_url
-from defserve.auth.verifiers import JWT, TokenVerifier
+from defserve.auth.verifiers import TokenVerifier
 from defserve.errors import UsageError
 
 

@@ -170,6 +170,9 @@ class Extension:
     def session_closed(self, session: Session) -> None:
         """The conversation has ended: free what was kept for it."""
 
+    def credential_ended(self, session: Session, credential: str) -> None:
+        """A key or token was revoked, or has expired: free what was kept for it in this conversation, which goes on."""
+
     def phase_changed(self, composition: Composition, previous: Phase) -> None:
         """The server has entered another phase, `composition.service.phase`: it starts, serves, drains or has ended."""
 

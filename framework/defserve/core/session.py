@@ -11,6 +11,7 @@ from defserve.core.identity import SENDER, may_act_for
 from defserve.core.inflight import OutgoingRequest, OutgoingRequests
 from defserve.core.profile import error_object
 from defserve.errors import (
+    CredentialEnded,
     Draining,
     InvalidRequest,
     LimitExceeded,
@@ -440,6 +441,15 @@ class Session(Locals):
         if (call := self.in_flight.get(id)) is not None and may_act_for(identity, call.identity):
             call.cancelled = True
             call.stop()
+
+    def end_credential(self, credential: str) -> None:
+        """A credential has been revoked, or has expired: its calls fail, and what was done with it is forgotten."""
+        for call in list(self.in_flight.values()):
+            if call.identity is not None and call.identity.credential == credential:
+                self.fail(call, CredentialEnded())
+                call.stop()
+        for credential_ended in self.composition.credential_enders:
+            credential_ended(self, credential)
 
     @property
     def is_untouched(self) -> bool:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from defserve.auth.authority import same_user_or_stranger, stranger_at
-from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.challenges import Denied
+from defserve.auth.failures import FailedTokens
+from defserve.auth.live.bearers import LiveBearers
 from defserve.auth.options import Auth
 from defserve.auth.principals import Principal
 from defserve.transports.asgi import PEER_USER, Receive, Scope, Send
@@ -63,7 +64,8 @@ class HttpApp:
 
     def __init__(self, provider: SessionProvider, rules: HttpRules, options: HttpOptions) -> None:
         self.provider, self.options, self.auth = provider, options, options.auth
-        self._failures, self._refusal = Buckets(FAILED_AUTH), rules.refusal
+        self.live = LiveBearers(self.auth) if self.auth is not None else None
+        self._failures, self._refusal = FailedTokens(trusted_proxy=options.trusted_proxy), rules.refusal
         self.gate = Gate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
         )
@@ -101,7 +103,7 @@ class HttpApp:
             elif scope["type"] == "websocket":
                 await self._websocket(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, principal=self._nobody(scope), refusal=self._refusal)
+        exchange = Exchange(scope, receive, send, principal=self._nobody(scope), refusal=self._refusal, live=self.live)
         noted: Noted | None = exchange.head.note if exchange.head is not None else None
         if noted is not None:
             methods, exchange.headers, exchange.version, exchange.routing, exchange.prefers_events = noted
@@ -135,7 +137,8 @@ class HttpApp:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # "websocket.connect"
-        exchange = Exchange(scope, receive, refusing(scope, send), principal=self._nobody(scope), refusal=self._refusal)
+        refuse = refusing(scope, send)
+        exchange = Exchange(scope, receive, refuse, principal=self._nobody(scope), refusal=self._refusal)
         if not await self._passes(exchange, scope):
             return
         if self._path(scope) != self.endpoint:
@@ -147,7 +150,7 @@ class HttpApp:
             await exchange.respond(400, b"The subprotocol here is mcp", plain=True)
             return
         await self.provider.start(self.close)
-        await self.sockets.serve(exchange.principal, scope, receive, send)
+        await self.sockets.serve(exchange.principal, scope, receive, send, self.live)
 
     async def _passes(self, exchange: Exchange, scope: Scope) -> bool:
         exchange.read_head()
@@ -167,21 +170,24 @@ class HttpApp:
 
     async def _authenticate(self, exchange: Exchange, scope: Scope) -> bool:
         assert self.auth is not None
-        address = exchange.principal.id
         given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if given and (wait := self._failures.peek(address)):
-            await exchange.respond(429, b"Too many bad tokens", [(b"retry-after", b"%d" % (wait + 1))], plain=True)
-            return False
         found = await self.auth.authenticate(given)
         if found is None:
             return True
         if isinstance(found, Principal):
             exchange.principal = found
             return True
-        if given:
-            self._failures.take(address)
-        await self._challenge(exchange, found)
+        # A token that is good, but not good enough, is no guess.
+        if given and found.status != 403 and (wait := self._failed(scope)):
+            await exchange.respond(429, b"Too many bad tokens", [(b"retry-after", b"%d" % (wait + 1))], plain=True)
+        else:
+            await self._challenge(exchange, found)
         return False
+
+    def _failed(self, scope: Scope) -> float:
+        client, headers = scope.get("client"), scope["headers"]
+        forwarded_for = (value for name, value in headers if name == b"x-forwarded-for")
+        return self._failures.count(client[0] if client else "", forwarded_for)
 
     async def _ask_for_scopes(self, exchange: Exchange, scopes: Sequence[str]) -> None:
         assert self.auth is not None
@@ -295,6 +301,8 @@ class HttpApp:
     def close(self) -> None:
         """End every session."""
         self.streamable.close()
+        if self.live is not None:
+            self.live.close()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
+from defserve.auth.live.bearers import BearerCredential, LiveBearers
 from defserve.auth.principals import Principal
 from defserve.core.stepping import rest
 from defserve.transports.asgi import WHOLE, HeaderList, Receive, RequestHead, Scope, Send, WholeRequest
@@ -36,6 +37,7 @@ class Exchange(ClientOutbox):
         "head",
         "headers",
         "principal",
+        "live",
         "prefers_events",
         "is_doubted",
         "version",
@@ -49,15 +51,26 @@ class Exchange(ClientOutbox):
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, *, principal: Principal, refusal: RefusalData | None
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        principal: Principal,
+        refusal: RefusalData | None,
+        live: LiveBearers | None = None,
     ) -> None:
         super().__init__()
-        self.principal, self.refusal = principal, refusal
+        self.principal, self.refusal, self.live = principal, refusal, live
         self.prefers_events: bool | None = None
         self.is_doubted = self._is_read = False
         self._scope, self._receive, self._send = scope, receive, send
         self._whole: WholeRequest | None = (whole := scope.pop(WHOLE, None))
         self.head: RequestHead | None = whole.head if whole is not None else None
+
+    def shown(self) -> tuple[BearerCredential, ...]:
+        """The credential that the request shows, if credentials are checked."""
+        return (self.live.shown(self.principal, self._scope["headers"]),) if self.live is not None else ()
 
     def read_head(self) -> None:
         """Read the headers, for a head that is not known yet."""

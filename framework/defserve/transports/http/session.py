@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+from defserve.auth.live.bearers import BearerCredential, LiveBearers
 from defserve.auth.principals import Principal
 from defserve.stores.stream_events import EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
 from defserve.transports.http import sse_format
@@ -18,6 +19,8 @@ RETRY_MS = 1000
 STANDALONE = "standalone"
 # More streams than a session keeps events of.
 OWNERS = 1024
+# How many credentials may use one session at a time. A client that refreshes its token uses two.
+CREDENTIALS = 32
 
 
 class HttpSession:
@@ -33,12 +36,15 @@ class HttpSession:
         self.id, self.opener, self.primed = id, opener, False
         self.opened = self.used = time.monotonic()
         self.readers = 0
-        self.give_way: Callable[[], None] = self.close
         self.events: EventStore = MemoryEvents()
         self.streams: dict[str, ResponseStream] = {}
         self.standalone = StandaloneStream(self)
         self.named = 0
         self._owners: dict[str, Principal] = {}
+        self._credentials: dict[str, BearerCredential] = {}
+        self._live: LiveBearers | None = None
+        self.end: Callable[[], None] = self.close
+        """Ends the session. Whoever lists it sets this."""
         self._unread: dict[str, None] = {}
 
     def outlet(self, message: Any) -> None:
@@ -86,9 +92,40 @@ class HttpSession:
             del self._unread[oldest]
             self.events.finish(oldest)
 
+    # -- credentials -------------------------------------------------------------------------------------
+
+    def note(self, exchange: Exchange) -> None:
+        """A request with this credential belongs to the session."""
+        if exchange.live is None or exchange.principal.credential in self._credentials:
+            return
+        (shown,) = exchange.shown()
+        self._credentials[shown.key] = shown
+        if self._live is None:
+            self._live = exchange.live
+            self._live.hold(self)
+        if len(self._credentials) > CREDENTIALS:
+            self.credential_ended(next(iter(self._credentials)))
+
+    def shown(self) -> tuple[BearerCredential, ...]:
+        return tuple(self._credentials.values())
+
+    def credential_ended(self, key: Any) -> None:
+        """End what belongs to a credential, and the session itself if no other one with its opener's rights is left."""
+        self._credentials.pop(key, None)
+        self.conversation.end_credential(key)
+        # What its calls are told comes first.
+        for stream in (self.standalone, *self.streams.values()):
+            if stream.exchange is not None and stream.exchange.principal.credential == key:
+                stream.drop()
+        if not any(shown.principal.covers(self.opener) for shown in self._credentials.values()):
+            self.end()
+
     def is_idle(self, seconds: float) -> bool:
         """Whether nothing is running, and the client has sent nothing for so many seconds."""
         return not (self.readers or self.streams) and time.monotonic() - self.used > seconds
+
+    def give_way(self) -> None:
+        self.end()
 
     def idle(self) -> tuple[bool, float] | None:
         """As a `SessionHolder`: whether it was never used since it was opened, and for how long it is idle."""
@@ -101,6 +138,8 @@ class HttpSession:
             stream.drop()
         self.conversation.close()
         self.events.forget()
+        if self._live is not None:
+            self._live.release(self)
 
 
 class ResponseStream:

@@ -29,7 +29,7 @@ class HttpSessions:
 
     def add(self, session: HttpSession) -> None:
         self._open[session.id] = session
-        session.give_way = partial(self.end, session)
+        session.end = partial(self.end, session)
         session.conversation.holder = session
         self._look_later()
 

@@ -191,6 +191,7 @@ class Streamable:
             return
         session.primed = session.conversation.version in self.rules.primed_versions
         self.sessions.add(session)
+        session.note(exchange)
         await exchange.respond(200, reply.data, [(b"mcp-session-id", session.id.encode())])
 
     def _conversation(self, session: HttpSession, principal: Principal) -> TransportSession:
@@ -210,6 +211,7 @@ class Streamable:
             return refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; initialize again")
         if version is not None and version not in self.rules.handshake_versions:
             return refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
+        session.note(exchange)
         return session
 
     # -- GET and DELETE ----------------------------------------------------------------------------------

@@ -119,6 +119,11 @@ class Subscriptions:
         kinds = frozenset(kind for kind, member in KINDS.items() if wanted.get(member) is True)
         return ListenRequest(call, kinds, frozenset(uri for uri in uris if self._readable(call, uri)))
 
+    def credential_ended(self, session: Session, credential: str) -> None:
+        """Forget what was subscribed to with a key or token that is no longer good."""
+        if (subscribed := session.peek(SubscribedUris)) is not None:
+            subscribed.drop(subscribed.uris, lambda caller: caller is not None and caller.credential == credential)
+
     # -- what clients are told ---------------------------------------------------------------------------
 
     def changed(self, kind: str) -> None:

@@ -147,6 +147,13 @@ class EventSection:
         for subscription in list((session.peek(SessionSubscriptions) or SessionSubscriptions()).values()):
             self._end(subscription)
 
+    def credential_ended(self, session: Session, credential: str) -> None:
+        """End the subscriptions that were made with a key or token that is no longer good."""
+        mine = session.peek(SessionSubscriptions) or SessionSubscriptions()
+        for id, subscription in list(mine.items()):
+            if subscription.caller.credential == credential:
+                self._end(mine.pop(id))
+
     def _end(self, subscription: EventSubscription) -> None:
         subscription.end()
         if subscription in self._subscriptions:

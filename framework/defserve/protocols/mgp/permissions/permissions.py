@@ -41,6 +41,7 @@ from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.auth.principals import Principal
+    from defserve.core.session import Session
     from defserve.protocols.mcp.tools.tools import Tool
     from defserve.protocols.mgp.audit.trail import AuditTrail
 
@@ -119,6 +120,11 @@ class PermissionSection:
         after = self.statuses(call, decisions)
         self._report_changes(call, before, after)
         return repeated | answer(after, sent)
+
+    def credential_ended(self, session: Session, credential: str) -> None:
+        """Forget what was granted with a key or token that is no longer good."""
+        if (kept := session.peek(SessionGrants)) is not None:
+            kept.pop(credential, None)
 
     # -- who says what -----------------------------------------------------------------------------------
 
