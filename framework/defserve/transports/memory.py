@@ -34,6 +34,12 @@ class MemoryTransport:
     def flush(self) -> None:
         """Nothing is held back."""
 
+    def pause(self) -> None:
+        self.peer.hold()
+
+    def resume(self) -> None:
+        self.peer.let_go()
+
     def close(self) -> None:
         if not self.closed:
             self.closed = True
@@ -57,17 +63,31 @@ class MemoryPeer:
         self._server = server
         self._queue: asyncio.Queue[tuple[bytes | None, Callable[[], None] | None]] | None = None
         self._left = False
+        self._free: asyncio.Event | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         import asyncio
 
-        self._queue = asyncio.Queue()
+        self._queue, self._free = asyncio.Queue(), asyncio.Event()
+        self._free.set()
 
     def deliver(self, message: bytes | None, taken: Callable[[], None] | None = None) -> None:
         if self._queue is not None:
             self._queue.put_nowait((message, taken))
 
+    def hold(self) -> None:
+        """Let senders wait."""
+        if self._free is not None:
+            self._free.clear()
+
+    def let_go(self) -> None:
+        if self._free is not None:
+            self._free.set()
+
     async def send(self, message: bytes) -> None:
+        """Send a message, when the server reads."""
+        if self._free is not None and not self._free.is_set():
+            await self._free.wait()
         self._server.take(message)
 
     async def receive(self) -> bytes | None:

@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
+# The code of the reply to a call for which there was no room.
+TOO_MANY_CALLS = -32029
+
 UNREAD = 256
 SLOW = 16
 UNREAD_BYTES = 1024 * 1024

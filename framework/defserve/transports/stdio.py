@@ -36,10 +36,10 @@ class StdioTransport:
         self._out: deque[bytes | memoryview] = deque()
         self.queued = self._written = 0
         self._marks: deque[tuple[int, Callable[[], None]]] = deque()
-        self._writing = self._paused = self._reading = False
+        self._writing = self._paused = self._held = self._reading = False
         self._turn: threading.Event | None = None
         self._emptied: asyncio.Future[None] | None = None
-        self.closed = False
+        self.closed = self._ended_input = False
 
     # -- the process's pipes -----------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class StdioTransport:
             return
         try:
             os.set_blocking(self._output, False)
-            self._resume()
+            self._start_reading()
         except (NotImplementedError, OSError):
             # Files and Windows pipes cannot be polled.
             import threading
@@ -169,9 +169,29 @@ class StdioTransport:
         if self._turn is not None:
             self._turn.set()
 
+    def pause(self) -> None:
+        """Read nothing more: what the peer sends waits in the pipe."""
+        self._held = True
+        self._stop_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._held:
+            self._held = False
+            self._read_on()
+
     # -- reading -----------------------------------------------------------------------------------------
 
-    def _resume(self) -> None:
+    def _read_on(self) -> None:
+        """Read, unless the peer must read first, or the calls it sent must make room."""
+        if self.closed or self._ended_input or self._held or self._paused or self._loop is None:
+            return
+        if self._turn is not None:
+            self._turn.set()
+        elif not self._reading:
+            self._start_reading()
+
+    def _start_reading(self) -> None:
         assert self._loop is not None
         self._loop.add_reader(self._input, self._readable)
         self._reading = True
@@ -199,8 +219,9 @@ class StdioTransport:
                 self._stop_reading()
                 self._paused = True
             elif self._turn is not None:
-                self._turn.set()
+                self._read_on()
             return
+        self._ended_input = True
         self._stop_reading()
         try:
             if rest := self._lines.finish():
@@ -257,10 +278,7 @@ class StdioTransport:
             self._tell_emptied()
         if self._paused and self.queued < HIGH_WATER // 2 and not self.closed:
             self._paused = False
-            if self._turn is not None:
-                self._turn.set()
-            else:
-                self._resume()
+            self._read_on()
 
     def _tell_emptied(self) -> None:
         if self._emptied is not None and not self._emptied.done():

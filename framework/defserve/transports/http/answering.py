@@ -8,15 +8,25 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from defserve.transports.http.exchange import Exchange
-from defserve.transports.outbox import CompleteReply, OutboundMessage
+from defserve.transports.outbox import TOO_MANY_CALLS, CompleteReply, OutboundMessage
 from defserve.transports.session_provider import BegunCall, SessionProvider, TransportSession
 from defserve.wire.messages import Id
 
 # Error code → HTTP status, in the stateless era. Any other error is a 200 with the error inside.
-STATUS = {-32700: 400, -32600: 400, -32601: 404, -32602: 400, -32020: 400, -32021: 400, -32022: 400}
+STATUS = {
+    -32700: 400,
+    -32600: 400,
+    -32601: 404,
+    -32602: 400,
+    -32020: 400,
+    -32021: 400,
+    -32022: 400,
+    TOO_MANY_CALLS: 429,
+}
 
 SILENCE = 15.0
 CLIENT_LEFT = 499
+RETRY = ((b"retry-after", b"1"),)
 
 
 class ResponseRoute(Protocol):
@@ -103,6 +113,8 @@ def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable
         route.push(CompleteReply(data, code))
         return _answer_in_the_end(exchange, route)
     route.over()
+    if code == TOO_MANY_CALLS:
+        return exchange.respond(429, data, RETRY)
     return exchange.answer(route.statuses.get(code, 200) if code else 200, data)
 
 
@@ -157,7 +169,8 @@ async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
     if reply is None:
         return False
     exchange.unread.clear()  # as in `run`
-    await exchange.respond(route.statuses.get(reply.code, 200) if reply.code else 200, reply.data)
+    headers = RETRY if reply.code == TOO_MANY_CALLS else ()
+    await exchange.respond(route.statuses.get(reply.code, 200) if reply.code else 200, reply.data, headers)
     return True
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from defserve.stores.stream_events import EventGap, EventStore, MemoryEvents, StoredEventKind
 from defserve.transports.http import sse_format
 from defserve.transports.http.exchange import Exchange
-from defserve.transports.outbox import UNREAD, ClientOutbox, OutboundMessage
+from defserve.transports.outbox import TOO_MANY_CALLS, UNREAD, ClientOutbox, OutboundMessage
 from defserve.transports.session_provider import TransportSession
 
 RETRY_MS = 1000
@@ -82,8 +82,8 @@ class ResponseStream:
 
     __slots__ = ("session", "name", "exchange", "answered", "_first")
 
-    # With a session, errors are only in the body; the HTTP status is 200.
-    statuses: Mapping[int, int] = {}
+    # With a session, errors of a call are only in the body; the HTTP status is 200.
+    statuses: Mapping[int, int] = {TOO_MANY_CALLS: 429}
     exchange: Exchange | None
 
     def __init__(self, session: HttpSession, exchange: Exchange | None) -> None:

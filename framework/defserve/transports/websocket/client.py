@@ -41,6 +41,8 @@ class WebSocketClient:
         self._backlog = 0
         self._more, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
+        self._reading = asyncio.Event()
+        self._reading.set()
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -71,6 +73,13 @@ class WebSocketClient:
     def flush(self) -> None:
         """Nothing is held back."""
 
+    def pause(self) -> None:
+        """Read nothing more: what the peer sends waits in the connection."""
+        self._reading.clear()
+
+    def resume(self) -> None:
+        self._reading.set()
+
     async def written(self, seconds: float) -> None:
         """Wait until everything has been sent, for at most so many seconds."""
         with suppress(TimeoutError):
@@ -98,6 +107,7 @@ class WebSocketClient:
                 received([await self._socket.recv(decode=False)])
                 if self._backlog > BACKLOG_BYTES:
                     await self._idle.wait()
+                await self._reading.wait()
         except closed as error:
             frame = error.rcvd or error.sent
             self.end = (frame.code, frame.reason) if frame is not None else (1006, "without a reason")

@@ -49,6 +49,7 @@ class WebSockets:
         except LimitExceeded as error:
             await socket.close(CloseReason(FULL, error.message))
             return
+        socket.conversation.on_room = socket.read_on
         self.open.add(socket)
         try:
             if self.draining:
@@ -67,7 +68,7 @@ class WebSockets:
 class WebSocket(ClientOutbox):
     """One accepted socket."""
 
-    __slots__ = ("conversation", "draining", "_limit", "_receive", "_send", "_written")
+    __slots__ = ("conversation", "draining", "_limit", "_receive", "_room", "_send")
 
     conversation: TransportSession
 
@@ -75,13 +76,17 @@ class WebSocket(ClientOutbox):
         super().__init__()
         self.draining = False
         self._receive, self._send, self._limit = receive, send, limit
-        self._written = asyncio.Event()
+        self._room = asyncio.Event()
 
     def push(self, message: OutboundMessage) -> None:
         """A message for the peer."""
         self.keep(message)
         self._finish_if_drained()
         self.rouse()
+
+    def read_on(self) -> None:
+        """There may be room for more of the client's calls."""
+        self._room.set()
 
     def drain(self) -> None:
         self.draining = True
@@ -108,10 +113,10 @@ class WebSocket(ClientOutbox):
     async def _read(self) -> CloseReason | None:
         """Hand every message to the session. Returns why the socket must be closed, or None if the client left."""
         while True:
-            while self.full:
-                # The client does not read its answers. Further requests would only add more of them.
-                self._written.clear()
-                await self._written.wait()
+            while self.full or self.conversation.full:
+                # The client does not read its answers, or has sent more calls than can wait.
+                self._room.clear()
+                await self._room.wait()
             event = await self._receive()
             if event["type"] == "websocket.disconnect":
                 return None
@@ -131,7 +136,7 @@ class WebSocket(ClientOutbox):
                     item = self.unread.popleft()
                     async with asyncio.timeout(STALL):
                         await self._send({"type": "websocket.send", "text": item.message.data.decode()})
-                    self._written.set()
+                    self._room.set()
                     item.leave()
                 if self.finished:
                     return RESTART
