@@ -115,6 +115,7 @@ class Connection:
     def close(self) -> None:
         for session in list(self.sessions.values()):
             session.close()
+        self._bulk.close()
         self.transport.flush()
         self.transport.close()
 

@@ -30,6 +30,8 @@ class MemoryTransport:
     def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
         if not self.closed:
             self.peer.deliver(message, taken)
+        elif taken is not None:
+            taken()
 
     def flush(self) -> None:
         """Nothing is held back."""
@@ -72,8 +74,10 @@ class MemoryPeer:
         self._free.set()
 
     def deliver(self, message: bytes | None, taken: Callable[[], None] | None = None) -> None:
-        if self._queue is not None:
+        if self._queue is not None and not self._left:
             self._queue.put_nowait((message, taken))
+        elif taken is not None:
+            taken()
 
     def hold(self) -> None:
         """Let senders wait."""
@@ -101,4 +105,10 @@ class MemoryPeer:
         return message
 
     async def aclose(self) -> None:
+        """Leave. What was not received is dropped."""
+        self._left = True
+        while self._queue is not None and not self._queue.empty():
+            _, taken = self._queue.get_nowait()
+            if taken is not None:
+                taken()
         self._server.leave()

@@ -120,8 +120,14 @@ class StdioTransport:
             threading.Thread(target=self._read_in_thread, name="defserve-stdin", daemon=True).start()
 
     def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
-        """Queue one message. `flush` writes the queue, and calls `taken` behind the last byte of the message."""
-        if not self.closed:
+        """Queue one message. `flush` writes the queue.
+
+        `taken` is called behind the last byte of the message, or when it is clear that it will not be written.
+        """
+        if self.closed:
+            if taken is not None:
+                taken()
+        else:
             self._out.append(message)
             self._out.append(b"\n")
             self.queued += len(message) + 1
@@ -168,6 +174,13 @@ class StdioTransport:
         self.closed = True
         if self._turn is not None:
             self._turn.set()
+        self._leave_unwritten()
+
+    def _leave_unwritten(self) -> None:
+        """Nothing more is written: tell the senders."""
+        marks, self._marks = self._marks, deque()
+        for _, taken in marks:
+            taken()
 
     def pause(self) -> None:
         """Read nothing more: what the peer sends waits in the pipe."""
@@ -286,13 +299,13 @@ class StdioTransport:
 
     def _give_up(self) -> None:
         self._out.clear()
-        self._marks.clear()
         self.queued = 0
         self.closed = True
         self._stop_reading()
         self._tell_emptied()
         if self._turn is not None:
             self._turn.set()
+        self._leave_unwritten()
         if self._ended is not None:
             self._ended()
 

@@ -34,10 +34,15 @@ UNDECLARED = ("pushEvents", "inferenceRequest")
 class Feature:
     """The part of a feature set that needs no section; `FeatureSet` adds the author's verbs.
 
-    `owner` is the server that declared it. `removed` is True once the server has taken it back.
+    `owner` is the server that declared it. `removed` is True once the server has taken it back. One that is declared
+    while serving is `whole`, and shown to hosts, when the code that declares it is done. `told` is what they know.
+    `changed` is called when more is declared on it.
     """
 
     inbox: EventInbox | None = None
+    whole = True
+    told: Params | None = None
+    changed: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -78,6 +83,7 @@ class Feature:
     def use(self, what: str) -> None:
         """Note that something was declared on this set."""
         self._uses[what] = None
+        self.changed()
 
     def wire(self) -> Params:
         """The declaration that hosts are shown."""

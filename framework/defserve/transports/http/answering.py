@@ -91,6 +91,8 @@ class SingleResponse:
         """Nothing to do: such a response cannot be resumed."""
 
     def over(self) -> None:
+        if self.exchange.unread:
+            self.exchange.abandon()
         self.provider.end(self.conversation)
 
 
@@ -99,6 +101,8 @@ def route_message(message: Any) -> None:
     route = message.destination
     if isinstance(route, SingleResponse):
         route.push(message)
+    elif message.taken is not None:
+        message.taken()
 
 
 def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable[None] | None:
@@ -168,7 +172,7 @@ async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
     reply = exchange.only
     if reply is None:
         return False
-    exchange.unread.clear()  # as in `run`
+    exchange.take()
     headers = RETRY if reply.code == TOO_MANY_CALLS else ()
     await exchange.respond(route.statuses.get(reply.code, 200) if reply.code else 200, reply.data, headers)
     return True

@@ -73,6 +73,7 @@ class HttpSession:
     def close(self) -> None:
         for stream in (self.standalone, *self.streams.values()):
             stream.drop()
+        self.standalone.forget()
         self.conversation.close()
         self.events.forget()
 
@@ -220,10 +221,14 @@ class StandaloneStream(ResponseStream):
             exchange.push(item.message, item.id)
 
     def resume(self, exchange: Exchange) -> None:
+        self.forget()  # what waited is among the events that the client missed
+        super().resume(exchange)
+
+    def forget(self) -> None:
+        """Drop what waits: nobody will ask for it."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            waiting.take()  # these are among the events that the client missed
-        super().resume(exchange)
+            waiting.take()
 
     def hang_up(self) -> None:
         """Nothing to do: it belongs to no call."""

@@ -77,6 +77,7 @@ class LegacySse:
         finally:
             watch.cancel()
             del self.feeds[id]
+            exchange.abandon()
             feed.conversation.close()
 
     async def find(self, exchange: Exchange, scope: Scope) -> Feed | None:

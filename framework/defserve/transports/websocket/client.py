@@ -117,23 +117,29 @@ class WebSocketClient:
 
     async def _write(self) -> None:
         closed = websockets_library().ConnectionClosed
-        while not self.closed:
-            await self._more.wait()
-            self._more.clear()
-            while self._waiting and not self.closed:
-                message, taken = self._waiting.popleft()
-                try:
-                    await self._socket.send(message, text=True)
-                except closed:
-                    self.closed = True
-                self._backlog -= len(message)
-                if taken is not None:
-                    taken()
-            self._idle.set()
-        while self._waiting:
-            _, taken = self._waiting.popleft()
-            if taken is not None:
-                taken()
+        try:
+            while not self.closed:
+                await self._more.wait()
+                self._more.clear()
+                while self._waiting and not self.closed:
+                    message, _ = self._waiting[0]
+                    try:
+                        await self._socket.send(message, text=True)
+                    except closed:
+                        self.closed = True
+                    self._take_first()
+                self._idle.set()
+        finally:
+            self.closed = True
+            while self._waiting:
+                self._take_first()
+
+    def _take_first(self) -> None:
+        """The first message was sent, or never will be."""
+        message, taken = self._waiting.popleft()
+        self._backlog -= len(message)
+        if taken is not None:
+            taken()
 
 
 async def dial(

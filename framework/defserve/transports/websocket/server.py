@@ -102,9 +102,9 @@ class WebSocket(ClientOutbox):
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.gone = True
             for task in tasks:
                 task.cancel()
+            self.abandon()
             self.conversation.close()
         for task in done:
             if (reason := task.result()) is not None:
@@ -134,10 +134,12 @@ class WebSocket(ClientOutbox):
             while await self.wait():
                 while self.unread:
                     item = self.unread.popleft()
-                    async with asyncio.timeout(STALL):
-                        await self._send({"type": "websocket.send", "text": item.message.data.decode()})
+                    try:
+                        async with asyncio.timeout(STALL):
+                            await self._send({"type": "websocket.send", "text": item.message.data.decode()})
+                    finally:
+                        item.leave()
                     self._room.set()
-                    item.leave()
                 if self.finished:
                     return RESTART
         except (TimeoutError, OSError):  # stalled, or gone
