@@ -96,6 +96,7 @@ class Subscriptions:
         stateless_only(call)
         listening = self._listening_for(call, fields(params, "notifications"))
         call.endless = True
+        call.session.make_room(1)
         self._listening.add(listening)
         honoured: Params = {member: True for kind, member in KINDS.items() if kind in listening.kinds}
         if listening.uris:
@@ -108,6 +109,7 @@ class Subscriptions:
                 raise
         finally:
             self._listening.discard(listening)
+            call.session.make_room(-1)
         return {"resultType": "complete", "_meta": {SUBSCRIPTION_KEY: call.id}}
 
     def _listening_for(self, call: Call, wanted: Params) -> ListenRequest:
