@@ -148,7 +148,7 @@ def test_a_kept_key_is_the_key_of_every_later_start(tmp_path: Path):
         assert again == key
     with published([("127.0.0.1", 8001)]) as other:
         assert other != key
-    (path,) = (tmp_path / "config" / "defserve" / "local-tokens").iterdir()
+    (path,) = (tmp_path / "config" / "defserve" / "kept-local-tokens").iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o644)
     with published([HERE]) as fresh:

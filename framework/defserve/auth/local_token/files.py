@@ -21,6 +21,7 @@ from defserve.stores.files import config_file, write
 Place = tuple[str, int]
 
 FOLDER: Final = "local-tokens"
+KEPT_FOLDER: Final = "kept-local-tokens"
 _KEY: Final = re.compile(rb"[A-Za-z0-9_-]{43}")
 _PRIVATE: Final = 0o077
 
@@ -69,7 +70,7 @@ def keep_key(place: Place) -> str | None:
 
 
 def _kept(place: Place) -> Path:
-    return config_file(FOLDER) / _name(place)
+    return config_file(KEPT_FOLDER) / _name(place)
 
 
 def _name(place: Place) -> str:
