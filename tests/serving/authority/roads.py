@@ -183,12 +183,16 @@ YES: Mapping[str, Road] = {
     "whitelist a scope": listing_a_scope,
     "whitelist a scope along with the call": listing_a_scope_along,
     "skip a scope by speaking less": skipping_a_scope,
+    "give access": giving_access,
+    "see details of the health": seeing_details,
+}
+# The same, on a server with `feature_sets="strict"`.
+YES_IF_STRICT: Mapping[str, Road] = {
     "switch a set on": enabling("ask"),
     "switch a set on by a notification": enabling("tell"),
     "switch a set on along with the call": enabling_along,
     "skip the switch by speaking less": calling("send", _nothing, SESSION),
-    "give access": giving_access,
-    "see details of the health": seeing_details,
+    "skip the switch by speaking less, without a session": calling("send", _nothing, STATELESS),
 }
 
 

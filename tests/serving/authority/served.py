@@ -19,7 +19,6 @@ def make(**options: Any) -> Server:
         permissions="config_only",
         granted=["memory.write"],
         access=access,
-        feature_sets="strict",
         **options,
     )
 

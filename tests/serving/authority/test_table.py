@@ -29,6 +29,7 @@ from tests.serving.authority.talking import (
 pytestmark = pytest.mark.anyio
 
 KNOWN, STRANGER, SHUT_OUT = "its yes counts", "its yes does not count", "not let in"
+COUNTS: dict[str, bool | str] = {KNOWN: True, STRANGER: False, SHUT_OUT: SHUT_OUT}
 TCP = "http://127.0.0.1:0/mcp"
 
 
@@ -118,10 +119,12 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def serving(kind: PeerKind, folder: Path) -> AsyncGenerator[tuple[Listening, str, dict[str, str], str]]:
+async def serving(
+    kind: PeerKind, folder: Path, sets: str = "open"
+) -> AsyncGenerator[tuple[Listening, str, dict[str, str], str]]:
     """The server, its base address, the peer's headers, and the path of its unix socket."""
     unix = str(folder / "s") if kind.on == "unix:" else ""
-    server = make(auth=kind.auth() if kind.auth else None)
+    server = make(auth=kind.auth() if kind.auth else None, feature_sets=sets)
     options = {"legacy_sse": True, "rest": True, **kind.options}
     async with listening(server, f"unix:{unix}" if unix else kind.on, **options) as where:
         base = "http://localhost" if unix else f"http://{where.authority}"
@@ -159,9 +162,16 @@ async def test_the_yes_of_a_peer_counts_as_the_table_says(name: str, tmp_path: P
         linking = partial(link_to, kind.over, base, headers, unix)
         yes = await outcomes(linking, roads.YES)
         open_to_all = await outcomes(linking, roads.OPEN_TO_ALL)
-    expected = {KNOWN: True, STRANGER: False, SHUT_OUT: SHUT_OUT}[kind.may]
-    assert yes == dict.fromkeys(roads.YES, expected)
+    assert yes == dict.fromkeys(roads.YES, COUNTS[kind.may])
     assert open_to_all == dict.fromkeys(roads.OPEN_TO_ALL, SHUT_OUT if kind.may == SHUT_OUT else True)
+
+
+@pytest.mark.parametrize("name", PEERS)
+async def test_only_a_known_peer_switches_on_what_the_operator_switched_off(name: str, tmp_path: Path):
+    kind = PEERS[name]
+    async with serving(kind, tmp_path, "strict") as (_, base, headers, unix):
+        yes = await outcomes(partial(link_to, kind.over, base, headers, unix), roads.YES_IF_STRICT)
+    assert yes == dict.fromkeys(roads.YES_IF_STRICT, COUNTS[kind.may])
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -183,7 +193,7 @@ async def test_only_the_local_user_and_admins_end_the_server(name: str, tmp_path
     async with serving(kind, tmp_path) as (where, base, headers, unix):
         found = await outcomes(partial(link_to, kind.over, base, headers, unix), {"end": roads.shutting_down})
         drains = where.app.provider.composition.draining
-    assert found["end"] == {KNOWN: True, STRANGER: False, SHUT_OUT: SHUT_OUT}[kind.may]
+    assert found["end"] == COUNTS[kind.may]
     assert drains is (kind.may == KNOWN)
 
 
@@ -192,6 +202,8 @@ async def test_a_peer_in_memory_is_known():
     yes = await outcomes(partial(link_in_memory, server), roads.YES)
     assert yes == dict.fromkeys(roads.YES, True)
     assert all((await outcomes(partial(link_in_memory, server), roads.OPEN_TO_ALL)).values())
+    strict = make(feature_sets="strict")
+    assert all((await outcomes(partial(link_in_memory, strict), roads.YES_IF_STRICT)).values())
 
 
 async def test_a_peer_on_a_pipe_is_known():
