@@ -83,7 +83,7 @@ def test_any_text_is_an_ip_address_or_nothing(text: str):
 MAY_ASK: dict[str, set[str]] = {
     "is_shared_identity": {
         "core/composition.py", "core/session.py", "runner/connection.py",  # limits of sessions
-        "protocols/mcpl/peers.py", "protocols/mgp/events/channel.py",  # what is for one does not reach the others
+        "protocols/mcpl/peers.py",  # what is for one does not reach the others
         "protocols/mgp/streaming/streaming.py",  # an id that is easy to guess cancels nothing
     },
     "is_loopback": {
