@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from defserve.auth.authority import same_user_or_stranger, stranger_at
+from defserve.auth.authority import LONGEST_ADDRESS, same_user_or_stranger, stranger_at
 from defserve.auth.challenges import Denied
 from defserve.auth.failures import FailedTokens
 from defserve.auth.live.bearers import LiveBearers
@@ -166,7 +166,7 @@ class HttpApp:
         client = scope.get("client")
         if client is None and self.options.trust_same_user:
             return same_user_or_stranger(scope["state"].get(PEER_USER))
-        return stranger_at(client[0] if client else "")
+        return stranger_at(client[0] if client and len(client[0]) <= LONGEST_ADDRESS else "")
 
     async def _authenticate(self, exchange: Exchange, scope: Scope) -> bool:
         assert self.auth is not None
