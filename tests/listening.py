@@ -7,13 +7,13 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from defserve import Server
 from defserve.runner.address import Address
-from defserve.runner.network import NetworkOptions, make_listener
+from defserve.runner.network import make_listener
 from defserve.runner.sockets import bound
 from defserve.serving import web
 from defserve.transports.http.app import HttpApp
@@ -77,13 +77,7 @@ async def listening(server: Server, on: str = "http://127.0.0.1:0/mcp", **option
     """Serve for as long as the block runs; who is still connected at its end is cut off."""
     address = Address.parse(on)
     app = web.app(server.composition, server.mcp, server.auth, options, address)
-    network = NetworkOptions(
-        options.get("parser", "auto"),
-        options.get("certfile"),
-        options.get("keyfile"),
-        options.get("trusted_proxy", False),
-    )
-    listener: Any = make_listener(app, address, network, server.limits, app.drain)
+    listener: Any = make_listener(app, address, web.network_options(cast(Any, options)), server.limits, app.drain)
     with bound(address) as sockets:
         if address.scheme != "unix":
             address = replace(address, port=sockets[0].getsockname()[1])

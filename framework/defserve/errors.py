@@ -156,6 +156,15 @@ class Draining(Refused):
     error_type = "draining"
 
 
+class CredentialEnded(Refused):
+    """The key or token that a call was made with was revoked, or has expired, while the call was running."""
+
+    error_type = "credential_ended"
+
+    def __init__(self) -> None:
+        super().__init__("the call was stopped: the credential it was made with was revoked or has expired")
+
+
 class ToolError(DefserveError):
     """An error the model reads: say what happened and what to do about it."""
 

@@ -38,6 +38,7 @@ class Limits:
     in_flight_total: int = 1_024
     sessions: int = 10_000
     sessions_per_principal: int = 100
+    sessions_per_address: int = 1_000
     connections: int = 4_096
     threads: int = 32
     subscriptions: int = 1_000

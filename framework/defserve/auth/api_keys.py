@@ -104,7 +104,13 @@ class ApiKeys:
             return None
         scopes = scopes_of(key.permissions) | frozenset(key.scopes)
         return KeyHolder(
-            key.principal, scopes, {"kid": key.id}, key=key.id, per_minute=key.per_minute, per_hour=key.per_hour
+            key.principal,
+            scopes,
+            {"kid": key.id},
+            key=key.id,
+            per_minute=key.per_minute,
+            per_hour=key.per_hour,
+            credential=f"key:{key.id}",
         )
 
     async def create(

@@ -21,8 +21,9 @@ from defserve.core.extension import (
 )
 from defserve.core.profile import Profile
 from defserve.core.service import Service
+from defserve.core.session_table import SessionTable
 from defserve.core.stages import Pipeline, Stages
-from defserve.errors import LimitExceeded, UsageError
+from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.wire.jsonvalue import is_mapping
 from defserve.wire.messages import Encoded, Notification, Params, Request
@@ -100,9 +101,10 @@ class Composition:
     ) -> None:
         self.extensions = tuple(extensions)
         self.limits = limits or Limits()
-        self.sessions: set[Session] = set()
+        self._session_table = SessionTable(self.limits)
+        self.admit = self._session_table.admit
+        self.sessions = self._session_table.open
         self.short_sessions: set[Session] = set()
-        self._sessions_of: dict[str, int] = {}
         self.running = 0
         self.draining = False
         # By event loop: a server may be served on several, each with its own lifespans and threads.
@@ -126,6 +128,7 @@ class Composition:
         self._vital = frozenset(name for e in extensions for name in e.while_draining)
         self._refusals = tuple(e.refusal for e in extensions if _overrides(e, "refusal"))
         self.closers = tuple(e.session_closed for e in extensions if _overrides(e, "session_closed"))
+        self.credential_enders = tuple(e.credential_ended for e in extensions if _overrides(e, "credential_ended"))
         self._offers = tuple(e.offer_in for e in extensions if _overrides(e, "offer_in"))
         self.offer_in: Callable[[Request | Notification], Offer | None] = (
             self._offers[0] if len(self._offers) == 1 else self._first_offer
@@ -190,27 +193,10 @@ class Composition:
 
     # -- sessions ----------------------------------------------------------------------------------------
 
-    def admit(self, session: Session) -> None:
-        """Count a new session in, or raise LimitExceeded."""
-        if len(self.sessions) >= self.limits.sessions:
-            raise LimitExceeded("too many sessions", data={"limit": "sessions", "retry_after_ms": 1000})
-        mine = self._sessions_of.get(session.principal, 0)
-        if mine >= self.limits.sessions_per_principal and not session.is_shared_identity:
-            raise LimitExceeded(
-                "too many sessions of this principal",
-                data={"limit": "sessions_per_principal", "retry_after_ms": 1000},
-            )
-        self.sessions.add(session)
-        self._sessions_of[session.principal] = mine + 1
-
     def dismiss(self, session: Session) -> None:
         """Count a session out."""
         self.short_sessions.discard(session)
-        if session in self.sessions:
-            self.sessions.remove(session)
-            left = self._sessions_of.pop(session.principal) - 1
-            if left:
-                self._sessions_of[session.principal] = left
+        self._session_table.dismiss(session)
 
     def calls(self) -> Iterator[Call]:
         """Every call in flight."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
-from defserve.host.link import Link, Lost
+from defserve.host.link import Link, Lost, ReopenableLink
 from defserve.wire.codec import decode, encode
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
 
@@ -56,7 +56,7 @@ class ClientConversation:
     """Reads the link in its own task, from `start` to `aclose`.
 
     `on_request` answers the peer's requests. `on_notification` is called in the order of arrival, and before any reply
-    that came later is handed out. `on_gone` is called once, when the peer leaves or we close.
+    that came later is handed out. `on_gone` is called once, when the peer leaves or we close after `opened`.
     """
 
     def __init__(
@@ -75,9 +75,29 @@ class ClientConversation:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[None] | None = None
         self._gone: PeerGone | None = None
+        self._opened = False
 
     def start(self) -> None:
         self._reader = asyncio.create_task(self._read(), name="defserve.host reader")
+
+    def opened(self) -> None:
+        """Both sides have agreed: from now on the server cannot leave without `on_gone` being told."""
+        self._opened = True
+        if self._gone is not None:
+            self._on_gone(self._departure())
+
+    async def reopen(self) -> bool:
+        """Connect to the server anew, if it has left and the link can do that. Nothing was agreed on before."""
+        if not isinstance(self._link, ReopenableLink) or self._reader is None:
+            return False
+        # A failed write may be the first sign that the server left. The reader notices it a moment later.
+        await asyncio.wait((self._reader,), timeout=FLUSH_SECONDS)
+        if self._gone is None:
+            return False
+        await self._link.reopen()
+        self._gone = None
+        self.start()
+        return True
 
     async def aclose(self) -> None:
         """Stop reading, fail all open requests, close the link."""
@@ -270,7 +290,8 @@ class ClientConversation:
     def _leave(self, reason: PeerGone) -> None:
         if self._gone is None:
             self._gone = reason
-            self._on_gone(self._departure())
+            if self._opened:
+                self._on_gone(self._departure())
         pending, self._pending = self._pending, {}
         for waiting in pending.values():
             if not waiting.reply.done():

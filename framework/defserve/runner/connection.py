@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from defserve.core.composition import Composition
 from defserve.core.engine import Engine, NoLoopYet
 from defserve.core.extension import CarriedMessage, Carrier, OutgoingMessage
+from defserve.core.identity import PeerIdentity
 from defserve.core.profile import INTERNAL_ERROR, error_object
 from defserve.core.session import Session
 from defserve.errors import LimitExceeded
@@ -33,17 +34,6 @@ class Transport(Protocol):
     def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None: ...
     def flush(self) -> None: ...
     def close(self) -> None: ...
-
-
-class PeerIdentity(Protocol):
-    """Who is at the other end, according to authentication."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def is_shared_identity(self) -> bool: ...
 
 
 def known_of(identity: PeerIdentity) -> dict[str, Any]:

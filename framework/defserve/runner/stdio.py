@@ -108,7 +108,7 @@ class StdioService:
     def _run_loop(self) -> None:
         import asyncio
 
-        from defserve.runner.pool import lowered_switch_interval
+        from defserve.runner.threads.pool import lowered_switch_interval
 
         loop = asyncio.new_event_loop()
         try:

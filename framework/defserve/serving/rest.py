@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from defserve.core.call import Call, Replied
 from defserve.core.extension import Offer
-from defserve.host.tool_value import read_text, tool_error
+from defserve.host.tool_value import read_text, tool_error, unwrapped
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.failures import ERROR_KEY
 from defserve.protocols.mcp.lifecycle import dialect_of
@@ -103,7 +103,7 @@ def _value(result: Params, tool: Tool) -> Any:
     if result.get("resultType", "complete") != "complete":
         raise RestFailure("input_required", "this tool asks its caller a question, which cannot be answered here")
     if "structuredContent" in result:
-        return result["structuredContent"]
+        return unwrapped(result)
     blocks: list[Params] = result.get("content") or []
     if len(blocks) == 1 and blocks[0].get("type") == "text":
         scalar = tool.returns.scalar

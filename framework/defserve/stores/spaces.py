@@ -25,6 +25,7 @@ FORMAT: Final = Space("format")
 API_KEYS: Final = Space("keys")
 SECRETS: Final = Space("secrets")
 AUDIT_HEADS: Final = Space("audit")
+DENIED_TOKENS: Final = Space("denied tokens")
 CHECKPOINTS: Final = SpaceFamily("state:")
 NONCES: Final = SpaceFamily("nonce:")
 LEASES: Final = SpaceFamily("lease:")
@@ -34,6 +35,7 @@ TABLE: Final[Mapping[str, str]] = {
     API_KEYS: "each API key under its id. 0.1.0 also kept the secret of checkpoint ids here, as `checkpoints`",
     SECRETS: "`checkpoints` is the secret of checkpoint ids",
     AUDIT_HEADS: "the last signed head of each audit log that is anchored here, under the log's name",
+    DENIED_TOKENS: "under the hash of its id, each signed token that is accepted no more, until it expires",
     CHECKPOINTS: 'after the colon `["set","owner"]`: the tree under `tree`, each checkpoint under its id',
     NONCES: "after the colon the nonce: one value, expected to be absent, with a ttl, so it is spent exactly once",
     LEASES: "after the colon the lease's name: the holder, with a ttl that it renews",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Protocol
+from typing import Any, Protocol
 
 UNREAD = 256
 SLOW = 16
@@ -34,6 +34,8 @@ class OutboundMessage(Protocol):
     def bulk(self) -> bool: ...
     @property
     def relates_to(self) -> object | None: ...
+    @property
+    def audience(self) -> tuple[Any, ...] | None: ...
 
 
 class CompleteReply:
@@ -42,7 +44,7 @@ class CompleteReply:
     __slots__ = ("data", "code", "release")
 
     answers, asks, bulk = True, False, False
-    replaces = taken = relates_to = None
+    replaces = taken = relates_to = audience = None
 
     def __init__(self, data: bytes, code: int | None) -> None:
         self.data, self.code = data, code

@@ -15,6 +15,7 @@ from defserve import Context, Limits, Server
 from defserve.runner import network
 from defserve.runner.fastpath.protocol import FastProtocol
 from tests.listening import Listening, listening, parsers, request
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -513,12 +514,12 @@ async def test_who_comes_with_a_known_head_is_still_one_too_many():
     async with listening(parrot(Limits(connections=2)), parser="httptools") as where:
         await warm(where)
         others = [await where.connect() for _ in range(2)]
-        for reader, writer in others:
-            writer.write(a_call("hi"))
-            assert await heard(reader) == "hi"
+        for number, (_, writer) in enumerate(others):
+            writer.write(a_call("hi", "wait"))  # an idle one would give way
+            await until(lambda number=number: len(where.listener.server_state.tasks) == number + 1)
         assert b" 503 " in await all_said(where, a_call("hi"))
         for _, writer in others:
-            writer.close()
+            writer.transport.abort()
 
 
 async def test_a_known_head_that_came_by_halves_is_put_together():

@@ -38,7 +38,7 @@ def shop(limits: Limits | None = None) -> Server:
 
     @server.tool
     async def ask(ctx: Context) -> bool:
-        return await ctx.confirm("Sure?")
+        return await ctx.ask("Sure?", bool)
 
     return server
 

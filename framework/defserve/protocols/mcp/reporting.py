@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic_core import to_jsonable_python
 
 from defserve.core.call import Call
+from defserve.core.identity import SENDER
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.lifecycle import LOG_LEVEL_KEY, LOG_LEVELS, Dialect, dialect_of, handshake_only
 from defserve.protocols.mcp.params import meta
@@ -124,4 +125,4 @@ def cancelled(session: Session, params: Params) -> None:
     """`notifications/cancelled`: stop a call. An id that names no running call is ignored."""
     id = params.get("requestId")
     if isinstance(id, int | str) and not isinstance(id, bool):
-        session.cancel(id)
+        session.cancel(id, SENDER.get())

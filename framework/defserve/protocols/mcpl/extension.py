@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Handler, Listener, Offer, Wrapper
+from defserve.core.identity import SENDER, may_act_for
 from defserve.core.profile import error_object
 from defserve.core.registry import Registry
 from defserve.core.session import Session
 from defserve.core.stages import Stages
-from defserve.errors import InvalidParams, MethodNotFound
+from defserve.errors import InvalidParams, MethodNotFound, Refused
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.function import FindProvider
 from defserve.protocols.mcp.lifecycle import handshake_only
@@ -23,7 +24,7 @@ from defserve.protocols.mcpl.current import CURRENT
 from defserve.protocols.mcpl.errors import LiveRefusal
 from defserve.protocols.mcpl.feature import DeclareTool, InboxBinding, binding_of
 from defserve.protocols.mcpl.feature_sets import FeatureSet
-from defserve.protocols.mcpl.policies import LiveTerms, agreed, is_pushed_to, is_stateless, offered, policy
+from defserve.protocols.mcpl.policies import LiveTerms, agreed, is_pushed_to, is_stateless, offered
 from defserve.protocols.mcpl.push import claude_channel
 from defserve.protocols.mcpl.section import LiveServer
 from defserve.protocols.mcpl.section_registry import Sections
@@ -80,6 +81,7 @@ class MCPL(Extension):
     def feature_set(self, name: str, description: str, **options: Any) -> FeatureSet:
         """Declare a set. Hosts that are connected are told."""
         made = FeatureSet(self.sections, self._declare_tool, name, description, self.server.owner, **options)
+        made.strict = self._strict
         self.sets.add(name, made)
         if self.server.composition is not None:
             _serve_inbox(made, self.server.composition)
@@ -198,16 +200,18 @@ class MCPL(Extension):
     def _update(self, call: Call, params: Params) -> Params:
         """A request in newer drafts. Its answer lists what is enabled now."""
         handshake_only(call)  # without sessions, every request brings its policy
+        if not may_act_for(call.identity, call.session.identity):
+            raise Refused("this session was opened with more rights, so its policy is not yours to change")
         live: LiveTerms = call.terms.states[self.name]
-        live.policy.update(params)
+        live.update(live.policy, params, call.session)
         self._changed(call.session)
         return {"enabled": [one.name for one in self.sets if live.policy.enabled(one.name)]}
 
     def _updated(self, session: Session, params: Params) -> None:
-        if (live := agreed(session.terms)) is None:
+        if (live := agreed(session.terms)) is None or not may_act_for(SENDER.get(), session.identity):
             return
         try:
-            live.policy.update(params)
+            live.update(live.policy, params, session)
         except InvalidParams as error:
             import logging
 
@@ -248,8 +252,7 @@ class MCPL(Extension):
         return binding is None or binding.shown(call)
 
     def view(self, call: Call) -> object:
-        is_enabled = policy(call).enabled
-        enabled = tuple(one.name for one in self.sets if is_enabled(one.name))
+        enabled = tuple(one.name for one in self.sets if one.is_switched_on(call))
         return self.name in call.terms.states, enabled, is_pushed_to(call)
 
     def describe(self, item: Any, view: Any) -> Mapping[str, Any]:

@@ -318,6 +318,11 @@ class MGP(Extension):
         if self._events is not None:
             self._events.closed(session)
 
+    def credential_ended(self, session: Session, credential: str) -> None:
+        if self._events is not None:
+            self._events.credential_ended(session, credential)
+        self.permissions.credential_ended(session, credential)
+
 
 def _waiting(run: Handler) -> Handler:
     """Make a handler one that may wait: it is answered in its turn, not at once."""

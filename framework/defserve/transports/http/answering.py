@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
+from defserve.auth.live.bearers import BearerCredential
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.outbox import CompleteReply, OutboundMessage
 from defserve.transports.session_provider import BegunCall, SessionProvider, TransportSession
@@ -71,14 +72,25 @@ class SingleResponse:
         return b""
 
     def attached(self) -> None:
-        """Nothing to do: there is one reader."""
+        """The call waits. From here on its credential may end before it does."""
+        if self.exchange.live is not None:
+            self.exchange.live.hold(self)
+
+    def shown(self) -> tuple[BearerCredential, ...]:
+        return self.exchange.shown()
+
+    def credential_ended(self, key: Any) -> None:
+        """Its call fails, and so the response ends."""
+        self.conversation.end_credential(key)
 
     def left(self) -> None:
         """A client that disconnects cancels its call."""
         self.conversation.cancel(self.id)
 
     def detach(self, exchange: Exchange) -> None:
-        """Nothing to do: such a response cannot be resumed."""
+        """The response has ended, and cannot be resumed."""
+        if exchange.live is not None:
+            exchange.live.release(self)
 
     def over(self) -> None:
         self.provider.end(self.conversation)

@@ -9,14 +9,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from defserve.auth.urls import is_loopback
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachable
 from defserve.version import VERSION
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
-
-LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 
 CONNECT_SECONDS = 10.0
 PING_SECONDS = 20.0
@@ -148,7 +147,7 @@ async def dial(
         "ping_interval": PING_SECONDS,
         "ping_timeout": PING_SECONDS,
         "close_timeout": CLOSE_SECONDS,
-        "proxy": None if parts.hostname in LOOPBACK else True,
+        "proxy": None if is_loopback(parts.hostname or "") else True,
     }
     try:
         socket = await library.connect(

@@ -100,7 +100,7 @@ class AuditTrail:
     def _event(self, call: Call, event_type: str, tool: str | None, result: str, details: Mapping[str, Any]) -> Params:
         if event_type not in EVENT_TYPES and not CUSTOM.fullmatch(event_type):
             raise ValueError(f"{event_type!r} is not an event type: use {sorted(EVENT_TYPES)} or com.example.yours")
-        caller = identity(call.session)
+        caller = identity(call)
         target: Params = {"server_id": self._server_id}
         if tool is not None:
             target["tool_name"] = tool

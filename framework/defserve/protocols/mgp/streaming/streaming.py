@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 
 from defserve.core.call import Call
 from defserve.core.extension import Next
+from defserve.core.identity import SENDER, may_act_for
 from defserve.core.session import Session
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.failures import VENDOR
@@ -119,19 +120,21 @@ def _progress_of(call: Call) -> Callable[[float, float | None, str | None], None
 def _find(call: Call, id: Id) -> Call | None:
     """The caller's request with this id, in its session. Without sessions, the only one that is certainly its own."""
     mine = call.session.in_flight.get(id)
+    if mine is not None and not may_act_for(call.identity, mine.identity):
+        return None
     if mine is not None or call.terms.offer is None or not call.terms.offer.stateless:
         return mine
     if call.session.is_shared_identity and not (isinstance(id, str) and len(id) >= UNGUESSABLE):
         return None
     short = [session for session in call.session.composition.short_sessions if session.principal == call.principal]
     found = [session.in_flight[id] for session in short if id in session.in_flight]
-    return found[0] if len(found) == 1 else None
+    return found[0] if len(found) == 1 and may_act_for(call.identity, found[0].identity) else None
 
 
 def _chunks_in(session: Session, params: Params) -> StreamChunks | None:
     id = params.get("request_id")
     call = session.in_flight.get(id) if _is_id(id) else None
-    return _chunks(call) if call is not None else None
+    return _chunks(call) if call is not None and may_act_for(SENDER.get(), call.identity) else None
 
 
 def _chunks(call: Call) -> StreamChunks | None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from defserve.auth.jwt.denied_tokens import DeniedTokens
+from defserve.auth.jwt.signing_keys import VerificationKey
+from defserve.auth.jwt.verified_tokens import ENTRY_BYTES, VerifiedToken, VerifiedTokens
+from defserve.auth.jwt.verifier import JWT
 from defserve.auth.principals import Principal
-from defserve.auth.verifiers import JWT
 from defserve.errors import UsageError
 from tests.auth.issuer import AUDIENCE, ISSUER, SECRET, claims, jwk, key_set, part, pem, private_key, raw, signed
 
@@ -83,7 +87,7 @@ def published_by(document: bytes) -> JWT:
         ({"iss": [ISSUER]}, "issuer as a list"),
         ({"iss": None}, "no issuer"),
         ({"exp": None}, "no expiry"),
-        ({"exp": NOW - 31}, "expired"),
+        ({"exp": NOW - 1}, "expired"),
         ({"exp": str(NOW + 3600)}, "expiry as text"),
         ({"exp": True}, "expiry as a truth"),
         ({"exp": float("inf")}, "expiry at infinity"),
@@ -110,7 +114,6 @@ def test_a_truly_signed_token_with_wrong_claims_is_nobody_s(changed: dict[str, A
     "changed",
     [
         {"aud": ["https://other.example", AUDIENCE]},
-        {"exp": -20},
         {"nbf": 20},
         {"exp": 60.5},
         {"sub": "Ægir"},
@@ -277,3 +280,109 @@ def test_importing_the_verifiers_imports_no_library() -> None:
     program = f"import sys, defserve.auth.options, defserve.auth.buckets; print(sorted({heavy} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+# -- the end of a token ----------------------------------------------------------------------------------
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = float(NOW)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_token_ends_at_its_expiry_whatever_the_leeway() -> None:
+    clock, token = Clock(), signed(claims(exp=NOW + 60))
+    verifier = JWT(key=PEM, audience=AUDIENCE, issuer=ISSUER, clock=clock, leeway=300)
+    clock.now += 59.9
+    assert verified(token, verifier) is not None
+    clock.now += 0.1
+    assert verified(token, verifier) is None
+
+
+def test_the_leeway_is_for_an_issuer_whose_clock_is_ahead() -> None:
+    clock, token = Clock(), signed(claims(nbf=NOW + 40, iat=NOW + 40))
+    assert verified(token, JWT(key=PEM, audience=AUDIENCE, issuer=ISSUER, clock=clock)) is None
+    assert verified(token, JWT(key=PEM, audience=AUDIENCE, issuer=ISSUER, clock=clock, leeway=40)) is not None
+
+
+def test_a_signature_is_checked_once_and_the_claims_of_each_caller_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jwt
+
+    decoded: list[str] = []
+
+    def decode(token: str, *args: Any, **options: Any) -> Any:
+        decoded.append(token)
+        return original(token, *args, **options)
+
+    original = jwt.decode
+    monkeypatch.setattr(jwt, "decode", decode)
+    verifier, good = JWT(key=PEM, audience=AUDIENCE, issuer=ISSUER), signed(claims(roles=["reader"]))
+    bad = good[:-4] + ("AAAA" if good[-4:] != "AAAA" else "BBBB")
+    for _ in range(3):
+        alice = verified(good, verifier)
+        assert alice is not None and alice.claims["roles"] == ["reader"]
+        alice.claims["roles"].append("admin")  # an author's mistake must not last
+        assert verified(bad, verifier) is None
+    assert decoded == [good, bad]
+
+
+def test_what_is_remembered_of_tokens_is_bounded_in_bytes() -> None:
+    kept, key = VerifiedTokens(100 * ENTRY_BYTES), VerificationKey(b"", frozenset())
+    for number in range(1_000):
+        kept.keep(f"token-{number}", VerifiedToken(None, "ES256", key))
+    assert sum(kept.find(f"token-{number}") is not None for number in range(1_000)) == 100
+    kept.keep("large", VerifiedToken(None, "ES256", key, b"x" * 99 * ENTRY_BYTES))
+    assert kept.find("large") is not None and kept.find("token-999") is None
+    kept.keep("larger", VerifiedToken(None, "ES256", key, b"x" * 100 * ENTRY_BYTES))
+    assert kept.find("larger") is None
+
+
+def test_tokens_of_a_key_that_is_no_longer_published_end() -> None:
+    """Once the set is fetched again, although the signature of the token was good before."""
+    one, two = private_key("ES256", "one"), private_key("ES256", "two")
+    document = [key_set(jwk(one, "ES256", kid="one"), jwk(two, "ES256", kid="two"))]
+
+    async def fetch(url: str) -> bytes:
+        return document[0]
+
+    async def scenario() -> None:
+        verifier = JWT(jwks_url="https://login.example/keys", audience=AUDIENCE, issuer=ISSUER, fetch=fetch)
+        tokens = [signed(key=key, headers={"kid": kid}) for key, kid in ((one, "one"), (two, "two"))]
+        assert [await verifier.verify(token) is not None for token in tokens] == [True, True]
+        document[0] = key_set(jwk(two, "ES256", kid="two"))
+        keys: Any = verifier._keys  # pyright: ignore[reportPrivateUsage]
+        keys._fetched -= keys.ttl
+        keys._tried -= keys.ttl
+        assert [await verifier.verify(token) is not None for token in tokens] == [False, True]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("address", ["memory:", "sqlite:///{}/tokens.db"])
+def test_a_denied_token_is_nobody_s_and_is_forgotten_when_it_has_expired(address: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        denied = DeniedTokens(address.format(tmp_path), clock=clock)
+        verifier = JWT(key=PEM, audience=AUDIENCE, issuer=ISSUER, denied=denied, clock=clock)
+        tokens = {jti: signed(claims(jti=jti, exp=NOW + 100)) for jti in ("one", "two")}
+        assert [await verifier.verify(token) is not None for token in tokens.values()] == [True, True]
+        await denied.deny("one", until=NOW + 100)
+        assert [await verifier.verify(token) is not None for token in tokens.values()] == [False, True]
+        # Without an id there is nothing to deny it by.
+        assert await verifier.verify(signed(claims(jti=None))) is None
+        clock.now += 101
+        await denied.deny("two", until=clock.now + 100)
+        assert await denied.accepts({"jti": "one"}) and not await denied.accepts({"jti": "two"})
+        await denied.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_id_that_no_token_has_cannot_be_denied() -> None:
+    with pytest.raises(UsageError, match="token's id"):
+        asyncio.run(DeniedTokens("memory:").deny("", until=0))

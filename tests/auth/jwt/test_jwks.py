@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from jwt.algorithms import ECAlgorithm
 
-from defserve.auth import jwks
-from defserve.auth.jwks import GRACE, LARGEST, PAUSE, RETRY, KeySet, download, parse_key_set
-from defserve.auth.signing_keys import ASYMMETRIC
+from defserve.auth.jwt import jwks
+from defserve.auth.jwt.jwks import GRACE, LARGEST, PAUSE, RETRY, KeySet, download, parse_key_set
+from defserve.auth.jwt.signing_keys import ASYMMETRIC
 from tests.auth.issuer import jwk, key_set, private_key
 
 ALL = frozenset(ASYMMETRIC)

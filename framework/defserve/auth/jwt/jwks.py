@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from defserve.auth.signing_keys import VerificationKey, key_of_jwk
+from defserve.auth.jwt.signing_keys import VerificationKey, key_of_jwk
 from defserve.auth.urls import checked_url
 from defserve.wire.jsonvalue import is_array, is_object
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from defserve.runner.pool import ABANDONED_PER_THREAD, ROUND, SHORTEST, WorkerPool, lowered_switch_interval
+from defserve.runner.threads.pool import ABANDONED_PER_THREAD, ROUND, SHORTEST, WorkerPool, lowered_switch_interval
 
 
 class Loop:
