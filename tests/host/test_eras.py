@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.host import Answers, Client
+from defserve.host import Answers, Client, eras
 from defserve.host.eras import PREFIX
 from defserve.host.links.stdio import ProcessLink
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
@@ -62,6 +62,19 @@ async def test_a_server_that_does_not_know_discover_is_initialized(code: int):
     server = PretendServer({"server/discover": Fail(code)})
     async with Client(server) as client:
         assert client.version == "2025-11-25"
+
+
+async def test_a_server_that_answers_the_probe_too_late_is_spoken_to_statelessly(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(eras, "PROBE_SECONDS", 0.01)
+    server = PretendServer({"server/discover": SILENCE})
+    server.replies["initialize"] = lambda request: server.replies.update(STATELESS) or refuse()
+    async with Client(server, timeout=30) as client:
+        assert client.version == "2026-07-28"
+    assert [message["method"] for message in server.sent] == ["server/discover", "initialize", "server/discover"]
+
+
+def refuse() -> None:
+    raise Fail(-32600, "the initialize handshake is not accepted")
 
 
 async def test_a_server_that_is_silent_about_discover_is_initialized():

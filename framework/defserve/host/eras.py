@@ -9,7 +9,7 @@ import copy
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.host.conversation import ClientConversation
 from defserve.host.fields import Json, object_of
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
@@ -97,7 +97,7 @@ async def _agree(
 
 
 async def _negotiate(conversation: ClientConversation, offer: ClientOffer, within: float | None) -> SessionTerms:
-    patience = PROBE_SECONDS if within is None else min(within, PROBE_SECONDS)
+    patience, is_late = PROBE_SECONDS if within is None else min(within, PROBE_SECONDS), False
     try:
         return await _discover(conversation, offer, STATELESS_VERSIONS[-1], patience)
     except PeerError as error:
@@ -106,11 +106,17 @@ async def _negotiate(conversation: ClientConversation, offer: ClientOffer, withi
             raise
         if error.code in STATELESS_ERRORS and not _invites_handshake(error):
             raise
+        is_late = isinstance(error, PeerTimeout)
     try:
         return await _initialize(conversation, offer, None, within)
     except PeerGone:
         if not await conversation.reopen():
             raise
+    except PeerError:
+        # It was slow to start, and has taken the probe for the beginning of the conversation meanwhile.
+        if not is_late:
+            raise
+        return await _discover(conversation, offer, STATELESS_VERSIONS[-1], within)
     return await _initialize(conversation, offer, None, within)
 
 

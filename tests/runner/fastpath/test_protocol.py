@@ -412,7 +412,7 @@ async def test_a_server_that_leaves_answers_what_is_on_its_way_and_then_hangs_up
             connection.shutdown()
         asks[1].write(a_call("on its way"))
         assert await heard(asks[0]) == "on its way"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert [await reader.read() for reader, _ in (asks, idle, fresh)] == [b"", b"", b""]
         for _, writer in (asks, idle, fresh):
             writer.close()
@@ -441,7 +441,7 @@ async def test_half_a_head_behind_a_request_is_waited_for_no_longer_than_any_oth
     async with listening(parrot(Limits(header=0.2)), parser=parser) as where:
         reader, writer = await where.connect()
         writer.write(a_call("one") + HALF)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             said = await reader.read()
         assert statuses(said) == [200, 408]
         writer.close()
@@ -506,7 +506,7 @@ async def test_a_client_that_leaves_stops_the_call_it_was_being_answered_whateve
         writer.write(counting + a_call("behind"))
         await reader.readuntil(b'"progress":')
         writer.transport.abort()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await stopped.wait()
 
 
@@ -564,7 +564,7 @@ async def test_a_call_with_a_known_head_that_streams_asks_or_outlives_its_client
             assert "text/event-stream" in head
             await reader.readuntil(b'"progress":2')
             writer.close()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await ended.wait()
             ended.clear()
 

@@ -24,7 +24,7 @@ class Loop:
         self.woken.put(action)
 
     def turn(self) -> None:
-        self.woken.get(timeout=5)()
+        self.woken.get(timeout=30)()
 
 
 class Blocking:

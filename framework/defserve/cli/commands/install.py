@@ -18,6 +18,7 @@ from defserve.host.client import Client
 from defserve.tooling.clients import files, launch
 from defserve.tooling.clients.configured import ConfiguredServer
 from defserve.tooling.clients.table import CLIENTS, SCOPES, Launch, client
+from defserve.tooling.server_names import checked_server_name, server_name_of
 
 INSTALL_ABOUT: Final = """Add a server to the settings of an MCP client.
 
@@ -47,6 +48,8 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--token", help="a bearer token for a server at an address; it is written into the settings")
     options = parser.parse_args(before)
+    if options.name is not None:
+        checked_server_name(options.name)
     if sum(map(bool, (options.target, options.module, command))) != 1:
         raise UsageError("install needs one server", fix=f"add one: {TARGET_HELP}")
     with quiet():
@@ -86,7 +89,7 @@ def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]
         )
     else:
         own, how = _own(load(target)), launch.of_target(target, env)
-    return launch.server_name(own, options.name), how
+    return options.name or server_name_of(own), how
 
 
 def _launch_at(target: str, headers: Mapping[str, str], options: Namespace) -> Launch:

@@ -136,9 +136,7 @@ async def test_a_call_without_an_answer_is_told_of(ending: str):
     events: list[Any] = []
     server = auditing(**{"tools/call": SILENCE})
     async with Client(server, version=ERAS[0], mgp=trusting(audit=Trail(events)), timeout=20) as client:
-        calling = asyncio.create_task(
-            client.call_raw("hang", {"x": "1"}, timeout=0.05 if ending == "timeout" else None)
-        )
+        calling = asyncio.create_task(client.call_raw("hang", {"x": "1"}, timeout=0.3 if ending == "timeout" else None))
         await server.told(lambda message: message.get("method") == "tools/call")
         if ending == "cancelled":
             calling.cancel()

@@ -58,7 +58,7 @@ def inn(limits: Limits | None = None) -> Server:
     async def both(ctx: Context) -> str:
         return " and ".join(await ctx.gather(ctx.ask("Left?", str), ctx.ask("Right?", str)))
 
-    @server.tool(timeout=0.3)
+    @server.tool(timeout=1.0)
     async def hurried(ctx: Context) -> str:
         return await ctx.ask("Take your time", str)
 
@@ -335,7 +335,7 @@ async def test_the_tools_own_time_stands_still_while_a_person_thinks():
     async with kernel() as peer:
         id = await peer.begin("hurried")
         callback = await peer.asked()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.3)  # longer than the tool's own time
         await peer.respond(callback, "done")
         assert text_of((await peer.peer.reply_to(id))["result"]) == "done"
 
