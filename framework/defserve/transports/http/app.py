@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 
 from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.challenges import Denied
 from defserve.auth.options import Auth
 from defserve.auth.principals import LOCAL, Principal, anonymous
+from defserve.caches import remember_short
 from defserve.transports.asgi import Receive, Scope, Send
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.gate import Gate
@@ -34,7 +35,7 @@ Noted = tuple[Methods, Headers, str | None, tuple[str, str, str | None] | None, 
 
 CLOSE = ((b"connection", b"close"),)
 
-_stranger = lru_cache(maxsize=1024)(anonymous)
+_stranger = remember_short(1024, 64)(anonymous)
 
 
 @dataclass(frozen=True, slots=True)
