@@ -186,10 +186,10 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def stateless(number: int, method: str = "ping", **params: Any) -> tuple[tuple[str, ...], bytes]:
+def stateless(number: int, method: str = "server/discover") -> tuple[tuple[str, ...], bytes]:
     offer = {PREFIX + "protocolVersion": STATELESS, PREFIX + "clientCapabilities": {"x": f"{number}" + "y" * BIG}}
     meta = {**offer, PREFIX + "clientInfo": {"name": "z" * BIG, "version": str(number)}}
-    body = {"jsonrpc": "2.0", "id": "i" * BIG, "method": method, "params": {**params, "_meta": meta}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": meta}}
     return (ACCEPT, f"mcp-protocol-version: {STATELESS}", f"mcp-method: {method}"), json.dumps(body).encode()
 
 
