@@ -12,7 +12,7 @@ import pytest
 from tests.imports import PACKAGE, circle, edges, graph, knots, modules
 
 # What everyone may import.
-OPEN = {"errors", "exports", "limits", "redaction", "version", "wire.jsonvalue"}
+OPEN = {"caches", "errors", "exports", "limits", "redaction", "version", "wire.jsonvalue"}
 
 PROTOCOLS = {"protocols.mcp", "protocols.mgp", "protocols.mcpl", "protocols.mcpx"}
 UNDER_PROTOCOLS = {"binding", "guard", "sandbox", "net", "stores", "auth", "core", "wire"}

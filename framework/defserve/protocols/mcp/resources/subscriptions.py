@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,10 @@ SUBSCRIPTION_KEY = PREFIX + "subscriptionId"
 # The kind of change: its member in a listen filter, and its notification.
 KINDS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
 UPDATED = "notifications/resources/updated"
+
+
+# The most bytes of the URIs of one session, or of one request.
+MOST_BYTES = 256 * 1024
 
 
 class SubscribedUris:
@@ -78,9 +82,14 @@ class Subscriptions:
         uri = text(params, "uri")
         if not self._readable(call, uri):
             raise ResourceNotFound(uri)
+<<<<<<< HEAD
         subscribed, caller = call.session.local(SubscribedUris), call.identity
         name, known = caller.credential if caller is not None else "", subscribed.uris.get(uri, {})
         if name not in known and subscribed.count() >= call.session.composition.limits.subscriptions:
+=======
+        uris = call.session.local(SubscribedUris).uris
+        if uri not in uris and not _fit([*uris, uri], call):
+>>>>>>> http
             raise LimitExceeded("too many subscriptions in this session", data={"limit": "subscriptions"})
         subscribed.uris[uri] = {**known, name: caller}
         return {}
@@ -116,7 +125,7 @@ class Subscriptions:
         uris = wanted.get("resourceSubscriptions", [])
         if not is_array(uris) or not all(isinstance(uri, str) for uri in uris):
             raise InvalidParams("Invalid params: resourceSubscriptions must be a list of URIs")
-        if len(uris) > call.session.composition.limits.subscriptions:
+        if not _fit(uris, call):
             raise LimitExceeded("too many subscriptions in one request", data={"limit": "subscriptions"})
         kinds = frozenset(kind for kind, member in KINDS.items() if wanted.get(member) is True)
         return ListenRequest(call, kinds, frozenset(uri for uri in uris if self._readable(call, uri)))
@@ -190,3 +199,7 @@ def _run(engine: Engine, action: Callable[[], None]) -> bool:
         engine.soon(action)
         return True
     return engine.post(action)
+
+
+def _fit(uris: Collection[str], call: Call) -> bool:
+    return len(uris) <= call.session.composition.limits.subscriptions and sum(map(len, uris)) <= MOST_BYTES
