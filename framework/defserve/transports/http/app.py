@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 
 from defserve.auth.buckets import FAILED_AUTH, Buckets
 from defserve.auth.challenges import Denied
 from defserve.auth.options import Auth
 from defserve.auth.principals import LOCAL, Principal, anonymous
-from defserve.caches import remember_short
 from defserve.transports.asgi import Receive, Scope, Send
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.gate import Gate
@@ -35,7 +34,9 @@ Noted = tuple[Methods, Headers, str | None, tuple[str, str, str | None] | None, 
 
 CLOSE = ((b"connection", b"close"),)
 
-_stranger = remember_short(1024, 64)(anonymous)
+LONGEST_ADDRESS = 64
+
+_stranger = lru_cache(maxsize=1024)(anonymous)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,9 @@ class HttpApp:
     async def _passes(self, exchange: Exchange, scope: Scope) -> bool:
         exchange.read_head()
         host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
-        refusal = read_target(scope, host) or self.gate.check(host, origin, site)
+        target = scope.get("raw_path") or b""
+        is_path = target.startswith(b"/") and not target.startswith(b"//")
+        refusal = (None if is_path else read_target(scope, host)) or self.gate.check(host, origin, site)
         if refusal is None:
             return True
         await exchange.respond(refusal.status, refusal.text.encode(), plain=True)
@@ -165,7 +168,8 @@ class HttpApp:
         if self.options.is_local:
             return LOCAL
         client = scope.get("client")
-        return _stranger(client[0] if client else "unknown")
+        address = client[0] if client else "unknown"
+        return _stranger(address) if len(address) <= LONGEST_ADDRESS else anonymous(address)
 
     async def _authenticate(self, exchange: Exchange, scope: Scope) -> bool:
         assert self.auth is not None
