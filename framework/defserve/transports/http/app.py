@@ -155,7 +155,9 @@ class HttpApp:
     async def _passes(self, exchange: Exchange, scope: Scope) -> bool:
         exchange.read_head()
         host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
-        refusal = read_target(scope, host) or self.gate.check(host, origin, site)
+        target = scope.get("raw_path") or b""
+        is_path = target.startswith(b"/") and not target.startswith(b"//")
+        refusal = (None if is_path else read_target(scope, host)) or self.gate.check(host, origin, site)
         if refusal is None:
             return True
         await exchange.respond(refusal.status, refusal.text.encode(), plain=True)
