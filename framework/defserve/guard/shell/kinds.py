@@ -54,6 +54,11 @@ def _where(words: str, check: Callable[[Places, str], Violation | None], effect:
     return Kind(words, checked, effect)
 
 
+def _object(places: Places, word: str) -> Violation | None:
+    """The programs of binutils take further options from `@file`, one of which loads a plug-in."""
+    return Violation("flag", f"Blocked operand: '{word}'") if word[:1] in ("@", "+", "-") else places.read(word)
+
+
 def _copied(places: Places, word: str) -> Violation | None:
     """An empty or endless device copied over a file destroys the file, or the disk."""
     return Violation("place", f"Blocked copy: '{word}' is a device") if "/dev/" in f"{word}/" else places.read(word)
@@ -74,7 +79,7 @@ def _whole_tree(word: str, places: Places) -> Violation | None:
 
 def _undashed(word: str, places: Places) -> Violation | None:
     """A revision or a path of the repository: git compares files that lie outside of it, too."""
-    if word.startswith("-"):
+    if word.startswith("-") and len(word) > 1:
         return Violation("flag", f"Blocked operand: '{word}' looks like a flag")
     return places.read(word)
 
@@ -140,11 +145,11 @@ KINDS: Mapping[str, Kind] = {
     "assignment": _spelt(r"[A-Za-z_]\w*=.*", "name=value"),
     "signal": _spelt(r"(?:SIG)?[A-Z][A-Z0-9+]{1,8}|\d{1,2}", "a signal"),
     "pid": _spelt(r"[1-9]\d*", "one process"),
-    "address": _spelt(r"(?:[46]?(?:tcp|udp)?)?(?:@[\w.:-]+)?(?::[\w,-]+)?", "an address such as :8080"),
+    "address": _spelt(r"[46]?(?:tcp|udp|TCP|UDP)?(?:@[\w.:-]+)?(?::[\w,-]+)?", "an address such as :8080"),
     "columns": _spelt(rf"{_COLUMN}(?:[, ]{_COLUMN})*", "a list of columns", dashed=True),
     "letters": _spelt(r"[aAcfghjlLmnrsStTuvwxXz]*o?|[\d,]+", "a set of letters without e"),
     "task": _spelt(r"[\w.:/@%+-]*", "a task"),
-    "setting": _spelt(r"[\w.-]+", "a setting"),
+    "setting": _spelt(r"[\w-]+\.[\w.-]+", "a setting"),
     "author": _spelt(r"user\.(?:name|email)", "user.name or user.email"),
     "shown": _spelt(r"(?!.*%G)(?!.*\(signature).*", "a format that checks no signature"),
     "written-out": _spelt(r"(?!@)(?!.*%output).*", "a format that names no file"),
@@ -165,6 +170,8 @@ KINDS: Mapping[str, Kind] = {
     "remote-name": Kind("a remote", _remote),
     "url": Kind("a URL", _url, "network-use"),
     "read": _where("a file to read", Places.read),
+    "inside": _where("a directory here", Places.inside),
+    "object": _where("a file to read", _object),
     "local": _where("a file to read", Places.read, local=True),
     "source": _where("a file to copy", _copied),
     "local-source": _where("a file to copy", _copied, local=True),

@@ -22,7 +22,7 @@ _GROUPS = {
         --ignore-space-at-eol --ignore-space-change --ignore-all-space --ignore-blank-lines
         -I,--ignore-matching-lines:pattern --inter-hunk-context:number --function-context --exit-code --quiet
         --no-ext-diff --no-textconv --no-prefix --default-prefix --src-prefix,--dst-prefix,--line-prefix:text
-        --ita-invisible-in-index --ignore-submodules?name --color-words?pattern --word-diff?color|plain|porcelain|none
+        --submodule?short|log --ita-invisible-in-index --ignore-submodules?name --color-words?pattern --word-diff?color|plain|porcelain|none
         --word-diff-regex:pattern --color-moved?name --no-color-moved --color-moved-ws:names
         --ws-error-highlight:names +color
     """,
@@ -193,7 +193,7 @@ _CHANGING: Table = {
         "summary": "--cached --files | undashed*",
     },
     "config": """
-        -z,--null --name-only --show-origin --show-scope --global --local --system --worktree --includes --no-includes
+        %first -z,--null --name-only --show-origin --show-scope --global --local --system --worktree --includes --no-includes
         --bool --int --bool-or-int --path --expiry-date --type:name -l,--list@1 --get,--get-all@2 --get-regexp@3
         --default:text | setting / =get|list / =get setting / !w author text | | setting pattern? | pattern pattern?
     """,
@@ -273,7 +273,7 @@ GIT: Table = with_groups(
     {
         "git": {
             "": """
-                -C:listed -Pvh --no-pager --no-optional-locks --literal-pathspecs --glob-pathspecs --icase-pathspecs
+                -C:inside -Pvh --no-pager --no-optional-locks --literal-pathspecs --glob-pathspecs --icase-pathspecs
                 --no-replace-objects --no-lazy-fetch --no-advice --version
             """,
             **_LOOKING,

@@ -56,7 +56,7 @@ SYSTEM: Table = {
     """,
     "pidof": "-csxqtz -o:name -S:char | name+",
     "ps": """
-        %apart -AacdeFfHjLlmNTVwyZM -aux,-auxw,-auxww -oO:columns --format:columns
+        %apart -AacdeFfHjLlmNTVwyZM -aux.,-auxw.,-auxww.,-ax.,-axu.,-axf.,-axw.,-axww. -oO:columns --format:columns
         -p,--pid,--ppid,-q,--quick-pid:numbers -u,-U,-g,-G,-t,-C,-s,--user,--User,--group,--Group,--tty,--sid:names
         --sort:columns -k:columns --forest --headers --no-headers --no-heading
         --cols,--columns,--width,--rows,--lines:number --cumulative --info | letters? / letters columns
@@ -87,7 +87,7 @@ SYSTEM: Table = {
     """,
     "lsof": """
         -abChlnNoPRtUVwX -i?address -p:numbers -u:names -c:name -d:names -g?numbers -s?name -F?name -T?name -r?number
-        | listed* / address
+        | object* / address
     """,
     "ss": """
         -tulnpaosremihxwd0460STHBOZzbMQ -f,--family:name -A,--query,--socket:names --tcp --udp --listening --numeric
