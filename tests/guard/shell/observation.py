@@ -14,20 +14,23 @@ from pathlib import Path
 from defserve.guard.shell.environment import environment
 from defserve.guard.shell.places import Places
 
-SECONDS = 5
+SECONDS = 2
 
-_CHANGING = (
-    "creat rename renameat renameat2 unlink unlinkat mkdir mkdirat rmdir link linkat symlink symlinkat chmod fchmod"
-    " fchmodat chown fchown fchownat lchown truncate ftruncate utime utimes utimensat futimesat mknod mknodat setxattr lsetxattr"
-    " fsetxattr removexattr mount umount2 sethostname settimeofday clock_settime kill tkill tgkill"
+_CHANGING = frozenset(
+    """
+    creat rename renameat renameat2 unlink unlinkat mkdir mkdirat rmdir link linkat symlink symlinkat chmod fchmod
+    fchmodat chown fchown fchownat lchown truncate ftruncate utime utimes utimensat futimesat mknod mknodat setxattr
+    lsetxattr fsetxattr removexattr mount umount2 sethostname settimeofday clock_settime kill tkill tgkill
+    """.split()
 )
-_TRACED = ["execve", "execveat", "open", "openat", "openat2", "connect", *_CHANGING.split()]
+_TRACED = ["execve", "execveat", "open", "openat", "openat2", "connect", *sorted(_CHANGING)]
 _CALL = re.compile(r"^\d+\s+(\w+)\((.*)\)\s+=\s+(-?\d+)(?:<(.*)>)?")
 
 # What the C library, the language settings and the programs themselves look at before they do their work.
 _OF_THE_SYSTEM = re.compile(
     r"/(?:usr|lib|lib64|bin|sbin|opt|nix)(?:/.*)?|/etc/(?:ld\.so\.(?:cache|preload)|locale\.alias|localtime|timezone"
-    r"|nsswitch\.conf|passwd|group|hosts|hostname|resolv\.conf|host\.conf|gai\.conf|magic(?:\.mime)?|gitconfig|mtab|lsb-release"
+    r"|nsswitch\.conf|passwd|group|hosts|hostname|resolv\.conf|host\.conf|gai\.conf|magic(?:\.mime)?|gitconfig|mtab"
+    r"|lsb-release"
     r"|iproute2/.*|os-release|services|protocols|mime\.types|DIR_COLORS|java.*|ssl/openssl\.cnf|alternatives/.*|perl/.*|dpkg/.*|apt/.*)"
     r"|/proc(?:/.*)?|/sys(?:/.*)?|/dev/(?:null|tty|zero|urandom|random|pts/.*)|/|/etc|/dev|/run|/var/run/utmp|/run/utmp"
     r"|/var/log/wtmp|/var/lib/(?:dpkg|apt)/.*|/var/cache/apt/.*|pipe:.*|socket:.*|anon_inode.*"
@@ -36,7 +39,7 @@ _OF_THE_SYSTEM = re.compile(
 # Scripts and packers: what they are made of.
 HELPERS: Mapping[str, frozenset[str]] = {
     # Some of its sub-commands are shell scripts.
-    "git": frozenset("git git-submodule sh sed basename uname envsubst".split()),
+    "git": frozenset("git git-submodule sh sed basename uname envsubst gettext".split()),
     "dpkg": frozenset({"dpkg-query"}),
     "tar": frozenset("gzip bzip2 xz zstd lzip lzma unzstd gunzip sh uncompress".split()),
     **dict.fromkeys(
@@ -46,7 +49,8 @@ HELPERS: Mapping[str, frozenset[str]] = {
         "zcat gzcat gunzip bzcat xzcat lzcat zstdcat unzstd".split(), frozenset("sh gzip xz bzip2 zstd".split())
     ),
     **dict.fromkeys(
-        "which egrep fgrep lsb_release shasum ldd".split(), frozenset("sh grep perl which python3 getopt tr".split())
+        "which egrep fgrep lsb_release shasum ldd".split(),
+        frozenset("sh grep perl which python3 getopt tr cut".split()),
     ),
 }
 
@@ -135,7 +139,7 @@ def _wrote(calls: Sequence[tuple[str, str, int, str]]) -> Iterator[str]:
     for name, args, _, path in calls:
         if ".git/index.lock" in args:
             continue
-        if name in _CHANGING.split():
+        if name in _CHANGING:
             yield f"{name}({args})"
         elif name.startswith("open") and re.search(r"O_(?:WRONLY|RDWR|CREAT|TRUNC|APPEND)", args):
             yield from [path] if not path.startswith("/dev/") else []

@@ -1,8 +1,8 @@
 """The environment to run a judged command in: nothing of the server's own, and no program that settings may name.
 
-A repository brings settings along (`.git/config` in an unpacked archive, a bare repository inside another), and git runs
-what some of them name, even to show a status. Variables outrank these settings. What they cannot turn off are filters
-and drivers with names of their own, so a directory from strangers is better looked at without git.
+A repository brings settings along (`.git/config` in an unpacked archive, a bare repository inside another), and git
+runs what some of them name, even to show a status. Variables outrank these settings. They cannot turn off filters and
+programs that compare (`filter.*`, `diff.*`), so a `.git` directory from strangers is better looked at without git.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ def environment() -> dict[str, str]:
         "GIT_CONFIG_COUNT": str(len(_GIT_SETTINGS)),
         **settings,
         "GIT_EDITOR": "true",
+        "GIT_NO_LAZY_FETCH": "1",
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_PAGER": "cat",
         "GIT_TERMINAL_PROMPT": "0",

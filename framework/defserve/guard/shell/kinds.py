@@ -128,6 +128,10 @@ _PROCESS_COLUMNS = (
     " vsz wchan"
 ).split()
 _COLUMN = rf"[-+]?(?:{'|'.join(map(re.escape, _PROCESS_COLUMNS))})(?::\d+)?(?:=[\w %]*)?"
+_SOCKET = (
+    r"(?:state|[sd]port|src|dst|and|or|not|[<>=!]=?|[()]|[\d.]*(?::\d+)?(?:/\d+)?|all|established|connected|listening|listen"
+    r"|syn-sent|syn-recv|fin-wait-[12]|time-wait|closed|close-wait|last-ack)"
+)
 _PACKAGE = r"(?!.*(?:^|/)\.\.(?:/|$))(?:\.(?:/[\w.-]+)*/?(?:\[[\w,.-]+\])?"
 
 KINDS: Mapping[str, Kind] = {
@@ -145,13 +149,15 @@ KINDS: Mapping[str, Kind] = {
     "assignment": _spelt(r"[A-Za-z_]\w*=.*", "name=value"),
     "signal": _spelt(r"(?:SIG)?[A-Z][A-Z0-9+]{1,8}|\d{1,2}", "a signal"),
     "pid": _spelt(r"[1-9]\d*", "one process"),
-    "address": _spelt(r"[46]?(?:tcp|udp|TCP|UDP)?(?:@[\w.:-]+)?(?::[\w,-]+)?", "an address such as :8080"),
+    "address": _spelt(r"[46]?(?:tcp|udp|TCP|UDP)?(?:@[\d.]+)?(?::[\w,-]+)?", "an address such as :8080"),
+    # A name would be looked up, and so told to somebody.
+    "socket": _spelt(rf"{_SOCKET}(?: {_SOCKET})*", "a filter without names of hosts"),
     "columns": _spelt(rf"{_COLUMN}(?:[, ]{_COLUMN})*", "a list of columns", dashed=True),
     "letters": _spelt(r"[aAcfghjlLmnrsStTuvwxXz]*o?|[\d,]+", "a set of letters without e"),
     "task": _spelt(r"[\w.:/@%+-]*", "a task"),
     "setting": _spelt(r"[\w-]+\.[\w.-]+", "a setting"),
     "author": _spelt(r"user\.(?:name|email)", "user.name or user.email"),
-    "shown": _spelt(r"(?!.*%G)(?!.*\(signature).*", "a format that checks no signature"),
+    "shown": _spelt(r"(?!.*%G)(?!.*signature).*", "a format that checks no signature"),
     "written-out": _spelt(r"(?!@)(?!.*%output).*", "a format that names no file"),
     "data": _spelt(r"(?!@).*", "data that is no @file"),
     "header": _spelt(r"[\w-]+[:;].*", "a header such as 'Accept: text/html'"),

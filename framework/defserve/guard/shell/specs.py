@@ -63,7 +63,8 @@ class Grammar:
     effects: tuple[str, ...] = ()
     style: frozenset[str] = frozenset()
     """`words`: no clusters; `one`: no clusters, at most one option; `apart`: no attached values; `plain`: no options;
-    `leading`: options stand first; `first`: and no dash comes later; `alone`: needs no sub-command; `tasks`: every operand is a task; `never`."""
+    `leading`: options stand first; `first`: so they do, and no dash comes later; `alone`: needs no sub-command;
+    `tasks`: every operand is a task; `never`: refused in every form."""
 
 
 _USUAL = {"--help": Option(), "--version": Option()}

@@ -95,8 +95,8 @@ FILES: Table = with_groups(
             --disassemble --syms | object*
         """,
         "unzip": """
-            %leading -jnoquCXaL -l,-v,-t,-z,-p,-c,-Z1@1 -d:write
-            | !w local undashed* / !w local undashed* =-d write | local undashed*
+            %leading -jnoquCXaL -l,-v,-t,-z,-p,-c,-Z1@1 -d:write | !w local undashed* / !w local undashed* =-d write |
+            local undashed*
         """,
         "zipinfo": "%leading -12slmvhMtTz | local undashed*",
         "mkdir": "!w -pvZ -m,--mode:mode --parents --verbose | write+",
@@ -130,8 +130,8 @@ FILES: Table = with_groups(
             --hex-suffixes?number --elide-empty-files --verbose -# | read? write?
         """,
         "gzip gunzip bzip2 bunzip2 xz unxz lzma unlzma": """
-            %first -dfknNqvzr1e -# -clt,--stdout,--to-stdout,--list,--test@1 --decompress --keep --verbose --quiet --force
-            --recursive --best --fast --extreme -T,--threads:number | write* | read*
+            %first -dfknNqvzr1e -# -clt,--stdout,--to-stdout,--list,--test@1 --decompress --keep --verbose --quiet
+            --force --recursive --best --fast --extreme -T,--threads:number | write* | read*
         """,
         "zstd unzstd": """
             -dfkqvrz -# -c,-t,-l,--stdout,--list,--test@1 -o:write --decompress --keep --verbose --quiet --force

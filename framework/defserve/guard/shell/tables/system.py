@@ -34,7 +34,7 @@ SYSTEM: Table = {
         --mesg --writable --message | name? name?
     """,
     "w": "-hsfouiVp --no-header --short --from --old-style --ip-addr --pids | name?",
-    "last lastb": """
+    "last": """
         -aFiRwx -# -n,--limit:number -s,--since:text -t,--until:text -p,--present:text --fulltimes --hostlast
         --nohostname --system --time-format:name | name*
     """,
@@ -69,7 +69,7 @@ SYSTEM: Table = {
     "type": "-atPpf | name+",
     "whereis": "-bmsul | name+",
     "lscpu": """
-        -abcCeEpJxsyBV?names --all --online --offline --json --hex --physical --bytes --parse?names --extended?names
+        -abcCeEpJxyBV --all --online --offline --json --hex --physical --bytes --parse?names --extended?names
         --caches?names |
     """,
     "lsblk": """
@@ -90,9 +90,9 @@ SYSTEM: Table = {
         | object* / address
     """,
     "ss": """
-        -tulnpaosremihxwd0460STHBOZzbMQ -f,--family:name -A,--query,--socket:names --tcp --udp --listening --numeric
-        --processes --all --options --summary --resolve --extended --memory --info --raw --unix --ipv4 --ipv6
-        --no-header --oneline | text*
+        -tulnpaosemihxwd0460STHBOZzbMQ -f,--family:name -A,--query,--socket:names --tcp --udp --listening --numeric
+        --processes --all --options --summary --extended --memory --info --raw --unix --ipv4 --ipv6 --no-header
+        --oneline | socket*
     """,
     "netstat": """
         -tulnparsieocgMNCFvWLx46 -f:name -I:name --tcp --udp --listening --numeric --programs --all --route

@@ -63,9 +63,9 @@ TEXT: Table = with_groups(
             --batch-size:number | read*
         """,
         "uniq": """
-            %first -cdDiuz --count --repeated --all-repeated?none|prepend|separate --group?separate|prepend|append|both
-            -f,--skip-fields:number -s,--skip-chars:number -w,--check-chars:number --ignore-case --unique
-            --zero-terminated -# | read? write?
+            %first -cdDiuz --count --repeated --all-repeated?none|prepend|separate
+            --group?separate|prepend|append|both -f,--skip-fields:number -s,--skip-chars:number
+            -w,--check-chars:number --ignore-case --unique --zero-terminated -# | read? write?
         """,
         "shuf": """
             -rz -i,--input-range:numbers -n,--head-count:number -o,--output:write -e,--echo@1 --repeat
@@ -127,10 +127,6 @@ TEXT: Table = with_groups(
             --no-dereference --strip-trailing-cr --suppress-blank-empty --speed-large-files --no-ignore-file-name-case
             --ignore-file-name-case --tabsize:number --horizon-lines:number --line-format:text --old-line-format:text
             --new-line-format:text --unchanged-line-format:text --palette:text +color -# | read read
-        """,
-        "diff3": """
-            -aAeEimTxX3v --text --merge --easy-only --show-all --show-overlap --strip-trailing-cr -L,--label:text |
-            read read read
         """,
         "cmp": """
             -bls --print-bytes --verbose --quiet --silent -i,--ignore-initial:numbers -n,--bytes:number | read read?
