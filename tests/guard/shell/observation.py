@@ -50,7 +50,7 @@ HELPERS: Mapping[str, frozenset[str]] = {
     ),
     **dict.fromkeys(
         "which egrep fgrep lsb_release shasum ldd".split(),
-        frozenset("sh grep perl which python3 getopt tr cut".split()),
+        frozenset("sh grep perl which python3 getopt tr cut cat".split()),
     ),
 }
 
