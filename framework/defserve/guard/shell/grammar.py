@@ -14,7 +14,7 @@ from difflib import get_close_matches
 
 from defserve.guard.shell.kinds import kind_of
 from defserve.guard.shell.places import Places
-from defserve.guard.shell.specs import Grammar, Option, Shape, Table, by_name, grammar
+from defserve.guard.shell.specs import Grammar, Option, Shape, Table, grammar
 from defserve.guard.verdict import Violation
 
 _SHOWN_ALONE = frozenset("--version -V -v --help -h".split())
@@ -32,7 +32,7 @@ class Words:
 def violations(
     entry: str | Table, words: Sequence[str], title: str, places: Places, depth: int = 0
 ) -> Iterator[Violation]:
-    """What the words after the name of the program break. `entry` is what a table says of the program."""
+    """What the words after the name of the program break. `entry` is what a table (`by_name`) says of the program."""
     if isinstance(entry, str):
         rules = grammar(entry, depth > 0)
         if "never" in rules.style:
@@ -40,8 +40,7 @@ def violations(
         else:
             yield from _judged(sorted_words(words, rules, title), rules, title, places)
         return
-    subcommands = by_name(entry)
-    start = subcommands.get("", "")
+    start = entry.get("", "")
     rules = grammar(start if isinstance(start, str) else "", subcommand=True)
     read = sorted_words(words, rules, title, leading=True)
     name, rest = (read.operands or [""])[0], read.operands[1:]
@@ -51,10 +50,10 @@ def violations(
         yield from _judged(read, rules, title, places)
         return
     yield from _values(read.options, title, places)
-    if name in subcommands:
-        yield from violations(subcommands[name], rest, f"{title} {name}", places, depth + 1)
+    if name in entry:
+        yield from violations(entry[name], rest, f"{title} {name}", places, depth + 1)
     else:
-        near = _nearest(name, subcommands)
+        near = _nearest(name, entry)
         yield Violation("action" if depth else "subcommand", f"Blocked command: '{title} {name}'{near}")
 
 

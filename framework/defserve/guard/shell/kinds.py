@@ -33,8 +33,8 @@ class Kind:
 
 
 def _spelt(pattern: str, says: str, dashed: bool = False) -> Kind:
-    compiled = re.compile(pattern, re.ASCII | re.DOTALL)
-    return Kind(says, lambda word, places: compiled.fullmatch(word) is None, dashed=dashed)
+    # Compiled when it is first asked for: most servers never judge a command.
+    return Kind(says, lambda word, places: not re.fullmatch(pattern, word, re.ASCII | re.DOTALL), dashed=dashed)
 
 
 def _language(name: str, problem: Callable[[str], str | None]) -> Kind:

@@ -133,5 +133,9 @@ def with_groups(table: Table, groups: Mapping[str, str]) -> Table:
 
 
 def by_name(table: Table) -> dict[str, str | Table]:
-    """The table with one name a key."""
-    return {name: entry for names, entry in table.items() for name in names.split() or [""]}
+    """The table with one name a key, at every depth."""
+    return {
+        name: entry if isinstance(entry, str) else by_name(entry)
+        for names, entry in table.items()
+        for name in names.split() or [""]
+    }
