@@ -130,6 +130,8 @@ class Arena:
         self.folder = Path(self._folder.name)
         self._served: dict[Kind, Served] = {}
         self.used: set[Served] = set()
+        self.grown = 0.0
+        """MB by which a server had grown that was dropped during this attack."""
         for name in ("home", "config", "run"):
             (self.folder / name).mkdir(mode=0o700)
         kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV")}
@@ -146,8 +148,10 @@ class Arena:
     def serve(self, kind: Kind, *, fresh: bool = False) -> Served:
         """A server of this kind, already running if another attack has used it."""
         found = self._served.get(kind)
-        if found is not None and (fresh or not found.is_alive):
-            found.stop()
+        if found is not None and fresh:
+            self.drop(found)
+            found = None
+        elif found is not None and not found.is_alive:
             found = None
         if found is None:
             place = Path(tempfile.mkdtemp(prefix="server-", dir=self.folder))
@@ -159,7 +163,9 @@ class Arena:
         return found
 
     def drop(self, served: Served) -> None:
-        """Let the next attack start with another process."""
+        """Stop it. Who asks for such a server again gets another process."""
+        self.grown = max(self.grown, served.growth, served.largest)
+        self.used.discard(served)
         served.stop()
         self._served = {kind: one for kind, one in self._served.items() if one is not served}
 
