@@ -25,6 +25,9 @@ MODULES = (
     "bounds.odd_json",
     "bounds.pipes",
     "bounds.odd_ids",
+    "tools.commands",
+    "tools.sandboxes",
+    "tools.shipping",
 )
 
 

@@ -9,11 +9,8 @@ from tests.attack.families.bounds.odd_ids import messages
 
 first, count = (int(word) for word in sys.argv[1:3])
 ODD = [json.dumps(each) for each in messages()[first : first + count]]
-TOOL = {
-    "name": "echo",
-    "description": "d",
-    "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}},
-}
+SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
+TOOL = {"name": "echo", "description": "d", "inputSchema": SCHEMA}
 
 
 def result(method: str, params: dict[str, object]) -> dict[str, object] | None:

@@ -30,7 +30,7 @@ from tests.attack.trial import Family, Trial
 FAMILY = Family("memory")
 KB = 1024
 LARGE = 900 * KB
-TIMES = 60
+TIMES = 50
 
 Json = dict[str, Any]
 

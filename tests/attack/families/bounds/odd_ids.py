@@ -74,7 +74,7 @@ def _(trial: Trial) -> None:
         if not trial.expect("here" in said, f"after messages {at} to {at + 99}: {said}"):
             break
     talk.close()
-    trial.expect("Traceback" not in served.log, f"a traceback: {served.log[-300:]}")
+    trial.expect("Traceback" not in served.new_log, f"a traceback: {served.new_log[-300:]}")
 
 
 @FAMILY.attack("to a server over HTTP")
@@ -86,7 +86,7 @@ def _(trial: Trial) -> None:
         trial.expect(answer is not None and answer.status < 500, f"{str(each)[:120]}: {answer and answer.status}")
     said = outcome(inside.call("echo", text="here"))
     trial.expect("here" in said, f"afterwards: {said}")
-    trial.expect("Traceback" not in served.log, f"a traceback: {served.log[-300:]}")
+    trial.expect("Traceback" not in served.new_log, f"a traceback: {served.new_log[-300:]}")
 
 
 @FAMILY.attack("to our client")

@@ -105,7 +105,7 @@ def _(trial: Trial) -> None:
         answer = Caller(served.place).send("POST", body, path="/tools/echo")
         trial.expect(answer is not None and answer.status < 500, f"REST, {name}: {answer and answer.status}")
     trial.expect(not (said := works(Caller(served.place))), f"an honest caller afterwards: {said}")
-    trial.expect("Traceback" not in served.log, f"the log has a traceback: {served.log[-300:]}")
+    trial.expect("Traceback" not in served.new_log, f"the log has a traceback: {served.new_log[-300:]}")
 
 
 @FAMILY.attack("over WebSocket", growth=60)
@@ -124,7 +124,7 @@ def _(trial: Trial) -> None:
             good = heard is not None or socket.close_code in (1002, 1003, 1007, 1008, 1009)
             trial.expect(good, f"{name}: neither an answer afterwards nor a reason (close {socket.close_code})")
     trial.expect(not (said := works(Caller(served.place))), f"an honest caller afterwards: {said}")
-    trial.expect("Traceback" not in served.log, f"the log has a traceback: {served.log[-300:]}")
+    trial.expect("Traceback" not in served.new_log, f"the log has a traceback: {served.new_log[-300:]}")
 
 
 @FAMILY.attack("mutations")
@@ -151,4 +151,4 @@ def _(trial: Trial) -> None:
         held = answer is not None and answer.status < 500
         trial.expect(held, f"{bytes(body)[:200]!r}: {answer and answer.status}")
     trial.expect(not (said := works(Caller(served.place))), f"an honest caller afterwards: {said}")
-    trial.expect("Traceback" not in served.log, f"the log has a traceback: {served.log[-300:]}")
+    trial.expect("Traceback" not in served.new_log, f"the log has a traceback: {served.new_log[-300:]}")
