@@ -63,7 +63,7 @@ def _(trial: Trial) -> None:
 @FAMILY.attack("mutations")
 def _(trial: Trial) -> None:
     """An everyday command with a metacharacter in it, outside quotes, is refused or the character is data."""
-    pieces = r";id |id &id &&id $(id) `id` >out <f $HOME <(id)".split() + ["\nid", "\x00", "\r\nid", "\u2028id"]
+    pieces = [*";id |id &id &&id $(id) `id` >out <f $HOME <(id)".split(), "\nid", "\x00", "\r\nid", "\u2028id"]
     plain = [case["command"] for case in read(OWN / "shell_everyday.jsonl") if not set(case["command"]) & set("'\"\\")]
     for _ in range(3_000):
         command = trial.random.choice(plain)

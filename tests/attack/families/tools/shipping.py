@@ -151,10 +151,11 @@ def _(trial: Trial) -> None:
     """`defserve new` writes below the folder it is in, and nowhere else."""
     folder = trial.arena.folder / "new" / "inside"
     folder.mkdir(parents=True)
+    elsewhere = str(trial.arena.folder / "evil")
     for name in (
         "../evil",
         "../../evil",
-        "/tmp/evil-attack",
+        elsewhere,
         "a/../../evil",
         "__proto__",
         "-x",
