@@ -18,7 +18,7 @@ from defserve.guard.verdict import checked
 
 if TYPE_CHECKING:
     from defserve.guard.code.levels import CodeLevel
-    from defserve.guard.shell.program_rules import ShellMode
+    from defserve.guard.shell.judgement import ShellMode
 
 
 class ShellCommand:

@@ -8,6 +8,7 @@ from typing import Any
 
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Handler, Listener, Offer
+from defserve.core.session import Session
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.protocols.mcp.completion import Completions
@@ -100,6 +101,9 @@ class MCP(Extension):
             "notifications/progress": _ignored,
             "notifications/roots/list_changed": _ignored,
         }
+
+    def credential_ended(self, session: Session, credential: str) -> None:
+        self.subscriptions.credential_ended(session, credential)
 
 
 def _ignored(session: Any, params: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from defserve.errors import UsageError
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
-from defserve.protocols.mcpl.policies import agreed, is_pushed_to, is_stateless, policy
+from defserve.protocols.mcpl.policies import agreed, is_pushed_to, is_stateless, is_strangers, policy
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -34,10 +34,17 @@ UNDECLARED = ("pushEvents", "inferenceRequest")
 class Feature:
     """The part of a feature set that needs no section; `FeatureSet` adds the author's verbs.
 
-    `owner` is the server that declared it. `removed` is True once the server has taken it back.
+    `owner` is the server that declared it. `removed` is True once the server has taken it back. A `strict` set is off
+    until a host switches it on, which no stranger can. One that is declared while serving is `whole`, and shown to
+    hosts, when the code that declares it is done. `told` is what they know. `changed` is called when more is declared
+    on it.
     """
 
     inbox: EventInbox | None = None
+    strict = False
+    whole = True
+    told: Params | None = None
+    changed: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -78,6 +85,7 @@ class Feature:
     def use(self, what: str) -> None:
         """Note that something was declared on this set."""
         self._uses[what] = None
+        self.changed()
 
     def wire(self) -> Params:
         """The declaration that hosts are shown."""
@@ -89,11 +97,17 @@ class Feature:
         """Raises FeatureDisabled if the host of this call has not enabled the set."""
         if self.removed:
             raise UnknownFeatureSet(self.name)
-        if not policy(call).enabled(self.name):
+        if not self.is_switched_on(call):
             raise FeatureDisabled(self.name)
         live = agreed(call.terms)
         if live is not None and not live.policy.revision and not is_stateless(call):
             live.note_silence(call)
+
+    def is_switched_on(self, call: Call) -> bool:
+        """Whether the policy of this call's host has the set on. A host without MCPL has no policy: all is on."""
+        if self.strict and agreed(call.terms) is None and is_strangers(call.session):
+            return False
+        return policy(call).enabled(self.name)
 
     def is_enabled(self, call: Call) -> bool:
         """Whether the host of this call lets the set act now."""
@@ -123,7 +137,7 @@ class FeatureBinding:
     def shown(self, call: Call) -> bool:
         """Whether the peer of a call may see the item."""
         # `tools/call` checks the policy in its own stage, which says why it refuses.
-        return call.method == "tools/call" or policy(call).enabled(self.feature_set.name)
+        return call.method == "tools/call" or self.feature_set.is_switched_on(call)
 
 
 class InboxBinding(FeatureBinding):

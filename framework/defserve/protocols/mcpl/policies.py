@@ -6,8 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from defserve.auth.authority import is_stranger
+from defserve.auth.principals import Principal
 from defserve.core.call import Call
 from defserve.core.extension import Offer
+from defserve.core.session import Session
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.params import meta
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 POLICY_KEY = VENDOR + "featureSets"
 MOST_NAMES = 1_000
+MOST_BYTES = 1024 * 1024
 LONGEST_PATTERN = 1_024
 
 
@@ -32,7 +36,7 @@ class FeaturePolicy:
 
     def __init__(self, strict: bool) -> None:
         self.strict, self.revision = strict, 0
-        self.approved: dict[tuple[str, str, bytes], Params] = {}
+        self.approved: dict[tuple[str, str, bytes, str], Params] = {}
         self._decided: dict[str, bool] = {}
         self._scopes: dict[str, ScopeLists] = {}
 
@@ -47,9 +51,14 @@ class FeaturePolicy:
         """The host's lists for a scoped set: those under the most specific pattern that covers its name."""
         return next((self._scopes[pattern] for pattern in covering(name) if pattern in self._scopes), NO_LISTS)
 
-    def update(self, params: Params) -> None:
-        """Apply `enabled`, `disabled` and `scopes`. If it raises InvalidParams, nothing has changed."""
+    def update(self, params: Params, *, may_enable: bool = True) -> None:
+        """Apply `enabled`, `disabled` and `scopes`. If it raises InvalidParams, nothing has changed.
+
+        Without `may_enable`, what it enables is ignored.
+        """
         enabled, disabled = _names(params, "enabled"), _names(params, "disabled")
+        if not may_enable:
+            enabled = []
         scopes = self._scopes | _scopes(params.get("scopes"))
         # A wildcard replaces the earlier entries that it covers.
         wildcards = tuple(name[:-1] for name in (*enabled, *disabled) if name == "*" or name.endswith(".*"))
@@ -57,6 +66,9 @@ class FeaturePolicy:
         decided |= dict.fromkeys(enabled, True) | dict.fromkeys(disabled, False)  # a name in both lists is off
         if len(decided) > MOST_NAMES or len(scopes) > MOST_NAMES:
             raise InvalidParams(f"Invalid params: more than {MOST_NAMES} feature sets")
+        patterns = (text for lists in scopes.values() for part in lists for text in part)
+        if sum(map(len, (*decided, *scopes, *patterns))) > MOST_BYTES:
+            raise InvalidParams(f"Invalid params: the policy is longer than {MOST_BYTES} bytes")
         self._decided, self._scopes = decided, scopes
         self.revision += 1
         self.approved = {}
@@ -84,11 +96,18 @@ class RequestPolicy:
 class LiveTerms:
     """What was agreed with one host: its policy, and what it offered."""
 
-    __slots__ = ("policy", "offered", "_noted")
+    __slots__ = ("policy", "offered", "_noted", "_strict")
 
     def __init__(self, offered: Mapping[str, Any], strict: bool) -> None:
         self.policy, self.offered = FeaturePolicy(strict or _decides_first(offered)), offered
-        self._noted = False
+        self._noted, self._strict = False, strict
+
+    def update(self, found: FeaturePolicy, params: Params, session: Session) -> None:
+        """Apply what a host says to its policy. A strict server's sets are switched on by no stranger.
+
+        Raises InvalidParams.
+        """
+        found.update(params, may_enable=not (self._strict and is_strangers(session)))
 
     def offers(self, capability: str) -> bool:
         """Whether the host can do something: `pushEvents`, `inferenceRequest`, `channels`, `modelInfo`, …"""
@@ -140,8 +159,14 @@ def policy(call: Call) -> FeaturePolicy:
         kept.policy = FeaturePolicy(live.policy.strict)
         given = meta(call.params).get(POLICY_KEY)
         if is_object(given):
-            kept.policy.update(given)
+            live.update(kept.policy, given, call.session)
     return kept.policy
+
+
+def is_strangers(session: Session) -> bool:
+    """Whether nobody vouches for the host of a session."""
+    opened_by = session.identity
+    return isinstance(opened_by, Principal) and is_stranger(opened_by)
 
 
 def is_pushed_to(call: Call) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from defserve.binding.packers import NOTHING, EmittedPart, PackedResult, ResultMismatch, pack_any
-from defserve.binding.results import Returns
+from defserve.binding.results import WRAP, Returns, Structured
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.core.stages import Pipeline, surround
@@ -28,10 +28,13 @@ from defserve.protocols.mcp.items import (
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import optional_fields, text
+from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
 RETURNS_KEY = VENDOR + "returns"
 TAGS_KEY = VENDOR + "tags"
+WRAPPED_KEY = VENDOR + "wrapped"
+"""Marks a result whose structured content is wrapped, so that our client can unwrap it."""
 
 NO_HEADERS: Mapping[tuple[str, ...], str] = {}
 
@@ -40,13 +43,14 @@ NO_HEADERS: Mapping[tuple[str, ...], str] = {}
 class ToolOptions(ItemOptions):
     """Everything a tool may say about itself, from decorator to registry.
 
-    `annotations` are MCP's hints (`readOnlyHint`, …). `structured` forces structured content on or off.
+    `annotations` are MCP's hints (`readOnlyHint`, …). `structured` forces structured content on or off;
+    with "bare", content that is not an object is not wrapped, and clients before 2026-07-28 get only its text.
     `schema` replaces the schema made from the signature. `security` says what the tool may do; it is read by the
     extension that enforces it.
     """
 
     annotations: Mapping[str, Any] | None = None
-    structured: bool | None = None
+    structured: Structured = None
     schema: Mapping[str, Any] | None = None
     tags: Sequence[str] = ()
     security: Any = None
@@ -117,11 +121,11 @@ class Tool(Item[ToolOptions]):
             "inputSchema": self.function.arguments.schema,
         }
         vendor: Params = {}
-        output = self.returns.schema
+        output = self.returns.published
         if output is not None and "structured" in has and ("any_structured" in has or output.get("type") == "object"):
             described["outputSchema"] = output
         elif output is not None or self.returns.scalar is not None:
-            vendor[RETURNS_KEY] = self.returns.scalar or output
+            vendor[RETURNS_KEY] = self.returns.scalar or self.returns.schema
         if options.annotations and "tool_annotations" in has:
             described["annotations"] = dict(options.annotations)
         if options.tags:
@@ -200,9 +204,13 @@ def _result(call: Call, tool: Tool, value: Any) -> Params:
     emitted, dialect = call.peek(Emitted), dialect_of(call)
     outcome = tool.returns.pack(value) if emitted is None else _joined(tool, value, emitted)
     found: Params = {"content": content.blocks(outcome.said, dialect, call.session.composition.limits.response)}
-    structured = outcome.structured
-    fits = "structured" if isinstance(structured, dict) else "any_structured"
-    if structured is not NOTHING and fits in dialect.has:
+    structured, returns = outcome.structured, tool.returns
+    if structured is NOTHING or "structured" not in dialect.has:
+        return found
+    if returns.wraps:
+        found["structuredContent"] = {WRAP: structured}
+        found["_meta"] = {WRAPPED_KEY: True}
+    elif is_object(structured) or (returns.schema is not None and "any_structured" in dialect.has):
         found["structuredContent"] = structured
     return found
 
