@@ -177,7 +177,7 @@ def test_long_texts_are_answered_and_not_remembered():
 # -- filled over HTTP ------------------------------------------------------------------------------------
 
 BIG = 200_000
-TIMES = 300
+TIMES = 210
 ACCEPT = "accept: application/json, text/event-stream"
 FLAT = 40 * 1024 * 1024
 

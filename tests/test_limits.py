@@ -182,6 +182,25 @@ async def test_subscriptions_too_many_are_refused(version: str):
         assert refusal(reply)["limit"] == "subscriptions"
 
 
+@eras
+async def test_subscriptions_that_are_too_long_are_refused(version: str):
+    server = Server("long", "1")
+
+    @server.resource("x://{name}")
+    async def any_name(name: str) -> str:
+        return name
+
+    async with raw(server, version) as peer:
+        uris = [f"x://{number}-" + "y" * 1_000 for number in range(300)]
+        if version == STATELESS:
+            reply = await peer.ask("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
+        else:
+            replies = [await peer.ask("resources/subscribe", {"uri": uri}) for uri in uris]
+            assert all(reply["result"] == {} for reply in replies[:250])
+            reply = replies[-1]
+        assert refusal(reply)["limit"] == "subscriptions"
+
+
 @pytest.mark.req("MCP-4.4t")
 async def test_a_question_nobody_answers_times_out_and_is_taken_back():
     async with raw(shop(Limits(question=0.01)), "2025-11-25", {"elicitation": {}}) as peer:

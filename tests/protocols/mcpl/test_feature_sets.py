@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from defserve import Server, UsageError
 from defserve.errors import InvalidParams
-from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY, FeaturePolicy, ScopeLists
+from defserve.protocols.mcpl.policies import MOST_BYTES, MOST_NAMES, POLICY_KEY, FeaturePolicy, ScopeLists
 from defserve.protocols.mcpl.turns import Turn
 from tests.effort import examples
 from tests.protocols.mcpl.appendix_b import FEATURE_SET, validate
@@ -396,3 +396,14 @@ async def test_acting_without_a_policy_of_the_host_is_logged(told: bool, logged:
             for name in SETS:
                 await host.call(name)
     assert caplog.text.count("no featureSets/update") == logged
+
+
+@pytest.mark.parametrize("part", ["enabled", "disabled", "scopes"])
+def test_a_policy_is_bounded_in_bytes_however_many_updates_bring_it(part: str):
+    policy = FeaturePolicy(strict=False)
+    for number in range(3):
+        long = f"{number}" + "y" * (MOST_BYTES // 4)
+        policy.update({part: {long: {}} if part == "scopes" else [long]})
+    with pytest.raises(InvalidParams, match="longer than"):
+        policy.update({part: {"z" * MOST_BYTES: {}} if part == "scopes" else ["z" * MOST_BYTES]})
+    assert policy.revision == 3

@@ -11,14 +11,8 @@ from defserve.auth.challenges import Denied
 from defserve.auth.failures import FailedTokens
 from defserve.auth.live.bearers import LiveBearers
 from defserve.auth.options import Auth
-<<<<<<< HEAD
 from defserve.auth.principals import Principal
 from defserve.transports.asgi import PEER_USER, Receive, Scope, Send
-=======
-from defserve.auth.principals import LOCAL, Principal, anonymous
-from defserve.caches import remember_short
-from defserve.transports.asgi import Receive, Scope, Send
->>>>>>> http
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.gate import Gate
 from defserve.transports.http.headers import Headers, accepts, is_json, prefers_events, routing
@@ -42,11 +36,6 @@ Noted = tuple[Methods, Headers, str | None, tuple[str, str, str | None] | None, 
 
 CLOSE = ((b"connection", b"close"),)
 
-<<<<<<< HEAD
-=======
-_stranger = remember_short(1024, 64)(anonymous)
-
->>>>>>> http
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
@@ -166,7 +155,9 @@ class HttpApp:
     async def _passes(self, exchange: Exchange, scope: Scope) -> bool:
         exchange.read_head()
         host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
-        refusal = read_target(scope, host) or self.gate.check(host, origin, site)
+        target = scope.get("raw_path") or b""
+        is_path = target.startswith(b"/") and not target.startswith(b"//")
+        refusal = (None if is_path else read_target(scope, host)) or self.gate.check(host, origin, site)
         if refusal is None:
             return True
         await exchange.respond(refusal.status, refusal.text.encode(), plain=True)

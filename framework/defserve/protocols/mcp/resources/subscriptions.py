@@ -40,8 +40,9 @@ class SubscribedUris:
     def __init__(self) -> None:
         self.uris: dict[str, dict[str, PeerIdentity | None]] = {}
 
-    def count(self) -> int:
-        return sum(map(len, self.uris.values()))
+    def asked_for(self) -> list[str]:
+        """Each resource, as often as it was asked for."""
+        return [uri for uri, callers in self.uris.items() for _ in callers]
 
     def drop(self, uris: Iterable[str], is_over: Callable[[PeerIdentity | None], bool]) -> None:
         """Forget those who asked for a resource and no longer do."""
@@ -82,14 +83,9 @@ class Subscriptions:
         uri = text(params, "uri")
         if not self._readable(call, uri):
             raise ResourceNotFound(uri)
-<<<<<<< HEAD
         subscribed, caller = call.session.local(SubscribedUris), call.identity
         name, known = caller.credential if caller is not None else "", subscribed.uris.get(uri, {})
-        if name not in known and subscribed.count() >= call.session.composition.limits.subscriptions:
-=======
-        uris = call.session.local(SubscribedUris).uris
-        if uri not in uris and not _fit([*uris, uri], call):
->>>>>>> http
+        if name not in known and not _fit([*subscribed.asked_for(), uri], call):
             raise LimitExceeded("too many subscriptions in this session", data={"limit": "subscriptions"})
         subscribed.uris[uri] = {**known, name: caller}
         return {}
