@@ -15,6 +15,7 @@
     ├── Refused                 policy said no
     │   ├── Rejected            a guard found something in the arguments
     │   ├── LimitExceeded       a size, time or concurrency limit
+    │   │   └── TooManyCalls    there is no room, and the queue is full: it did not begin
     │   └── Draining            the server is shutting down and takes no new calls
     └── ToolError               text for the model: what went wrong and what to do
         ├── BadArguments        the call's arguments do not fit
@@ -148,6 +149,10 @@ class LimitExceeded(Refused):
     """A size, time or concurrency limit. `data` names the limit and when to try again."""
 
     error_type = "limit_exceeded"
+
+
+class TooManyCalls(LimitExceeded):
+    """There is no room for this call, and the queue is full. It did not begin, so it is safe to send it again."""
 
 
 class Draining(Refused):

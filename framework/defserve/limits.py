@@ -9,7 +9,11 @@ from defserve.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one server allows. Replace single fields: `Limits(tool=120, in_flight=16)`."""
+    """What one server allows. Replace single fields: `Limits(tool=120, in_flight=16)`.
+
+    Calls past `in_flight` (of one client) or `in_flight_total` wait. When `queued` calls or `queued_bytes` bytes of one
+    client wait, its pipe is not read any more. Over HTTP a call waits for `queue` seconds at most, then there is a 429.
+    """
 
     # sizes
     message: int = 4 * 1024 * 1024
@@ -28,6 +32,7 @@ class Limits:
     callback: float = 60.0
     hook: float = 5.0
     blocking_hook: float = 10.0
+    queue: float = 5.0
     idle: float = 1_800.0
     header: float = 10.0
     body: float = 30.0
@@ -36,6 +41,8 @@ class Limits:
     # concurrency
     in_flight: int = 64
     in_flight_total: int = 1_024
+    queued: int = 256
+    queued_bytes: int = 1024 * 1024
     sessions: int = 10_000
     sessions_per_principal: int = 100
     sessions_per_address: int = 1_000

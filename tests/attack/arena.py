@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -11,10 +12,12 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tests.attack.speaking.sockets import Place
-from tests.attack.trial import NotTried
+from tests.attack.trial import MissingFeature, NotTried
 
 SERVERS = Path(__file__).parent / "servers"
 ROOT = Path(__file__).parents[2]
@@ -42,6 +45,19 @@ class Kind:
         return " ".join([f"{self.file}.py", *self.options])
 
 
+@cache
+def namespace() -> tuple[str, ...]:
+    """The command that runs another without a network. Raises MissingFeature where the system has none."""
+    found = ("unshare", "--map-root-user", "--net")
+    try:
+        tried = subprocess.run([*found, "true"], capture_output=True, text=True)
+    except FileNotFoundError:
+        raise MissingFeature("there is no unshare command (util-linux)") from None
+    if tried.returncode:
+        raise MissingFeature(f"no network namespaces here: {tried.stderr.strip()}")
+    return found
+
+
 class Served:
     """A server process: where it is, what it has marked, how large it is."""
 
@@ -57,7 +73,7 @@ class Served:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, cwd=ROOT
             )
         self.place = self._listening()
-        self._before, self.largest = self.resident, 0.0
+        self._before, self.largest, self._seen = self.resident, 0.0, 0
 
     def _listening(self) -> Place:
         deadline = time.monotonic() + START_SECONDS
@@ -72,6 +88,11 @@ class Served:
     @property
     def log(self) -> str:
         return self._log.read_text(errors="replace")
+
+    @property
+    def new_log(self) -> str:
+        """What it has logged since `begin_measuring`."""
+        return self.log[self._seen :]
 
     @property
     def is_alive(self) -> bool:
@@ -103,6 +124,7 @@ class Served:
     def begin_measuring(self) -> None:
         """Growth is counted from now. The kernel forgets the peak."""
         self.largest = max(self.largest, self.growth)
+        self._seen = len(self.log)
         with suppress(OSError):
             Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
         self._before = self.resident
@@ -130,6 +152,8 @@ class Arena:
         self.folder = Path(self._folder.name)
         self._served: dict[Kind, Served] = {}
         self.used: set[Served] = set()
+        self.grown = 0.0
+        """MB by which a server had grown that was dropped during this attack."""
         for name in ("home", "config", "run"):
             (self.folder / name).mkdir(mode=0o700)
         kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV")}
@@ -146,8 +170,10 @@ class Arena:
     def serve(self, kind: Kind, *, fresh: bool = False) -> Served:
         """A server of this kind, already running if another attack has used it."""
         found = self._served.get(kind)
-        if found is not None and (fresh or not found.is_alive):
-            found.stop()
+        if found is not None and fresh:
+            self.drop(found)
+            found = None
+        elif found is not None and not found.is_alive:
             found = None
         if found is None:
             place = Path(tempfile.mkdtemp(prefix="server-", dir=self.folder))
@@ -159,7 +185,9 @@ class Arena:
         return found
 
     def drop(self, served: Served) -> None:
-        """Let the next attack start with another process."""
+        """Stop it. Who asks for such a server again gets another process."""
+        self.grown = max(self.grown, served.growth, served.largest)
+        self.used.discard(served)
         served.stop()
         self._served = {kind: one for kind, one in self._served.items() if one is not served}
 
@@ -174,6 +202,18 @@ class Arena:
             text=True,
             timeout=START_SECONDS,
         )
+
+    def drive(self, script: str, given: object, *, without_network: bool = False, **env: str) -> Any:
+        """Run a script of `drivers/` with this as JSON on its input; what it prints, read as JSON."""
+        line = [sys.executable, "-m", f"tests.attack.drivers.{script}"]
+        if without_network:
+            line = [*namespace(), *line]
+        done = subprocess.run(
+            line, input=json.dumps(given), env={**self.environment, **env}, cwd=ROOT, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise NotTried(f"{script}: {done.stderr.strip()[-300:]}")
+        return json.loads(done.stdout)
 
     def close(self) -> None:
         for served in self._served.values():

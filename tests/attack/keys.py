@@ -6,7 +6,8 @@ import asyncio
 from typing import NamedTuple
 
 from defserve.auth import ApiKeys
-from tests.attack.arena import PEPPER, Served
+from tests.attack.arena import PEPPER, Arena, Served
+from tests.attack.trial import NotTried
 
 
 class Key(NamedTuple):
@@ -24,3 +25,10 @@ def create(served: Served, principal: str, *permissions: str, expires_in: float 
         return Key(new.key.id, new.token)
 
     return asyncio.run(made())
+
+
+def revoke(arena: Arena, served: Served, key: Key) -> None:
+    """By the command, in a process of its own, as an operator does it."""
+    done = arena.command("keys", "revoke", key.id, "--store", str(served.folder / "keys.json"))
+    if done.returncode:
+        raise NotTried(f"defserve keys revoke fails: {done.stderr.strip()[-200:]}")

@@ -37,7 +37,7 @@ def run_family(attacks: Iterable[Attack], seed: int, tell: Tell) -> list[Row]:
 
 def run_one(attack: Attack, arena: Arena, seed: int) -> Row:
     trial, row = Trial(arena, Random(f"{seed} {attack.family} {attack.name}")), Row(attack)
-    arena.used = set()
+    arena.used, arena.grown = set(), 0.0
     began = time.monotonic()
     try:
         attack.run(trial)
@@ -55,7 +55,9 @@ def run_one(attack: Attack, arena: Arena, seed: int) -> Row:
 
 def _look_at_servers(attack: Attack, trial: Trial, row: Row) -> None:
     """Whatever the attack was: the servers live, and have not grown by more than they may."""
-    for served in trial.arena.used:
+    if trial.arena.grown:
+        row.growth = trial.arena.grown
+    for served in list(trial.arena.used):
         if not served.is_alive:
             if row.untried is None:
                 trial.expect(False, f"{served.kind} has ended: {served.log.strip()[-200:]}")

@@ -23,10 +23,7 @@ def line(row: Row) -> str:
 
 def table(rows: Sequence[Row], width: int | None = None) -> list[str]:
     """All rows; notes fill what is left of the line, and go on below it."""
-    cells = [
-        (r.attack.family, r.attack.name, str(r.tried), str(r.held), _megabytes(r), " ".join(r.note.split()))
-        for r in rows
-    ]
+    cells = [(row.attack.family, row.attack.name, str(row.tried), str(row.held), *_last(row)) for row in rows]
     widths = [max(len(row[n]) for row in [COLUMNS, *cells]) for n in range(len(COLUMNS) - 1)]
     room = max((width or shutil.get_terminal_size((160, 24)).columns) - sum(widths) - 2 * len(widths), 40)
     found: list[str] = []
@@ -70,5 +67,5 @@ def write_json(rows: Sequence[Row], seed: int, path: Path) -> None:
     path.write_text(json.dumps({"seed": seed, "rows": found}, indent=1) + "\n")
 
 
-def _megabytes(row: Row) -> str:
-    return "" if row.growth is None else f"{row.growth:.0f}"
+def _last(row: Row) -> tuple[str, str]:
+    return "" if row.growth is None else f"{row.growth:.0f}", " ".join(row.note.split())

@@ -20,8 +20,8 @@ from defserve.auth.principals import LOCAL, UNKNOWN_ADDRESS, Kind, Principal, an
 
 _ITS_YES_COUNTS: Final[frozenset[Kind]] = frozenset({"local", "token"})
 
-# No address is longer, so longer texts are not worth remembering.
-_LONGEST_ADDRESS: Final = 64
+LONGEST_ADDRESS: Final = 64
+"""No IP address is longer. Callers of `stranger_at` leave longer texts out, because it remembers what it was given."""
 
 REMEDY: Final = (
     "connect with a token that this server accepts, or over stdio; on this machine, start the server with --local-token"
@@ -44,13 +44,9 @@ def same_user_or_stranger(user: int | None) -> Principal:
     return LOCAL if user is not None and user == os.getuid() else stranger_at("")
 
 
-def stranger_at(address: str) -> Principal:
-    """The caller at an address. A text that is no IP address says nothing, whoever sent it."""
-    return _stranger_at(address if len(address) <= _LONGEST_ADDRESS else "")
-
-
 @lru_cache(maxsize=1024)
-def _stranger_at(address: str) -> Principal:
+def stranger_at(address: str) -> Principal:
+    """The caller at an address of at most `LONGEST_ADDRESS` characters. A text that is no IP address says nothing."""
     return anonymous(canonical_address(address) or UNKNOWN_ADDRESS)
 
 

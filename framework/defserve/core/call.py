@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from defserve.core.composition import Terms
     from defserve.core.engine import Engine, Task, Timer
     from defserve.core.identity import PeerIdentity
+    from defserve.core.queueing import QueuedCall
     from defserve.core.session import Batch, Session
 
 T = TypeVar("T")
@@ -60,6 +61,7 @@ class Call(Locals):
     endless = settled = cancelled = timed_out = cut_short = held = False
     reply: Replied | None = None
     questions = 0
+    queued: QueuedCall | None = None
     _children: set[Task] | None = None
 
     def __init__(self, session: Session, id: Id, method: str, params: Params, raw: Params, terms: Terms) -> None:
@@ -109,16 +111,20 @@ class Call(Locals):
         return await self.asked(self.session.request(method, params, relates_to=self, timeout=timeout))
 
     async def asked(self, answer: Awaitable[T]) -> T:
-        """Wait for the peer's answer. Until then the call's own timeout is paused."""
+        """Wait for the peer's answer. Until then the call's own timeout is paused, and the call takes no room."""
         self.questions += 1
-        if self.timer is not None and self.questions == 1:
-            self.timer.pause()
+        if self.questions == 1:
+            self.session.make_room(1)
+            if self.timer is not None:
+                self.timer.pause()
         try:
             return await answer
         finally:
             self.questions -= 1
-            if self.timer is not None and self.questions == 0:
-                self.timer.resume()
+            if self.questions == 0:
+                self.session.make_room(-1)
+                if self.timer is not None:
+                    self.timer.resume()
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Run blocking code in a worker thread."""

@@ -37,12 +37,15 @@ REMEMBERED_PIPELINES = 4_096
 
 
 class Method:
-    """A handler inside its wrappers. An `immediate` one needs no event loop; a `vital` one is served while draining."""
+    """A handler inside its wrappers. An `immediate` one needs no event loop; a `vital` one is served while draining.
 
-    __slots__ = ("run", "immediate", "vital")
+    An `urgent` one does not wait behind other calls.
+    """
 
-    def __init__(self, run: Handler, immediate: bool, vital: bool = False) -> None:
-        self.run, self.immediate, self.vital = run, immediate, vital
+    __slots__ = ("run", "immediate", "vital", "urgent")
+
+    def __init__(self, run: Handler, immediate: bool, vital: bool = False, urgent: bool = False) -> None:
+        self.run, self.immediate, self.vital, self.urgent = run, immediate, vital, urgent
 
 
 class Table:
@@ -90,7 +93,11 @@ class Terms:
 
 
 class Composition:
-    """A server ready to be served. Sessions share it; its tables never change after it is made."""
+    """A server ready to be served. Sessions share it; its tables never change after it is made.
+
+    `running` counts the calls that were begun, `idle` those of them that take no room in their session. `queued` wait,
+    in the queues of their sessions; the sessions in the `line` wait for room in the whole server.
+    """
 
     def __init__(
         self,
@@ -105,7 +112,8 @@ class Composition:
         self.admit = self._session_table.admit
         self.sessions = self._session_table.open
         self.short_sessions: set[Session] = set()
-        self.running = 0
+        self.running = self.idle = self.queued = self.queued_bytes = 0
+        self.line: dict[Session, None] = {}
         self.draining = False
         # By event loop: a server may be served on several, each with its own lifespans and threads.
         self.lives: dict[object, object] = {}
@@ -126,6 +134,7 @@ class Composition:
         self.phase_watchers = tuple(e.phase_changed for e in extensions if _overrides(e, "phase_changed"))
         self.service = Service(self)
         self._vital = frozenset(name for e in extensions for name in e.while_draining)
+        self._urgent = self._vital.union(*(e.ahead_of_queue for e in extensions))
         self._refusals = tuple(e.refusal for e in extensions if _overrides(e, "refusal"))
         self.closers = tuple(e.session_closed for e in extensions if _overrides(e, "session_closed"))
         self.credential_enders = tuple(e.credential_ended for e in extensions if _overrides(e, "credential_ended"))
@@ -203,6 +212,18 @@ class Composition:
         for session in (*self.sessions, *self.short_sessions):
             yield from tuple(session.in_flight.values())
 
+    def admit_next(self) -> None:
+        """A call has ended: admit those that wait for room in the whole server, one session after the other."""
+        while self.line and self.running < self.limits.in_flight_total:
+            session = next(iter(self.line))
+            del self.line[session]
+            if session.queue is None:
+                continue
+            if session.engine.on_loop():
+                session.queue.advance()
+            else:
+                session.engine.post(session.queue.advance)
+
     # -- folding -----------------------------------------------------------------------------------------
 
     def _table(self, active: frozenset[str]) -> Table:
@@ -218,11 +239,11 @@ class Composition:
         around = [extension.around() for extension in extensions]
         wrappers = [*self._around.get(name, ()), *(w for a in around if (w := a.get(name) or a.get(EVERY)))]
         if not wrappers:
-            return Method(handler, not is_coroutine_function(handler), name in self._vital)
+            return Method(handler, not is_coroutine_function(handler), name in self._vital, name in self._urgent)
         folded = handler if is_coroutine_function(handler) else _as_coroutine(handler)
         for wrapper in reversed(wrappers):
             folded = _wrap(wrapper, folded)
-        return Method(folded, False, name in self._vital)
+        return Method(folded, False, name in self._vital, name in self._urgent)
 
     def _before_opening(self) -> Terms:
         methods = {

@@ -90,6 +90,13 @@ class Engine(Protocol):
         """
         ...
 
+    def afterwards(self, action: Callable[[], None]) -> None:
+        """Run `action` on the loop when the code that runs now is done. For any thread.
+
+        On the loop that is its next wait, in a worker thread the end of its function, or its next wait. In a thread of
+        somebody else nobody knows: `action` runs soon.
+        """
+
     def wait_from_thread(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
         """Block a worker thread until `work`, run on the loop, is done."""
         ...

@@ -93,6 +93,9 @@ class Extension:
     while_draining: frozenset[str] = frozenset()
     """Methods that are still served while the server drains."""
 
+    ahead_of_queue: frozenset[str] = frozenset()
+    """Methods that do not wait for room, because running calls may wait for them."""
+
     def offer_in(self, message: Request | Notification) -> Offer | None:
         """The offer inside this message, for protocols without a handshake."""
         return None

@@ -9,7 +9,8 @@ from defserve.core.call import Call, Locals, Replied
 from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage, is_coroutine_function
 from defserve.core.identity import SENDER, may_act_for
 from defserve.core.inflight import OutgoingRequest, OutgoingRequests
-from defserve.core.profile import error_object
+from defserve.core.profile import TOO_MANY_CALLS, error_object
+from defserve.core.queueing import CallQueue, QueuedCall
 from defserve.errors import (
     CredentialEnded,
     Draining,
@@ -20,12 +21,13 @@ from defserve.errors import (
     NotOpen,
     PeerGone,
     ProtocolError,
+    TooManyCalls,
 )
 from defserve.wire.codec import INVALID_REQUEST, decode, encode, encode_result, notification
 from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Reply, Request
 
 if TYPE_CHECKING:
-    from defserve.core.composition import Composition, Terms
+    from defserve.core.composition import Composition, Method, Terms
     from defserve.core.engine import Engine
     from defserve.core.identity import PeerIdentity
     from defserve.core.session_table import SessionHolder
@@ -56,6 +58,10 @@ class Session(Locals):
     caller does not apply. A stranger is limited by its `address`. Its `holder` can tell whether it is idle, and can end
     it when another one needs its place. A session that is not `counted` serves a single request; the session limits
     ignore it.
+
+    `in_flight` are the calls that run, and those that wait in the `queue`; it exists only while there are any. `room`
+    is how many calls may run. A transport that can stop reading sets `on_room`, and reads nothing while the session is
+    `full`. `on_room` is called when it may read again; it may be called more often.
     """
 
     __slots__ = (
@@ -73,6 +79,9 @@ class Session(Locals):
         "ready",
         "closed",
         "in_flight",
+        "room",
+        "queue",
+        "on_room",
         "_requests",
         "_malformed",
     )
@@ -100,6 +109,9 @@ class Session(Locals):
         self.terms: Terms | None = None
         self.ready = self.closed = False
         self.in_flight: dict[Id, Call] = {}
+        self.room = composition.limits.in_flight
+        self.queue: CallQueue | None = None
+        self.on_room: Callable[[], None] | None = None
         self._requests: OutgoingRequests | None = None
         self._malformed = 0
         if counted:
@@ -250,10 +262,10 @@ class Session(Locals):
                 limits = composition.limits
                 if composition.draining and not method.vital:
                     raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
-                if len(calls) >= limits.in_flight:
-                    raise _too_many("in_flight", f"{limits.in_flight} a session")
-                if composition.running >= limits.in_flight_total:
-                    raise _too_many("in_flight_total", f"{limits.in_flight_total} in this server")
+                if (
+                    self.queue is not None or len(calls) >= self.room or composition.running >= limits.in_flight_total
+                ) and not self._goes_ahead(method):
+                    return self._wait_for_room(call, method)
             calls[call.id] = call
             composition.running += 1
         except Exception as error:
@@ -268,6 +280,39 @@ class Session(Locals):
             return result
         self.settle(call, result)
         return True
+
+    def _wait_for_room(self, call: Call, method: Method) -> Coroutine[Any, Any, Any]:
+        if self.queue is None:
+            self.queue = CallQueue(self)
+        return self._run_behind(self.queue.put(call), call, method, self.queue)
+
+    async def _run_behind(self, place: QueuedCall, call: Call, method: Method, queue: CallQueue) -> Any:
+        # Who can stop reading lets calls wait as long as it takes. Other callers are told to come back.
+        seconds = self.composition.limits.queue if self.on_room is None else None
+        try:
+            await self.engine.wait(place.left, seconds)
+        except TimeoutError:
+            if not place.admitted:
+                raise queue.refusal() from None
+        finally:
+            queue.begun(place)
+        return None if call.settled else await method.run(call, call.params)
+
+    def _goes_ahead(self, method: Method) -> bool:
+        waiting = len(self.queue) if self.queue is not None else 0
+        return method.urgent and len(self.in_flight) - waiting < 2 * self.room
+
+    @property
+    def full(self) -> bool:
+        """Whether so many calls wait that nothing more should be read from the peer."""
+        return self.queue is not None and self.queue.full
+
+    def make_room(self, calls: int) -> None:
+        """So many calls more, or less, wait for the peer or never end. They take no room."""
+        self.room += calls
+        self.composition.idle += calls
+        if self.queue is not None:
+            self.queue.advance()
 
     def _unknown(self, method: str, terms: Terms) -> Exception:
         if terms is self.composition.unopened and method in self.composition.known_methods:
@@ -319,9 +364,17 @@ class Session(Locals):
     def _end(self, call: Call, data: bytes, code: int | None) -> None:
         call.settled = True
         del self.in_flight[call.id]
-        self.composition.running -= 1
+        composition = self.composition
+        if call.queued is None:
+            composition.running -= 1
+        elif self.queue is not None:
+            self.queue.remove(call)
         # An empty message tells a transport that this call is over without an answer.
         self._reply(call, b"" if call.cancelled else data, code)
+        if composition.line:
+            composition.admit_next()
+        if self.queue is not None:
+            self.queue.advance()
 
     def _failure(self, call: Call, error: BaseException) -> tuple[bytes, int | None]:
         """The reply, and its code if it is an error."""
@@ -335,7 +388,8 @@ class Session(Locals):
 
     def _encoded_failure(self, call: Call, error: BaseException) -> tuple[bytes, int | None]:
         body = call.terms.table.failure(call, error) or call.terms.profile.failure(call, error)
-        return encode({"jsonrpc": "2.0", "id": call.id, **body}), body.get("error", {}).get("code")
+        code = TOO_MANY_CALLS if isinstance(error, TooManyCalls) else body.get("error", {}).get("code")
+        return encode({"jsonrpc": "2.0", "id": call.id, **body}), code
 
     def _too_large(self) -> LimitExceeded:
         limit = self.composition.limits.response
@@ -439,15 +493,22 @@ class Session(Locals):
         So are those of a call that this sender may not end.
         """
         if (call := self.in_flight.get(id)) is not None and may_act_for(identity, call.identity):
-            call.cancelled = True
+            self._cancel(call)
+
+    def _cancel(self, call: Call) -> None:
+        call.cancelled = True
+        if call.queued is None:
             call.stop()
+        else:
+            self._end(call, *NO_REPLY)
 
     def end_credential(self, credential: str) -> None:
         """A credential has been revoked, or has expired: its calls fail, and what was done with it is forgotten."""
         for call in list(self.in_flight.values()):
             if call.identity is not None and call.identity.credential == credential:
                 self.fail(call, CredentialEnded())
-                call.stop()
+                if call.queued is None:
+                    call.stop()
         for credential_ended in self.composition.credential_enders:
             credential_ended(self, credential)
 
@@ -463,13 +524,8 @@ class Session(Locals):
         self.closed = True
         self.composition.dismiss(self)
         for call in list(self.in_flight.values()):
-            call.cancelled = True
-            call.stop()
+            self._cancel(call)
         if self._requests is not None:
             self._requests.close()
         for session_closed in self.composition.closers:
             session_closed(self)
-
-
-def _too_many(limit: str, most: str) -> LimitExceeded:
-    return LimitExceeded(f"too many calls in flight: at most {most}", data={"limit": limit, "retry_after_ms": 100})

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
+from defserve.host.fields import number_of, text_of
 from defserve.host.link import Link, Lost, ReopenableLink
-from defserve.wire.codec import decode, encode
+from defserve.wire.codec import decode, encode, is_id
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
 
 Params: TypeAlias = Mapping[str, Any]
@@ -216,7 +217,10 @@ class ClientConversation:
                     continue
                 messages = decode(data)
                 for message in messages if isinstance(messages, list) else (messages,):
-                    self._dispatch(message, data)
+                    try:
+                        self._dispatch(message, data)
+                    except Exception:  # whatever the peer says, the next message is read
+                        log.exception("a message could not be taken: %.200r", data)
         except PeerGone as gone:
             reason = gone
         except Exception as error:
@@ -229,6 +233,8 @@ class ClientConversation:
             self._replied(message, data)
         elif isinstance(message, Notification):
             self._notified(message)
+        elif isinstance(message, Request) and message.id in self._answering:
+            log.warning("skipped a request whose id is in use: %.200r", data)
         elif isinstance(message, Request):
             self.start_answer(self._answer(message), message.id)
         else:
@@ -253,7 +259,8 @@ class ClientConversation:
 
     def _notified(self, note: Notification) -> None:
         if note.method == "notifications/cancelled":
-            if task := self._answering.get(note.params.get("requestId", "")):
+            id = note.params.get("requestId")
+            if is_id(id) and (task := self._answering.get(id)):
                 task.cancel()
         elif note.method == "notifications/progress":
             self._progressed(note.params)
@@ -264,11 +271,12 @@ class ClientConversation:
 
     def _progressed(self, params: dict[str, Any]) -> None:
         token = params.get("progressToken")
-        pending = self._pending.get(token) if isinstance(token, int | str) else None
+        pending = self._pending.get(token) if is_id(token) else None
         if pending is None or pending.on_progress is None:
             return
+        progress, total = number_of(params.get("progress")), number_of(params.get("total"))
         try:
-            pending.on_progress(params.get("progress", 0), params.get("total"), params.get("message"))
+            pending.on_progress(progress or 0, total, text_of(params.get("message")))
         except Exception:
             log.exception("the progress handler of %s failed", pending.method)
 
@@ -283,9 +291,17 @@ class ClientConversation:
             log.exception("answering %s failed", request.method)
             reply["error"] = {"code": -32603, "message": f"{type(error).__name__}: {error}"}
         try:
-            await self._link.send(encode(reply))
+            await self._link.send(self._encoded(reply, request))
         except PeerError as error:
             log.debug("the peer did not take the answer to %s: %s", request.method, error)
+
+    def _encoded(self, reply: dict[str, Any], request: Request) -> bytes:
+        try:
+            return encode(reply)
+        except ValueError as error:
+            log.error("the answer to %s has no JSON form: %s", request.method, error)
+            failure = {"code": -32603, "message": "the answer has no JSON form"}
+            return encode({"jsonrpc": "2.0", "id": request.id, "error": failure})
 
     def _leave(self, reason: PeerGone) -> None:
         if self._gone is None:

@@ -14,7 +14,7 @@ from defserve.core.engine import PendingAnswer, Task
 from defserve.core.stepping import rest, steps_left
 from defserve.errors import Draining, Suspended, TimedOut
 from defserve.runner.threads.call_thread import CURRENT, GRACE, CallThread, current_thread, finish, run_to_the_end
-from defserve.runner.threads.pool import WorkerPool
+from defserve.runner.threads.pool import WorkerPool, do_afterwards
 
 T = TypeVar("T")
 
@@ -204,6 +204,12 @@ class AsyncioEngine:
 
     def post(self, action: Callable[[], None]) -> bool:
         return self.pool.post(action)
+
+    def afterwards(self, action: Callable[[], None]) -> None:
+        if self.on_loop():
+            self.soon(action)
+        elif not do_afterwards(lambda: self.post(action)):
+            self.post(action)
 
     def wait_from_thread(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
         if self.on_loop():

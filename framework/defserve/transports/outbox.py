@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
+# The code of the reply to a call for which there was no room.
+TOO_MANY_CALLS = -32029
+
 UNREAD = 256
 SLOW = 16
 UNREAD_BYTES = 1024 * 1024
@@ -83,7 +86,8 @@ class ClientOutbox:
         """
         if message.replaces is not None and len(self.unread) >= SLOW:
             self._drop_first(lambda item: item.message.replaces == message.replaces)
-        if not message.data:
+        if self.gone or not message.data:
+            UnreadMessage(message, id).leave()
             return
         if message.bulk or not self.unread:  # the sender of bulk limits itself
             self.unread.append(UnreadMessage(message, id))
@@ -108,6 +112,11 @@ class ClientOutbox:
         for item in taken:
             item.leave()
         return taken
+
+    def abandon(self) -> None:
+        """Nobody reads any more: what is unread is dropped, and so is what follows."""
+        self.gone = True
+        self.take()
 
     @property
     def full(self) -> bool:

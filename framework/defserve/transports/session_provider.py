@@ -23,14 +23,20 @@ class RequestOffer(Protocol):
 
 
 class TransportSession(Protocol):
-    """The part of a session that a transport uses. `holder` knows whether it is idle, and can end it."""
+    """The part of a session that a transport uses. `holder` knows whether it is idle, and can end it.
+
+    A transport that can stop reading sets `on_room`, and reads nothing while the session is `full`.
+    """
 
     holder: Any
+    on_room: Callable[[], None] | None
 
     @property
     def in_flight(self) -> Mapping[Id, object]: ...
     @property
     def version(self) -> str: ...
+    @property
+    def full(self) -> bool: ...
     @property
     def takes_batches(self) -> bool: ...
     def receive(self, data: bytes | None, envelope: object | None = None) -> bool: ...

@@ -16,6 +16,18 @@ MODULES = (
     "http.pipelining",
     "http.websocket",
     "identity.self_grants",
+    "identity.sessions",
+    "identity.throttling",
+    "identity.matrix",
+    "identity.credentials",
+    "identity.strangers_ids",
+    "bounds.memory",
+    "bounds.odd_json",
+    "bounds.pipes",
+    "bounds.odd_ids",
+    "tools.commands",
+    "tools.sandboxes",
+    "tools.shipping",
 )
 
 

@@ -1,4 +1,4 @@
-"""A server for known callers: API keys, a resource to watch, tools that wait and ask."""
+"""A server for known callers: API keys (or what ATTACK_AUTH says), a resource to watch, tools that wait and ask."""
 
 from __future__ import annotations
 
@@ -7,15 +7,32 @@ import os
 from pathlib import Path
 
 from defserve import Context, Limits, Server, ToolError, dangerous, safe
-from defserve.auth import ApiKeys
+from defserve.auth import JWT, ApiKeys, Principal
 
-MARKS = Path(os.environ["ATTACK_MARKS"])
+MARKS, FOLDER = Path(os.environ["ATTACK_MARKS"]), Path(os.environ["ATTACK_FOLDER"])
+
+
+class Custom:
+    """Knows the tokens of a file, as they are now."""
+
+    async def verify(self, token: str) -> Principal | None:
+        known = (FOLDER / "tokens").read_text().split()
+        return Principal(f"holder-of-{token}") if token in known else None
+
+
+VERIFIERS = {
+    "keys": lambda: ApiKeys(FOLDER / "keys.json"),
+    "jwt": lambda: JWT(
+        key="the shared secret of the attack suite", algorithms="HS256", audience="attack", issuer="attack", leeway=0
+    ),
+    "custom": Custom,
+}
 
 server = Server(
     "keyed",
     "1",
     limits=Limits(header=2, body=3, question=20),
-    auth=ApiKeys(Path(os.environ["ATTACK_FOLDER"]) / "keys.json"),
+    auth=VERIFIERS[os.environ.get("ATTACK_AUTH", "keys")](),
     secret="the secret of the attack suite, which is none",
 )
 
@@ -96,6 +113,14 @@ async def ticking(seconds: float, ctx: Context) -> str:
 def change() -> str:
     """Change the resource that others watch."""
     server.resource_updated("memo://a")
+    return "changed"
+
+
+@server.tool
+@safe
+def change_secret() -> str:
+    """Change the resource that only some may see."""
+    server.resource_updated("memo://secret")
     return "changed"
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from defserve import Limits, Server
 from tests.attack.servers.tools import declare
 
-server = declare(Server("open", "1", limits=Limits(header=2, body=3, question=20), granted=["memory.write"]))
+LIMITS = Limits(header=2, body=3, question=20, sessions=int(os.environ.get("ATTACK_SESSIONS", "10000")))
+
+server = declare(Server("open", "1", limits=LIMITS, granted=["memory.write"]))
 
 
 @server.resource("memo://a")

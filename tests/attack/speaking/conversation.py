@@ -96,7 +96,7 @@ class Conversation:
 
 
 class Stream(threading.Thread):
-    """Reads one HTTP response as it comes and hands on its messages. `status` and `headers` are those of the response."""
+    """Reads one HTTP response as it comes, and hands on its messages. `named` gets the data of events that are none."""
 
     def __init__(
         self, wire: Wire, heard: Callable[[Json], None], *, named: Callable[[bytes], None] | None = None

@@ -24,6 +24,8 @@ class Place:
 
     host: str
     port: int = 0
+    source: str | None = None
+    """The address to connect from; every address of 127.0.0.0/8 is this machine."""
 
     @property
     def is_unix(self) -> bool:
@@ -50,6 +52,8 @@ def connect(place: Place, *, patience: float = PATIENCE, receive_buffer: int | N
     if receive_buffer is not None:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     made.settimeout(patience)
+    if place.source is not None:
+        made.bind((place.source, 0))
     try:
         made.connect(place.host if place.is_unix else (place.host, place.port))
     except OSError:

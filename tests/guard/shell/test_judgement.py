@@ -20,7 +20,7 @@ from tests.effort import cpu_within
 CORPORA = Path(__file__).parents[1] / "corpora"
 CASES: list[dict[str, Any]] = [
     json.loads(line)
-    for name in ("shell", "shell_more")
+    for name in ("shell", "shell_more", "shell_everyday", "shell_attacks")
     for line in (CORPORA / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
 ]
 MODES: list[ShellMode] = ["sandbox", "readonly"]

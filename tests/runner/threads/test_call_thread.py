@@ -244,6 +244,7 @@ async def test_a_call_that_is_cancelled_before_a_thread_is_free_opens_nothing():
         await until(lambda: "begin" in in_order())
         second = await peer.begin("tools/call", {"name": "sync_only", "arguments": {}})
         await peer.tell("notifications/cancelled", {"requestId": second})
+        await until(lambda: second not in {call.id for call in server.composition.calls()})
         one.free.set()
         await peer.reply_to(first)
         assert text_of(await peer.call("sync_only")) == "plain(opened)"

@@ -261,6 +261,8 @@ async def test_a_client_that_leaves_ends_its_calls_and_its_session():
 class PretendConversation:
     """Counts what it is told."""
 
+    full = False
+
     def __init__(self) -> None:
         self.in_flight: dict[Any, Any] = {}
         self.heard: list[bytes | None] = []

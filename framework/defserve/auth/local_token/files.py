@@ -21,6 +21,7 @@ from defserve.stores.files import config_file, write
 Place = tuple[str, int]
 
 FOLDER: Final = "local-tokens"
+KEPT_FOLDER: Final = "kept-local-tokens"
 _KEY: Final = re.compile(rb"[A-Za-z0-9_-]{43}")
 _PRIVATE: Final = 0o077
 
@@ -35,17 +36,16 @@ def published(places: Iterable[Place]) -> Generator[str]:
     places = list(places)
     key = next((found for place in places if (found := _read(_kept(place)))), None) or secrets.token_urlsafe(32)
     folder = _made_folder()
-    written: list[tuple[Path, int]] = []
+    paths = [folder / _name(place) for place in places]
     try:
-        for place in places:
-            path = folder / _name(place)
-            written.append((path, _write(path, key)))
+        for path in paths:
+            _write(path, key)
         yield key
     finally:
-        for path, number in written:
+        for path in paths:
             with suppress(OSError):
                 # Another server may have taken the address since.
-                if os.lstat(path).st_ino == number:
+                if _read(path) == key:
                     os.unlink(path)
 
 
@@ -70,7 +70,7 @@ def keep_key(place: Place) -> str | None:
 
 
 def _kept(place: Place) -> Path:
-    return config_file(FOLDER) / _name(place)
+    return config_file(KEPT_FOLDER) / _name(place)
 
 
 def _name(place: Place) -> str:
@@ -116,14 +116,13 @@ def _is_private(folder: Path) -> bool:
 # -- files -----------------------------------------------------------------------------------------------
 
 
-def _write(path: Path, key: str) -> int:
-    """Put a new file in place of whatever is there, and return its number. Raises UsageError."""
+def _write(path: Path, key: str) -> None:
+    """Put a new file in place of whatever is there. Raises UsageError."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             write(file, key.encode())
-            number = os.fstat(file).st_ino
         finally:
             os.close(file)
         os.rename(draft, path)
@@ -131,7 +130,6 @@ def _write(path: Path, key: str) -> int:
         with suppress(OSError):
             os.unlink(draft)
         raise _unwritable(path, error) from None
-    return number
 
 
 def _read(path: Path) -> str | None:

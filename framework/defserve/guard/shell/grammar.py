@@ -14,7 +14,7 @@ from difflib import get_close_matches
 
 from defserve.guard.shell.kinds import kind_of
 from defserve.guard.shell.places import Places
-from defserve.guard.shell.specs import Grammar, Option, Shape, Table, by_name, grammar
+from defserve.guard.shell.specs import Grammar, Option, Shape, Table, grammar
 from defserve.guard.verdict import Violation
 
 _SHOWN_ALONE = frozenset("--version -V -v --help -h".split())
@@ -32,41 +32,44 @@ class Words:
 def violations(
     entry: str | Table, words: Sequence[str], title: str, places: Places, depth: int = 0
 ) -> Iterator[Violation]:
-    """What the words after the name of the program break. `entry` is what a table says of the program."""
+    """What the words after the name of the program break. `entry` is what a table (`by_name`) says of the program."""
     if isinstance(entry, str):
         rules = grammar(entry, depth > 0)
-        if rules.style == "never":
+        if "never" in rules.style:
             yield Violation("wrapper", f"Blocked command: '{title}' can run any program")
         else:
             yield from _judged(sorted_words(words, rules, title), rules, title, places)
         return
-    subcommands = by_name(entry)
-    start = subcommands.get("", "")
+    start = entry.get("", "")
     rules = grammar(start if isinstance(start, str) else "", subcommand=True)
     read = sorted_words(words, rules, title, leading=True)
     name, rest = (read.operands or [""])[0], read.operands[1:]
     if read.problems or not name:
-        if not (read.problems or rules.style == "alone" or any(flag in _SHOWN_ALONE for flag, _, _ in read.options)):
+        if not (read.problems or "alone" in rules.style or any(flag in _SHOWN_ALONE for flag, _, _ in read.options)):
             yield Violation("subcommand", f"Blocked command: '{title}' without a sub-command")
         yield from _judged(read, rules, title, places)
         return
     yield from _values(read.options, title, places)
-    if name in subcommands:
-        yield from violations(subcommands[name], rest, f"{title} {name}", places, depth + 1)
+    if name in entry:
+        yield from violations(entry[name], rest, f"{title} {name}", places, depth + 1)
     else:
-        near = _nearest(name, subcommands)
+        near = _nearest(name, entry)
         yield Violation("action" if depth else "subcommand", f"Blocked command: '{title} {name}'{near}")
 
 
 def sorted_words(words: Sequence[str], rules: Grammar, title: str, leading: bool = False) -> Words:
     """Tell options, their values and operands apart. `leading`: the first operand ends the options."""
     read, rest = Words(), list(words)
-    leading = leading or rules.style == "leading"
+    leading = leading or not rules.style.isdisjoint({"leading", "first"})
     while rest:
         word = rest.pop(0)
-        if rules.style == "plain" or len(word) < 2 or word[0] != "-":
+        if "plain" in rules.style or len(word) < 2 or word[0] != "-":
             read.operands.append(word)
             if leading:
+                late = [word for word in rest if "first" in rules.style and len(word) > 1 and word[0] == "-"]
+                read.problems += [
+                    Violation("flag", f"Blocked flag of {title}: '{word}' comes too late") for word in late
+                ]
                 read.operands += rest
                 break
         elif word == "--":
@@ -74,7 +77,7 @@ def sorted_words(words: Sequence[str], rules: Grammar, title: str, leading: bool
             break
         else:
             _read_option(word, rest, rules, title, read)
-    if rules.style == "one" and len(read.options) > 1:
+    if "one" in rules.style and len(read.options) > 1:
         read.problems.append(_unknown(title, read.options[1][0], rules))
     return read
 
@@ -106,12 +109,12 @@ def _read_cluster(word: str, rest: list[str], rules: Grammar, title: str, read: 
     for at, letter in enumerate(word[1:], 1):
         name, attached = f"-{letter}", word[at + 1 :]
         option = rules.options.get(name)
-        single = rules.style not in ("words", "one") or (at == 1 and option is not None and bool(option.kinds))
+        single = rules.style.isdisjoint({"words", "one"}) or (at == 1 and option is not None and bool(option.kinds))
         if option is None or not single:
             read.problems.append(_unknown(title, name if single else word, rules))
             return
         if option.kinds and attached:
-            if rules.style == "apart" or len(option.kinds) > 1:
+            if "apart" in rules.style or len(option.kinds) > 1:
                 read.problems.append(Violation("flag", f"Blocked flag of {title}: write the value of '{name}' apart"))
             read.options.append((name, option, [attached]))
             return
@@ -142,10 +145,10 @@ def _judged(read: Words, rules: Grammar, title: str, places: Places) -> Iterator
         clashing = " and ".join(f"'{flag}'" for flag, option, _ in read.options if option.shape)
         yield Violation("flag", f"Blocked flags of {title}: {clashing} together")
         return
-    yield from _operands(read.operands, rules.shapes[chosen.pop()], title, places)
+    shape = rules.shapes[chosen.pop()]
     if any(option.effect == "operands" for _, option, _ in read.options):
-        for word in read.operands:
-            yield from filter(None, kind_of("write").problems(word, places))
+        shape = [one.rewriting() for one in shape]
+    yield from _operands(read.operands, shape, title, places)
 
 
 def _values(options: Iterable[tuple[str, Option, list[str]]], title: str, places: Places) -> Iterator[Violation]:

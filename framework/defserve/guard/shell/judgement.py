@@ -154,7 +154,7 @@ def _known(argv: Sequence[str], entry: str | Table, places: Places, listed: Allo
         if any(one.rule == "subcommand" for one in found):
             yield from _unlisted_flags(argv, firsts)
             found = [one for one in found if one.rule != "subcommand"]
-        if isinstance(entry, str) and grammar_of(entry).style == "tasks":
+        if isinstance(entry, str) and "tasks" in grammar_of(entry).style:
             for word in (word for word in argv[1:] if not word.startswith("-") and word not in firsts):
                 yield Violation("not-allowed", f"Blocked command: '{argv[0]} {word}' is not on the list")
     yield from found

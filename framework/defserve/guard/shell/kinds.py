@@ -33,8 +33,8 @@ class Kind:
 
 
 def _spelt(pattern: str, says: str, dashed: bool = False) -> Kind:
-    compiled = re.compile(pattern, re.ASCII | re.DOTALL)
-    return Kind(says, lambda word, places: compiled.fullmatch(word) is None, dashed=dashed)
+    # Compiled when it is first asked for: most servers never judge a command.
+    return Kind(says, lambda word, places: not re.fullmatch(pattern, word, re.ASCII | re.DOTALL), dashed=dashed)
 
 
 def _language(name: str, problem: Callable[[str], str | None]) -> Kind:
@@ -52,6 +52,11 @@ def _where(words: str, check: Callable[[Places, str], Violation | None], effect:
         return check(places, word)
 
     return Kind(words, checked, effect)
+
+
+def _object(places: Places, word: str) -> Violation | None:
+    """The programs of binutils take further options from `@file`, one of which loads a plug-in."""
+    return Violation("flag", f"Blocked operand: '{word}'") if word[:1] in ("@", "+", "-") else places.read(word)
 
 
 def _copied(places: Places, word: str) -> Violation | None:
@@ -74,7 +79,7 @@ def _whole_tree(word: str, places: Places) -> Violation | None:
 
 def _undashed(word: str, places: Places) -> Violation | None:
     """A revision or a path of the repository: git compares files that lie outside of it, too."""
-    if word.startswith("-"):
+    if word.startswith("-") and len(word) > 1:
         return Violation("flag", f"Blocked operand: '{word}' looks like a flag")
     return places.read(word)
 
@@ -123,6 +128,10 @@ _PROCESS_COLUMNS = (
     " vsz wchan"
 ).split()
 _COLUMN = rf"[-+]?(?:{'|'.join(map(re.escape, _PROCESS_COLUMNS))})(?::\d+)?(?:=[\w %]*)?"
+_SOCKET = (
+    r"(?:state|[sd]port|src|dst|and|or|not|[<>=!]=?|[()]|[\d.]*(?::\d+)?(?:/\d+)?|all|established|connected|listening|listen"
+    r"|syn-sent|syn-recv|fin-wait-[12]|time-wait|closed|close-wait|last-ack)"
+)
 _PACKAGE = r"(?!.*(?:^|/)\.\.(?:/|$))(?:\.(?:/[\w.-]+)*/?(?:\[[\w,.-]+\])?"
 
 KINDS: Mapping[str, Kind] = {
@@ -140,13 +149,15 @@ KINDS: Mapping[str, Kind] = {
     "assignment": _spelt(r"[A-Za-z_]\w*=.*", "name=value"),
     "signal": _spelt(r"(?:SIG)?[A-Z][A-Z0-9+]{1,8}|\d{1,2}", "a signal"),
     "pid": _spelt(r"[1-9]\d*", "one process"),
-    "address": _spelt(r"(?:[46]?(?:tcp|udp)?)?(?:@[\w.:-]+)?(?::[\w,-]+)?", "an address such as :8080"),
+    "address": _spelt(r"[46]?(?:tcp|udp|TCP|UDP)?(?:@[\d.]+)?(?::[\w,-]+)?", "an address such as :8080"),
+    # A name would be looked up, and so told to somebody.
+    "socket": _spelt(rf"{_SOCKET}(?: {_SOCKET})*", "a filter without names of hosts"),
     "columns": _spelt(rf"{_COLUMN}(?:[, ]{_COLUMN})*", "a list of columns", dashed=True),
     "letters": _spelt(r"[aAcfghjlLmnrsStTuvwxXz]*o?|[\d,]+", "a set of letters without e"),
     "task": _spelt(r"[\w.:/@%+-]*", "a task"),
-    "setting": _spelt(r"[\w.-]+", "a setting"),
+    "setting": _spelt(r"[\w-]+\.[\w.-]+", "a setting"),
     "author": _spelt(r"user\.(?:name|email)", "user.name or user.email"),
-    "shown": _spelt(r"(?!.*%G)(?!.*\(signature).*", "a format that checks no signature"),
+    "shown": _spelt(r"(?!.*%G)(?!.*signature).*", "a format that checks no signature"),
     "written-out": _spelt(r"(?!@)(?!.*%output).*", "a format that names no file"),
     "data": _spelt(r"(?!@).*", "data that is no @file"),
     "header": _spelt(r"[\w-]+[:;].*", "a header such as 'Accept: text/html'"),
@@ -165,6 +176,8 @@ KINDS: Mapping[str, Kind] = {
     "remote-name": Kind("a remote", _remote),
     "url": Kind("a URL", _url, "network-use"),
     "read": _where("a file to read", Places.read),
+    "inside": _where("a directory here", Places.inside),
+    "object": _where("a file to read", _object),
     "local": _where("a file to read", Places.read, local=True),
     "source": _where("a file to copy", _copied),
     "local-source": _where("a file to copy", _copied, local=True),

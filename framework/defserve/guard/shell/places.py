@@ -54,6 +54,10 @@ class Places:
         """Why names and sizes below `path` may not be shown, or None."""
         return self._outside(path, _LISTED)
 
+    def inside(self, path: str) -> Violation | None:
+        """Why `path` is not below the working directory, or None."""
+        return self._outside(path, None)
+
     def written(self, path: str) -> Violation | None:
         """Why nothing may be written to `path`, or None."""
         if any(part in _TRUSTED or part.endswith(".pth") for part in path.lower().split("/")):

@@ -2,7 +2,7 @@
 
 "!w -abc -n,--lines:number --color?always|never -e:pattern@1 -o:write -i?suffix!o -# | pattern read* | read*"
 
--abc                three options without a value; `-n,--lines` are two names of one option
+-abc                three options without a value; `-n,--lines` are two names of one option; `-abc.` is one name
 :kind               its value, of a kind from `kinds`; `:a+b` has two values; `:a|b` or `:=a` must be spelt so
 ?kind               its value may be missing, and is attached if there is one
 @1                  with this option the operands have the second shape
@@ -49,6 +49,11 @@ class Shape:
     operands: tuple[Operand, ...] = ()
     effect: str = ""
 
+    def rewriting(self) -> Shape:
+        """The shape of a command that writes the files which it reads."""
+        kinds = {"read": "write"}
+        return replace(self, operands=tuple(replace(one, kind=kinds.get(one.kind, one.kind)) for one in self.operands))
+
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
@@ -56,9 +61,10 @@ class Grammar:
     shapes: tuple[tuple[Shape, ...], ...]
     """For each shape its alternatives; the first is that of a command without a choosing option."""
     effects: tuple[str, ...] = ()
-    style: str = ""
+    style: frozenset[str] = frozenset()
     """`words`: no clusters; `one`: no clusters, at most one option; `apart`: no attached values; `plain`: no options;
-    `leading`: options stand first; `alone`: needs no sub-command; `tasks`: every operand is a task; `never`."""
+    `leading`: options stand first; `first`: so they do, and no dash comes later; `alone`: needs no sub-command;
+    `tasks`: every operand is a task; `never`: refused in every form."""
 
 
 _USUAL = {"--help": Option(), "--version": Option()}
@@ -68,15 +74,13 @@ _USUAL = {"--help": Option(), "--version": Option()}
 def grammar(spec: str, subcommand: bool = False) -> Grammar:
     """Read one spec. A sub-command has no `--help` of its own accord: git and cargo show it with another program."""
     head, *shapes = re.split(r"(?:^|\s)\|(?=\s|$)", spec)
-    options, effects, style = {} if subcommand else dict(_USUAL), list[str](), ""
-    for token in head.split():
-        if token[0] == "%":
-            style = token[1:]
+    options, effects = {} if subcommand else dict(_USUAL), list[str]()
+    style = frozenset(token[1:] for token in head.split() if token[0] == "%")
     for token in head.split():
         if token[0] == "!":
             effects.append(EFFECTS[token[1:]])
         elif token[0] == "-":
-            options |= _options(token, clusters=style not in ("words", "one"))
+            options |= _options(token, clusters=style.isdisjoint({"words", "one"}))
     return Grammar(options, tuple(_shape(shape) for shape in shapes) or ((Shape(),),), tuple(effects), style)
 
 
@@ -92,8 +96,8 @@ def _options(token: str, clusters: bool) -> dict[str, Option]:
     )
     names: list[str] = []
     for name in found["names"].split(","):
-        cluster = clusters and name[1:2] != "-" and name != "-#"
-        names += [f"-{letter}" for letter in name[1:]] if cluster else [name]
+        cluster = clusters and name[1:2] != "-" and name != "-#" and name[-1] != "."
+        names += [f"-{letter}" for letter in name[1:]] if cluster else [name.rstrip(".")]
     return dict.fromkeys(names, option)
 
 
@@ -129,5 +133,9 @@ def with_groups(table: Table, groups: Mapping[str, str]) -> Table:
 
 
 def by_name(table: Table) -> dict[str, str | Table]:
-    """The table with one name a key."""
-    return {name: entry for names, entry in table.items() for name in names.split() or [""]}
+    """The table with one name a key, at every depth."""
+    return {
+        name: entry if isinstance(entry, str) else by_name(entry)
+        for names, entry in table.items()
+        for name in names.split() or [""]
+    }

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from defserve.guard.shell import grammar
 from defserve.guard.shell.places import Places
-from defserve.guard.shell.specs import by_name
 from defserve.guard.shell.tables import TAR
 from defserve.guard.verdict import Violation
 
@@ -16,9 +15,8 @@ _VALUED = "fC"
 def violations(words: Sequence[str], places: Places) -> Iterator[Violation]:
     """What the words after `tar` break."""
     words = _dashed(words)
-    forms = by_name(TAR)
     letters = {f"-{letter}" for word in words if word[:2] != "--" for letter in _cluster(word)}
-    chosen = list(dict.fromkeys(str(forms[name]) for name in letters | set(words) if name in forms))
+    chosen = list(dict.fromkeys(str(TAR[name]) for name in letters | set(words) if name in TAR))
     if len(chosen) == 1:
         yield from grammar.violations(chosen[0], words, "tar", places)
     elif list(words) not in (["--version"], ["--help"]):

@@ -33,6 +33,7 @@ SENDING: Final = ("host", "checkpoint", None)
 
 ROLLBACK: Final = "state/rollback"
 MOST_CHECKPOINTS: Final = 1_000
+LONGEST_ID: Final = 1_024
 MOST_BYTES: Final = 16 * 1024 * 1024
 
 log = logging.getLogger("defserve.host")
@@ -70,6 +71,8 @@ class _Branch:
         self.turn = asyncio.Lock()
 
     def add(self, checkpoint: str, parent: str | None) -> None:
+        if len(checkpoint) > LONGEST_ID or len(parent or "") > LONGEST_ID:
+            return
         self.parents[checkpoint] = parent
         self.parents.move_to_end(checkpoint)
         if len(self.parents) > MOST_CHECKPOINTS:
@@ -220,6 +223,8 @@ class _Contents:
 
     def keep(self, name: str, checkpoint: str, content: Any) -> None:
         encoded = to_json(content)
+        if len(checkpoint) > LONGEST_ID:
+            return
         self._size += len(encoded) - len(self._kept.pop((name, checkpoint), b""))
         self._kept[name, checkpoint] = encoded
         while self._size > self._most:

@@ -6,6 +6,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from defserve.caches import ByteCache
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.errors import InvalidParams
@@ -13,7 +14,8 @@ from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, diale
 from defserve.wire.codec import encode
 from defserve.wire.messages import Encoded, Params
 
-REMEMBERED_PAGES = 256
+# Of the pages that are kept: all together, and what the key of one takes.
+MOST_BYTES, KEY_BYTES = 16 * 1024 * 1024, 4 * 1024
 T = TypeVar("T")
 
 
@@ -22,7 +24,7 @@ class Listing(Generic[T]):
 
     def __init__(self, member: str, registry: Registry[T], describe: Callable[[T, Dialect], Params]) -> None:
         self.member, self.registry, self.describe = member, registry, describe
-        self._pages: dict[object, Encoded] = {}
+        self._pages = ByteCache[Encoded](MOST_BYTES)
         self._version = -1
 
     def page(self, call: Call, params: Params) -> Encoded:
@@ -36,9 +38,7 @@ class Listing(Generic[T]):
         key = (dialect.version, views, position)
         if (page := self._pages.get(key)) is None:
             page = Encoded(encode(self._page(call, dialect, views, position)))
-            if len(self._pages) >= REMEMBERED_PAGES:
-                self._pages.pop(next(iter(self._pages)))
-            self._pages[key] = page
+            self._pages.put(key, page, len(page) + KEY_BYTES)
         return page
 
     def _page(self, call: Call, dialect: Dialect, views: tuple[object, ...], position: int) -> Any:

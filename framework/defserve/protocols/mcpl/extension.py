@@ -79,13 +79,15 @@ class MCPL(Extension):
         self._declare_tool, self._tools, self._strict = declare_tool, tools, strict
 
     def feature_set(self, name: str, description: str, **options: Any) -> FeatureSet:
-        """Declare a set. Hosts that are connected are told."""
+        """Declare a set. Hosts that are connected are told when the code that declares it is done."""
         made = FeatureSet(self.sections, self._declare_tool, name, description, self.server.owner, **options)
         made.strict = self._strict
+        made.whole = self.server.composition is None
+        made.changed = partial(self._afterwards, partial(self._publish, made))
         self.sets.add(name, made)
         if self.server.composition is not None:
             _serve_inbox(made, self.server.composition)
-        self._tell(lambda: {"added": {name: made.wire()}})
+        made.changed()
         return made
 
     def remove(self, name: str) -> None:
@@ -98,14 +100,34 @@ class MCPL(Extension):
             self._tools.remove(tool.name)
         for section in self.sections:
             section.removed(removed)
-        self._tell(lambda: {"removed": [name]})
+        if removed.whole:
+            self._afterwards(partial(self._tell, {"removed": [name]}))
 
-    def _tell(self, change: Callable[[], Params]) -> None:
-        """Tell every host, after the declarations that follow at once. From any thread."""
+    def _publish(self, made: Feature) -> None:
+        """A set is declared whole: show it to hosts. Later they are told what has changed."""
+        made.whole, wire = True, made.wire()
+        if not made.removed and wire != made.told:
+            made.told = wire
+            self._tell({"added": {made.name: wire}})
+
+    def _afterwards(self, action: Callable[[], None]) -> None:
+        """Do something when the code that declares is done, so that nobody sees half of it. From any thread."""
+        call, sessions = CURRENT.get(), self.server.sessions
+        engines = [one.engine for one in ((call.session, *sessions) if call is not None else sessions)]
+        ready = [engine for engine in engines if engine.ready]
+        if self.server.composition is None:
+            return
+        if not ready:
+            action()
+            return
+        next((engine for engine in ready if engine.on_loop()), ready[0]).afterwards(action)
+
+    def _tell(self, change: Params) -> None:
+        """Tell every host. From any thread."""
 
         def tell(session: Session) -> None:
-            if session.ready and agreed(session.terms) is not None:
-                session.engine.soon(partial(_send_change, session, change))
+            if session.ready and not session.closed and agreed(session.terms) is not None:
+                session.notify("featureSets/changed", change)
 
         self.server.for_each_session(tell)
 
@@ -124,7 +146,7 @@ class MCPL(Extension):
         return {"experimental": found} if found else {}
 
     def _capability(self, offer: Offer) -> Params:
-        sets, sections = list(self.sets), self.sections
+        sets, sections = [one for one in self.sets if one.whole], self.sections
         used = {use for one in sets for use in one.uses}
         parts: Params = {
             "version": VERSION,
@@ -143,6 +165,7 @@ class MCPL(Extension):
         """Take the composition whose sessions the sets speak to."""
         self.server.composition = composition
         for one in self.sets:
+            one.told = one.wire()
             _serve_inbox(one, composition)
 
     # -- the plug ----------------------------------------------------------------------------------------
@@ -205,7 +228,7 @@ class MCPL(Extension):
         live: LiveTerms = call.terms.states[self.name]
         live.update(live.policy, params, call.session)
         self._changed(call.session)
-        return {"enabled": [one.name for one in self.sets if live.policy.enabled(one.name)]}
+        return {"enabled": [one.name for one in self.sets if one.whole and live.policy.enabled(one.name)]}
 
     def _updated(self, session: Session, params: Params) -> None:
         if (live := agreed(session.terms)) is None or not may_act_for(SENDER.get(), session.identity):
@@ -285,11 +308,6 @@ async def _together(lifespans: Sequence[AbstractAsyncContextManager[None]]) -> A
         for lifespan in lifespans:
             await stack.enter_async_context(lifespan)
         yield
-
-
-def _send_change(session: Session, change: Callable[[], Params]) -> None:
-    if not session.closed:
-        session.notify("featureSets/changed", change())
 
 
 def _serve_inbox(feature_set: Feature, composition: Composition) -> None:

@@ -35,11 +35,16 @@ class Feature:
     """The part of a feature set that needs no section; `FeatureSet` adds the author's verbs.
 
     `owner` is the server that declared it. `removed` is True once the server has taken it back. A `strict` set is off
-    until a host switches it on, which no stranger can.
+    until a host switches it on, which no stranger can. One that is declared while serving is `whole`, and shown to
+    hosts, when the code that declares it is done. `told` is what they know. `changed` is called when more is declared
+    on it.
     """
 
     inbox: EventInbox | None = None
     strict = False
+    whole = True
+    told: Params | None = None
+    changed: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -80,6 +85,7 @@ class Feature:
     def use(self, what: str) -> None:
         """Note that something was declared on this set."""
         self._uses[what] = None
+        self.changed()
 
     def wire(self) -> Params:
         """The declaration that hosts are shown."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 POLICY_KEY = VENDOR + "featureSets"
 MOST_NAMES = 1_000
+MOST_BYTES = 1024 * 1024
 LONGEST_PATTERN = 1_024
 
 
@@ -65,6 +66,9 @@ class FeaturePolicy:
         decided |= dict.fromkeys(enabled, True) | dict.fromkeys(disabled, False)  # a name in both lists is off
         if len(decided) > MOST_NAMES or len(scopes) > MOST_NAMES:
             raise InvalidParams(f"Invalid params: more than {MOST_NAMES} feature sets")
+        patterns = (text for lists in scopes.values() for part in lists for text in part)
+        if sum(map(len, (*decided, *scopes, *patterns))) > MOST_BYTES:
+            raise InvalidParams(f"Invalid params: the policy is longer than {MOST_BYTES} bytes")
         self._decided, self._scopes = decided, scopes
         self.revision += 1
         self.approved = {}

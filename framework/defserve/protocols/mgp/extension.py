@@ -81,6 +81,7 @@ class MGP(Extension):
     name = NAME
     opens_with = frozenset(method for method in METHODS if method.startswith("mgp/permission/"))
     while_draining = frozenset({"mgp/health/status"})
+    ahead_of_queue = frozenset({"mgp/permission/grant", "mgp/permission/response"})
 
     def __init__(self, tools: Registry[Tool], server_id: str, options: SecurityOptions) -> None:
         self.tools, self.options = tools, options

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from defserve.errors import Suspended
-from defserve.runner.threads.pool import PoolJob, WorkerPool
+from defserve.runner.threads.pool import PoolJob, WorkerPool, run_afterwards
 
 T = TypeVar("T")
 
@@ -124,6 +124,7 @@ class CallThread:
 
     def serve(self) -> None:
         """Run functions in this thread until `close`."""
+        run_afterwards()  # the function that called, if any, waits now
         self._ident = threading.get_ident()
         while (job := self._next()) is not None:
             self._run(job)
@@ -144,6 +145,7 @@ class CallThread:
         except BaseException as raised:  # SystemExit and the like end the call, never the server
             error = raised
         self._running = None
+        run_afterwards()
         self._pool.post(lambda: job.finish(result, error))
 
     def _with_variables(self, job: ThreadJob) -> Any:

@@ -23,6 +23,29 @@ SHORTEST = 0.0001
 Finished: TypeAlias = Callable[[Any, BaseException | None], None]
 
 
+class _Worker(threading.local):
+    """What a worker thread does when its function is over. None in other threads."""
+
+    afterwards: list[Callable[[], object]] | None = None
+
+
+_WORKER = _Worker()
+
+
+def do_afterwards(action: Callable[[], object]) -> bool:
+    """Call `action` in this thread when its function is over, or waits. False: this is no worker thread."""
+    if _WORKER.afterwards is None:
+        return False
+    _WORKER.afterwards.append(action)
+    return True
+
+
+def run_afterwards() -> None:
+    """The function of this worker thread is over, or waits."""
+    while _WORKER.afterwards:
+        _WORKER.afterwards.pop(0)()
+
+
 class PoolJob:
     """One blocking function on its way through the pool."""
 
@@ -156,10 +179,12 @@ class WorkerPool:
     def _run(self, job: PoolJob) -> None:
         if not job.running:
             return
+        _WORKER.afterwards = []
         try:
             result, error = job.context.run(job.function), None
         except BaseException as raised:  # SystemExit and the like end the call, never the server
             result, error = None, raised
+        run_afterwards()
         with self._lock:
             job.running = False
             if job.abandoned:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from defserve.auth.authority import same_user_or_stranger, stranger_at
+from defserve.auth.authority import LONGEST_ADDRESS, same_user_or_stranger, stranger_at
 from defserve.auth.challenges import Denied
 from defserve.auth.failures import FailedTokens
 from defserve.auth.live.bearers import LiveBearers
@@ -155,7 +155,9 @@ class HttpApp:
     async def _passes(self, exchange: Exchange, scope: Scope) -> bool:
         exchange.read_head()
         host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
-        refusal = read_target(scope, host) or self.gate.check(host, origin, site)
+        target = scope.get("raw_path") or b""
+        is_path = target.startswith(b"/") and not target.startswith(b"//")
+        refusal = (None if is_path else read_target(scope, host)) or self.gate.check(host, origin, site)
         if refusal is None:
             return True
         await exchange.respond(refusal.status, refusal.text.encode(), plain=True)
@@ -166,7 +168,7 @@ class HttpApp:
         client = scope.get("client")
         if client is None and self.options.trust_same_user:
             return same_user_or_stranger(scope["state"].get(PEER_USER))
-        return stranger_at(client[0] if client else "")
+        return stranger_at(client[0] if client and len(client[0]) <= LONGEST_ADDRESS else "")
 
     async def _authenticate(self, exchange: Exchange, scope: Scope) -> bool:
         assert self.auth is not None

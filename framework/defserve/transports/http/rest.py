@@ -165,6 +165,7 @@ class RestMount:
                     (b"", None),
                 )
         finally:
+            exchange.abandon()
             conversation.close()
         body, status = begun
         if body:

@@ -12,7 +12,7 @@ from defserve.auth.principals import Principal
 from defserve.stores.stream_events import EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
 from defserve.transports.http import sse_format
 from defserve.transports.http.exchange import Exchange
-from defserve.transports.outbox import UNREAD, ClientOutbox, OutboundMessage
+from defserve.transports.outbox import TOO_MANY_CALLS, UNREAD, ClientOutbox, OutboundMessage
 from defserve.transports.session_provider import TransportSession
 
 RETRY_MS = 1000
@@ -136,6 +136,7 @@ class HttpSession:
     def close(self) -> None:
         for stream in (self.standalone, *self.streams.values()):
             stream.drop()
+        self.standalone.forget()
         self.conversation.close()
         self.events.forget()
         if self._live is not None:
@@ -147,8 +148,8 @@ class ResponseStream:
 
     __slots__ = ("session", "name", "exchange", "answered", "_first")
 
-    # With a session, errors are only in the body; the HTTP status is 200.
-    statuses: Mapping[int, int] = {}
+    # With a session, errors of a call are only in the body; the HTTP status is 200.
+    statuses: Mapping[int, int] = {TOO_MANY_CALLS: 429}
     exchange: Exchange | None
 
     def __init__(self, session: HttpSession, exchange: Exchange | None) -> None:
@@ -336,6 +337,12 @@ class StandaloneStream(ResponseStream):
                 item.leave()
             else:
                 self.exchange.push(item.message, item.id)
+
+    def forget(self) -> None:
+        """Drop what waits: nobody will ask for it."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.take()
 
     def hang_up(self) -> None:
         """Nothing to do: it belongs to no call."""

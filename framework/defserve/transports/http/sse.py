@@ -16,7 +16,7 @@ from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.headers import accepts
 from defserve.transports.http.session import CREDENTIALS
 from defserve.transports.http.streamable import refuse
-from defserve.transports.outbox import OutboundMessage
+from defserve.transports.outbox import TOO_MANY_CALLS, OutboundMessage
 from defserve.transports.session_provider import SessionProvider, TransportSession
 from defserve.wire.codec import INVALID_REQUEST, decode
 from defserve.wire.messages import Malformed
@@ -103,6 +103,7 @@ class LegacySse:
         finally:
             watch.cancel()
             del self.feeds[id]
+            exchange.abandon()
             feed.conversation.close()
             if exchange.live is not None:
                 exchange.live.release(feed)
@@ -122,6 +123,9 @@ class LegacySse:
         if feed.exchange.full:
             text = "Too many answers of this session are unread"
             await refuse(exchange, 503, INTERNAL_ERROR, text, headers=FULL)
+            return None
+        if feed.conversation.full:
+            await refuse(exchange, 429, TOO_MANY_CALLS, "Too many calls of this session wait", headers=FULL)
             return None
         return feed
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -180,7 +179,8 @@ class Streamable:
             while not exchange.finished:
                 await exchange.wait()
                 # The response to an opening is only its answer: the client has no session yet, and so no stream.
-                exchange.unread = deque(item for item in exchange.unread if item.message.answers)
+                unread = exchange.take()
+                exchange.unread.extend(item for item in unread if item.message.answers)
         finally:
             accepted = exchange.only is not None and exchange.only.code is None
             if not accepted:

@@ -57,6 +57,7 @@ class WebSockets:
         except LimitExceeded as error:
             await socket.close(CloseReason(FULL, error.message))
             return
+        socket.conversation.on_room = socket.read_on
         self.open.add(socket)
         if live is not None:
             socket.credential = live.shown(principal, scope["headers"])
@@ -80,7 +81,7 @@ class WebSockets:
 class WebSocket(ClientOutbox):
     """One accepted socket."""
 
-    __slots__ = ("conversation", "draining", "credential", "_limit", "_receive", "_send", "_tasks", "_why", "_written")
+    __slots__ = ("conversation", "draining", "credential", "_limit", "_receive", "_room", "_send", "_tasks", "_why")
 
     conversation: TransportSession
 
@@ -91,13 +92,17 @@ class WebSocket(ClientOutbox):
         self._tasks: list[asyncio.Task[CloseReason | None]] = []
         self._why: CloseReason | None = None
         self._receive, self._send, self._limit = receive, send, limit
-        self._written = asyncio.Event()
+        self._room = asyncio.Event()
 
     def push(self, message: OutboundMessage) -> None:
         """A message for the peer."""
         self.keep(message)
         self._finish_if_drained()
         self.rouse()
+
+    def read_on(self) -> None:
+        """There may be room for more of the client's calls."""
+        self._room.set()
 
     def drain(self) -> None:
         self.draining = True
@@ -122,9 +127,9 @@ class WebSocket(ClientOutbox):
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.gone = True
             for task in tasks:
                 task.cancel()
+            self.abandon()
             self.conversation.close()
         for task in done:
             if (reason := self._why or task.result()) is not None:
@@ -134,10 +139,10 @@ class WebSocket(ClientOutbox):
     async def _read(self) -> CloseReason | None:
         """Hand every message to the session. Returns why the socket must be closed, or None if the client left."""
         while True:
-            while self.full:
-                # The client does not read its answers. Further requests would only add more of them.
-                self._written.clear()
-                await self._written.wait()
+            while self.full or self.conversation.full:
+                # The client does not read its answers, or has sent more calls than can wait.
+                self._room.clear()
+                await self._room.wait()
             event = await self._receive()
             if event["type"] == "websocket.disconnect":
                 return None
@@ -155,10 +160,12 @@ class WebSocket(ClientOutbox):
             while await self.wait():
                 while self.unread:
                     item = self.unread.popleft()
-                    async with asyncio.timeout(STALL):
-                        await self._send({"type": "websocket.send", "text": item.message.data.decode()})
-                    self._written.set()
-                    item.leave()
+                    try:
+                        async with asyncio.timeout(STALL):
+                            await self._send({"type": "websocket.send", "text": item.message.data.decode()})
+                    finally:
+                        item.leave()
+                    self._room.set()
                 if self.finished:
                     return RESTART
         except (TimeoutError, OSError):  # stalled, or gone

@@ -209,7 +209,8 @@ FORGED: list[dict[str, str]] = [
     {"X-Forwarded-For": value}
     for value in (
         "127.0.0.1", "localhost", "::1", "[::1]", "local", "unix", "", "127.0.0.1, 127.0.0.1", "127.0.0.1:80", "alice",
-        "203.0.113.9, 127.0.0.1", "127.0.0.1, 203.0.113.9", "::ffff:127.0.0.1", "0", "unknown", "_hidden", "evil.example",
+        "203.0.113.9, 127.0.0.1", "127.0.0.1, 203.0.113.9", "::ffff:127.0.0.1", "0", "unknown", "_hidden",
+        "evil.example",
     )
 ] + [
     {"Forwarded": "for=127.0.0.1;host=localhost;proto=https"},
@@ -293,30 +294,35 @@ def _(trial: Trial) -> None:
 
 @FAMILY.attack("feature sets and scopes")
 def _(trial: Trial) -> None:
-    """A stranger says that it is a host: it enables what is off, lists scopes, and approves what it asks for itself."""
+    """A stranger says that it is a host: it enables what is off, lists scopes, and approves what it asks for itself.
+
+    By that it gets nothing that a stranger who says nothing does not get.
+    """
     served = trial.arena.serve(Kind("guarded"))
     caller = Caller(served.place)
     policy = {"enabled": ["*", "quiet", "files.edit"], "scopes": {"files.edit": {"whitelist": ["*", "/**", "/etc/*"]}}}
-    for version in ("0.4", "0.5"):
-        offer = {"experimental": {"mcpl": {**MCPL, "version": version}}, **ELICITATION}
-        for carrier in (HttpConversation, SocketConversation):
-            with carrier(caller) as talk:
-                talk.open(offer)
-                for update in ({}, policy):
-                    talk.send({"jsonrpc": "2.0", "method": "featureSets/update", "params": update})
-                    for tool, more in (("edit", {"path": "/etc/hosts"}), ("quiet", {})):
+    for tool, more in (("edit", {"path": "/etc/hosts"}), ("quiet", {})):
+        word = f"{trial.random.randrange(10**12)}"
+        caller.call_alone(tool, word=word, **more)
+        if served.has_marked(word):
+            trial.expect(True, "")
+            trial.notes.append(f"{tool} runs for strangers who do not speak MCPL")
+            continue
+        for version in ("0.4", "0.5"):
+            offer = {"experimental": {"mcpl": {**MCPL, "version": version}}, **ELICITATION}
+            for carrier in (HttpConversation, SocketConversation):
+                with carrier(caller) as talk:
+                    talk.open(offer)
+                    for update in ({}, policy):
+                        talk.send({"jsonrpc": "2.0", "method": "featureSets/update", "params": update})
                         word = f"{trial.random.randrange(10**12)}"
                         scope = {"scope": {"label": "/etc/hosts"}, **tool_call(tool, {"word": word, **more})}
                         said = outcome(talk.ask("tools/call", scope, yes))
-                        trial.expect(not served.has_marked(word), f"mcpl {version}, {carrier.__name__}, {tool}: {said}")
-        for tool, more in (("edit", {"path": "/etc/hosts"}), ("quiet", {})):
-            word = f"{trial.random.randrange(10**12)}"
-            reply = caller.alone(
-                "tools/call",
-                tool_call(tool, {"word": word, **more}),
-                capabilities=offer,
-                meta={"dev.defserve/featureSets": policy},
-            )
+                        held = not served.has_marked(word)
+                        trial.expect(held, f"mcpl {version}, {carrier.__name__}, {tool}: {said}")
+            word, meta = f"{trial.random.randrange(10**12)}", {"dev.defserve/featureSets": policy}
+            params = tool_call(tool, {"word": word, **more})
+            reply = caller.alone("tools/call", params, capabilities=offer, meta=meta)
             trial.expect(not served.has_marked(word), f"stateless mcpl {version}, {tool}: {outcome(reply)}")
 
 

@@ -113,7 +113,7 @@ async def test_a_refusal_names_the_tool_the_permission_and_the_way_to_it(version
         assert (GRANTS if version == STATELESS else "mgp/permission/grant") in error["message"]
         assert error["data"]["_mgp"]["details"] == {"tool": "lend", "missing": {"com.example.lending": "deferred"}}
     async with speaking(server, version, ["security"], who=STRANGER) as peer:
-        assert "Authenticate" in (await call(peer, "lend"))["error"]["message"]
+        assert "--local-token" in (await call(peer, "lend"))["error"]["message"]
 
 
 @pytest.mark.parametrize(

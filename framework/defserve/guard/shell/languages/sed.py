@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
-_ADDRESS = re.compile(r"\s*(?:\d+(?:~\d+)?|\$|/(?:[^/\\\[]|\\.|\[\^?\]?(?:\[:\w+:\]|[^]/\[\\])*\])*/[IM]*)")
+# Most seds let `[/]` hide the mark, some do not. Where they differ, the script is refused. A bracket that comes first
+# belongs to the set: `[]x]`. So what is taken is never given back (`?+`, `*+`).
+_SET = r"\[\^?+\]?+(?:\[:\w+:\]|\[(?![:.=])|[^]/\[\\])*+\]"
+_ADDRESS = re.compile(rf"\s*(?:\d+(?:~\d+)?|\$|/(?:[^/\\\[]|\\.|{_SET})*+/[IM]*)")
 _SECOND = re.compile(rf"\s*,\s*(?:[+~]\d+|{_ADDRESS.pattern})")
 _END = r"\s*(?:;|$|(?=\}))"
-_BRACKETS = re.compile(r"\[\^?\]?(?:\[:\w+:\]|[^]\[])*\]")
+_BRACKETS = re.compile(r"\[\^?+\]?+(?:\[:\w+:\]|\[(?![:.=])|[^]\[])*+\]")
 
 _COMMANDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("{", re.compile("")),
@@ -61,8 +64,7 @@ def _substitution(script: str, at: int, command: str) -> int | None:
         return None
     part = rf"((?:[^\\{re.escape(mark)}]|\\.)*){re.escape(mark)}"
     found = re.compile(re.escape(mark) + part + part).match(script, at)
-    # Some seds let `[/]` hide the mark, others do not. Where they differ, the script is refused.
-    if not found or "[" in _BRACKETS.sub("", re.sub(r"\\.", "", found[1])):
+    if not found or "[" in _BRACKETS.sub("", re.sub(r"\\.", "x", found[1])):
         return None
     flags = re.compile((r"[gpiImM0-9]*" if command == "s" else "") + _END).match(script, found.end())
     return flags.end() if flags else None

@@ -8,7 +8,8 @@ May import: `guard.shell.specs`.
 """
 
 from defserve.guard.shell.specs import Table, by_name
-from defserve.guard.shell.tables.files import FILES, TAR
+from defserve.guard.shell.tables.files import FILES
+from defserve.guard.shell.tables.files import TAR as _TAR
 from defserve.guard.shell.tables.git import GIT
 from defserve.guard.shell.tables.listed import ON_REQUEST as _ON_REQUEST
 from defserve.guard.shell.tables.listed import UNKNOWN_DANGERS
@@ -18,6 +19,7 @@ from defserve.guard.shell.tables.system import SYSTEM
 from defserve.guard.shell.tables.text import TEXT
 
 PROGRAMS: dict[str, str | Table] = by_name({**TEXT, **FILES, **SYSTEM, **GIT, **PACKAGES, "tar": "%tar"})
+TAR: dict[str, str | Table] = by_name(_TAR)
 ON_REQUEST: dict[str, str | Table] = by_name(_ON_REQUEST)
 
 __all__ = ["KINDS", "NEVER_OPEN", "ON_REQUEST", "PROGRAMS", "TAR", "UNKNOWN_DANGERS", "VERSIONED"]

@@ -54,7 +54,7 @@ FILES: Table = with_groups(
             -HIuspaLgF0iqV1 -e,--extension:name -t,--type:name -d,--max-depth,--maxdepth:number --min-depth:number
             --exact-depth:number -E,--exclude:glob -S,--size:number -o,--owner:owner -c,--color:never|auto|always
             -j,--threads:number --changed-within,--newer,--changed-before,--older,--changed-after:text
-            --max-results:number --and:pattern --base-directory,-C,--search-path:listed --ignore-file:read
+            --max-results:number --and:pattern --base-directory,-C,--search-path:inside --ignore-file:read
             --path-separator:char --hidden --no-hidden --no-ignore --no-ignore-vcs --no-ignore-parent --unrestricted
             --case-sensitive --ignore-case --glob --regex --fixed-strings --absolute-path --relative-path --follow
             --full-path --print0 --prune --quiet --one-file-system --show-errors --strip-cwd-prefix | pattern? listed*
@@ -92,10 +92,13 @@ FILES: Table = with_groups(
         "nm objdump readelf size": """
             -aACDgnprsuvhxdtTfB --demangle --defined-only --undefined-only --dynamic --extern-only --size-sort
             --numeric-sort --all --file-header --program-headers --sections --symbols --section-headers --headers
-            --disassemble --syms | read*
+            --disassemble --syms | object*
         """,
-        "unzip": "-jnoquCXaL -l,-v,-t,-z,-p,-c,-Z1@1 -d:write | !w local glob* | local glob*",
-        "zipinfo": "-12slmvhMtTz | local glob*",
+        "unzip": """
+            %leading -jnoquCXaL -l,-v,-t,-z,-p,-c,-Z1@1 -d:write | !w local undashed* / !w local undashed* =-d write |
+            local undashed*
+        """,
+        "zipinfo": "%leading -12slmvhMtTz | local undashed*",
         "mkdir": "!w -pvZ -m,--mode:mode --parents --verbose | write+",
         "touch": """
             !w -acmfh -d,--date:text -t:text -r,--reference:listed --no-create --no-dereference --time:name | write+
@@ -127,8 +130,8 @@ FILES: Table = with_groups(
             --hex-suffixes?number --elide-empty-files --verbose -# | read? write?
         """,
         "gzip gunzip bzip2 bunzip2 xz unxz lzma unlzma": """
-            -dfknNqvzr1e -# -clt,--stdout,--to-stdout,--list,--test@1 --decompress --keep --verbose --quiet --force
-            --recursive --best --fast --extreme -T,--threads:number | write* | read*
+            %first -dfknNqvzr1e -# -clt,--stdout,--to-stdout,--list,--test@1 --decompress --keep --verbose --quiet
+            --force --recursive --best --fast --extreme -T,--threads:number | write* | read*
         """,
         "zstd unzstd": """
             -dfkqvrz -# -c,-t,-l,--stdout,--list,--test@1 -o:write --decompress --keep --verbose --quiet --force
@@ -149,16 +152,16 @@ FILES: Table = with_groups(
 TAR: Table = with_groups(
     {
         "-t --list": """
-        -t,--list +tar -f,--file:local -C,--directory:listed --occurrence?number --strip-components:number | glob*
+        -t,--list +tar -f,--file:local -C,--directory:inside --occurrence?number --strip-components:number | glob*
     """,
-        "-d --diff --compare": "-d,--diff,--compare +tar -f,--file:local -C,--directory:listed | glob*",
+        "-d --diff --compare": "-d,--diff,--compare +tar -f,--file:local -C,--directory:inside | glob*",
         "-x --extract --get": "!w -x,--extract,--get +tar +unpack -f,--file:local | glob*",
         "-c --create": """
-        !w -c,--create +tar -f,--file:local-write -C,--directory:listed --sort:name --mtime:text --format:name
+        !w -c,--create +tar -f,--file:local-write -C,--directory:inside --sort:name --mtime:text --format:name
         --owner:name --group:name | source*
     """,
         "-r -u --append --update": """
-        !w -r,-u,--append,--update +tar -f,--file:local-write -C,--directory:listed | source*
+        !w -r,-u,--append,--update +tar -f,--file:local-write -C,--directory:inside | source*
     """,
     },
     _GROUPS,

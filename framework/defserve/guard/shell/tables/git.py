@@ -12,7 +12,7 @@ from defserve.guard.shell.specs import Table, with_groups
 _GROUPS = {
     "diff": """
         -pusRawbWzr -U,--unified:number -M,--find-renames?number -C,--find-copies?number -B,--break-rewrites?name -D
-        -l:number -G,-S:pattern --patch --no-patch --raw --patch-with-raw --patch-with-stat --minimal --patience
+        -l:number -G,-S:text --patch --no-patch --raw --patch-with-raw --patch-with-stat --minimal --patience
         --histogram --anchored:text --diff-algorithm:name --indent-heuristic --no-indent-heuristic --stat?numbers
         --stat-width,--stat-name-width,--stat-count,--stat-graph-width:number --compact-summary --numstat --shortstat
         --dirstat?names --cumulative --summary --name-only --name-status --no-color --no-renames --rename-empty
@@ -20,16 +20,16 @@ _GROUPS = {
         --irreversible-delete --diff-filter:name --find-object:undashed --pickaxe-all --pickaxe-regex
         --skip-to,--rotate-to:undashed --relative?undashed --no-relative --text --ignore-cr-at-eol
         --ignore-space-at-eol --ignore-space-change --ignore-all-space --ignore-blank-lines
-        -I,--ignore-matching-lines:pattern --inter-hunk-context:number --function-context --exit-code --quiet
+        -I,--ignore-matching-lines:text --inter-hunk-context:number --function-context --exit-code --quiet
         --no-ext-diff --no-textconv --no-prefix --default-prefix --src-prefix,--dst-prefix,--line-prefix:text
-        --ita-invisible-in-index --ignore-submodules?name --color-words?pattern --word-diff?color|plain|porcelain|none
-        --word-diff-regex:pattern --color-moved?name --no-color-moved --color-moved-ws:names
-        --ws-error-highlight:names +color
+        --submodule?short|log --ita-invisible-in-index --ignore-submodules?name --color-words?pattern
+        --word-diff?color|plain|porcelain|none --word-diff-regex:text --color-moved?name --no-color-moved
+        --color-moved-ws:names --ws-error-highlight:names +color
     """,
     "color": "--color?always|never|auto",
     "walk": """
         -n,--max-count:number -# --skip:number --since,--after,--until,--before,--since-as-filter:text
-        --author,--committer,--grep,--grep-reflog:pattern --all-match --invert-grep -iEFPq --regexp-ignore-case
+        --author,--committer,--grep,--grep-reflog:text --all-match --invert-grep -iEFPq --regexp-ignore-case
         --basic-regexp --extended-regexp --fixed-strings --perl-regexp --remove-empty --merges --no-merges
         --min-parents,--max-parents:number --no-min-parents --no-max-parents --first-parent
         --exclude-first-parent-only --not --all --branches?glob --tags?glob --remotes?glob --glob:glob --exclude:glob
@@ -40,12 +40,12 @@ _GROUPS = {
         --oneline --encoding:name --expand-tabs?number --no-expand-tabs --notes?name --no-notes --show-notes
         --relative-date --date:text --parents --children --left-right --graph --no-graph --show-linear-break?text
         --source --use-mailmap --mailmap --no-mailmap --log-size --decorate?short|full|auto|no --no-decorate
-        --decorate-refs,--decorate-refs-exclude:glob --clear-decorations --follow -L:pattern -cmt --cc
+        --decorate-refs,--decorate-refs-exclude:glob --clear-decorations --follow -L:text -cmt --cc
         --combined-all-paths --diff-merges:name --no-diff-merges --dd
     """,
     "refs": """
         --contains?undashed@1 --no-contains?undashed@1 --merged?undashed@1 --no-merged?undashed@1
-        --points-at:undashed@1 --sort:name --format:shown --column?names --no-column -i,--ignore-case +color
+        --points-at:undashed@1 --sort:shown --format:shown --column?names --no-column -i,--ignore-case +color
     """,
 }
 
@@ -64,9 +64,9 @@ _LOOKING: Table = {
     "range-diff": """
         +diff --creation-factor:number --no-dual-color --left-only --right-only --notes?name --no-notes | undashed+
     """,
-    "shortlog": "+walk -nsec -w?numbers --numbered --summary --email --committer --group:text | undashed*",
+    "shortlog": "+walk -nsec -w?numbers --numbered --summary --email --committer --group:shown | undashed*",
     "blame annotate": """
-        -bltsfenwpc -L:pattern -M?number -C?number --root --show-stats --show-name --show-number --show-email
+        -bltsfenwpc -L:text -M?number -C?number --root --show-stats --show-name --show-number --show-email
         --porcelain --line-porcelain --incremental --date:text --reverse --first-parent --score-debug --progress
         --no-progress --abbrev:number --ignore-rev:undashed --ignore-revs-file:read --color-lines --color-by-age
         --minimal | undashed+
@@ -101,7 +101,7 @@ _LOOKING: Table = {
     """,
     "rev-list": """
         +walk --count --objects --objects-edge --header --timestamp --no-commit-header --commit-header
-        --disk-usage?human --missing:name --filter:name --in-commit-order --quiet --left-right --unpacked --stdin |
+        --disk-usage?=human --missing:name --filter:name --in-commit-order --quiet --left-right --unpacked --stdin |
         undashed*
     """,
     "describe": """
@@ -142,7 +142,7 @@ _LOOKING: Table = {
     """,
     "version": "--build-options |",
     "ls-remote": """
-        !n -htdq --heads --branches --tags --refs --quiet --exit-code --get-url --symref --sort:name | remote?
+        !n -htdq --heads --branches --tags --refs --quiet --exit-code --get-url --symref --sort:shown | remote?
         undashed*
     """,
 }
@@ -193,13 +193,14 @@ _CHANGING: Table = {
         "summary": "--cached --files | undashed*",
     },
     "config": """
-        -z,--null --name-only --show-origin --show-scope --global --local --system --worktree --includes --no-includes
-        --bool --int --bool-or-int --path --expiry-date --type:name -l,--list@1 --get,--get-all@2 --get-regexp@3
-        --default:text | setting / =get|list / =get setting / !w author text | | setting pattern? | pattern pattern?
+        %first -z,--null --name-only --show-origin --show-scope --global --local --system --worktree --includes
+        --no-includes --bool --int --bool-or-int --path --expiry-date --type:name -l,--list@1 --get,--get-all@2
+        --get-regexp@3 --default:text | setting / =get|list / =get setting / !w author text | | setting pattern? |
+        pattern pattern?
     """,
     "add": """
         !w -nvfAuNU --dry-run --verbose --force --all --no-all --update --intent-to-add --refresh --ignore-errors
-        --ignore-missing --sparse --renormalize --chmod:+x|-x | undashed*
+        --ignore-missing --sparse --renormalize --chmod:mode | undashed*
     """,
     "commit": """
         !w -aqvsnou -m,--message:pattern -F,--file:read -C,--reuse-message:undashed --fixup,--squash:undashed --amend
@@ -273,7 +274,7 @@ GIT: Table = with_groups(
     {
         "git": {
             "": """
-                -C:listed -Pvh --no-pager --no-optional-locks --literal-pathspecs --glob-pathspecs --icase-pathspecs
+                -C:inside -Pvh --no-pager --no-optional-locks --literal-pathspecs --glob-pathspecs --icase-pathspecs
                 --no-replace-objects --no-lazy-fetch --no-advice --version
             """,
             **_LOOKING,

@@ -50,6 +50,6 @@ UNKNOWN_DANGERS = frozenset(
     --editor --shell --script-shell --upload-pack --receive-pack --rsh --rsh-command --rsync-path --pre --to-command
     --use-compress-program --compress-program --checkpoint-action --ext-diff --init-file --rcfile --proxy-command
     --filter-program --plugin --load --preload --require --toolexec --delete
-    """.split()
+""".split()
 )
 """For a program nobody knows that the author opened: the flags that run or write in the programs we know."""

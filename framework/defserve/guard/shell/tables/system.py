@@ -34,7 +34,7 @@ SYSTEM: Table = {
         --mesg --writable --message | name? name?
     """,
     "w": "-hsfouiVp --no-header --short --from --old-style --ip-addr --pids | name?",
-    "last lastb": """
+    "last": """
         -aFiRwx -# -n,--limit:number -s,--since:text -t,--until:text -p,--present:text --fulltimes --hostlast
         --nohostname --system --time-format:name | name*
     """,
@@ -56,7 +56,7 @@ SYSTEM: Table = {
     """,
     "pidof": "-csxqtz -o:name -S:char | name+",
     "ps": """
-        %apart -AacdeFfHjLlmNTVwyZM -aux,-auxw,-auxww -oO:columns --format:columns
+        %apart -AacdeFfHjLlmNTVwyZM -aux.,-auxw.,-auxww.,-ax.,-axu.,-axf.,-axw.,-axww. -oO:columns --format:columns
         -p,--pid,--ppid,-q,--quick-pid:numbers -u,-U,-g,-G,-t,-C,-s,--user,--User,--group,--Group,--tty,--sid:names
         --sort:columns -k:columns --forest --headers --no-headers --no-heading
         --cols,--columns,--width,--rows,--lines:number --cumulative --info | letters? / letters columns
@@ -69,7 +69,7 @@ SYSTEM: Table = {
     "type": "-atPpf | name+",
     "whereis": "-bmsul | name+",
     "lscpu": """
-        -abcCeEpJxsyBV?names --all --online --offline --json --hex --physical --bytes --parse?names --extended?names
+        -abcCeEpJxyBV --all --online --offline --json --hex --physical --bytes --parse?names --extended?names
         --caches?names |
     """,
     "lsblk": """
@@ -87,12 +87,12 @@ SYSTEM: Table = {
     """,
     "lsof": """
         -abChlnNoPRtUVwX -i?address -p:numbers -u:names -c:name -d:names -g?numbers -s?name -F?name -T?name -r?number
-        | listed* / address
+        | object* / address
     """,
     "ss": """
-        -tulnpaosremihxwd0460STHBOZzbMQ -f,--family:name -A,--query,--socket:names --tcp --udp --listening --numeric
-        --processes --all --options --summary --resolve --extended --memory --info --raw --unix --ipv4 --ipv6
-        --no-header --oneline | text*
+        -tulnpaosemihxwd0460STHBOZzbMQ -f,--family:name -A,--query,--socket:names --tcp --udp --listening --numeric
+        --processes --all --options --summary --extended --memory --info --raw --unix --ipv4 --ipv6 --no-header
+        --oneline | socket*
     """,
     "netstat": """
         -tulnparsieocgMNCFvWLx46 -f:name -I:name --tcp --udp --listening --numeric --programs --all --route

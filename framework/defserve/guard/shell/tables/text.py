@@ -63,9 +63,9 @@ TEXT: Table = with_groups(
             --batch-size:number | read*
         """,
         "uniq": """
-            -cdDiuz --count --repeated --all-repeated?none|prepend|separate --group?separate|prepend|append|both
-            -f,--skip-fields:number -s,--skip-chars:number -w,--check-chars:number --ignore-case --unique
-            --zero-terminated -# | read? write?
+            %first -cdDiuz --count --repeated --all-repeated?none|prepend|separate
+            --group?separate|prepend|append|both -f,--skip-fields:number -s,--skip-chars:number
+            -w,--check-chars:number --ignore-case --unique --zero-terminated -# | read? write?
         """,
         "shuf": """
             -rz -i,--input-range:numbers -n,--head-count:number -o,--output:write -e,--echo@1 --repeat
@@ -97,7 +97,7 @@ TEXT: Table = with_groups(
             pattern read+ | read+
         """,
         "rg": """
-            -nNiSswxvclLoHIhqFPUaub0pV. -# -e,--regexp:pattern@1 -f,--file:read@1 -g,--glob:glob --iglob:glob
+            -.nNiSswxvclLoHIhqFPUaub0pV -# -e,--regexp:pattern@1 -f,--file:read@1 -g,--glob:glob --iglob:glob
             -t,--type:name -T,--type-not:name --type-add:text --type-clear:name --type-list@2 --files@2
             -A,--after-context:number -B,--before-context:number -C,--context:number -m,--max-count:number
             -M,--max-columns:number --max-columns-preview --max-depth,-d,--maxdepth:number --max-filesize:number
@@ -127,10 +127,6 @@ TEXT: Table = with_groups(
             --no-dereference --strip-trailing-cr --suppress-blank-empty --speed-large-files --no-ignore-file-name-case
             --ignore-file-name-case --tabsize:number --horizon-lines:number --line-format:text --old-line-format:text
             --new-line-format:text --unchanged-line-format:text --palette:text +color -# | read read
-        """,
-        "diff3": """
-            -aAeEimTxX3v --text --merge --easy-only --show-all --show-overlap --strip-trailing-cr -L,--label:text |
-            read read read
         """,
         "cmp": """
             -bls --print-bytes --verbose --quiet --silent -i,--ignore-initial:numbers -n,--bytes:number | read read?
@@ -166,14 +162,14 @@ TEXT: Table = with_groups(
             -L?always|never|auto | read*
         """,
         "xxd": """
-            %words -a -b -C -d -e -E -h -i -p -ps -plain -u -v -autoskip -bits -include -postscript -uppercase
+            %words %first -a -b -C -d -e -E -h -i -p -ps -plain -u -v -autoskip -bits -include -postscript -uppercase
             -c,-cols:number -g,-groupsize:number -l,-len:number -n,-name:name -o:number -s,-seek:number
             -R:always|never|auto | read? write?
         """,
         "strings": """
             -afwdhvV -n,--bytes:number -o -t,--radix:d|o|x -e,--encoding:s|S|b|l|B|L --all --print-file-name
             --include-all-whitespace --data -s,--output-separator:char -U:default|locale|escape|hex|highlight|invalid
-            -# | read*
+            -# | object*
         """,
         "iconv": "-clsV -f,--from-code:text -t,--to-code:text -o,--output:write --list --silent --verbose | read*",
         "zcat gzcat bzcat xzcat zstdcat lzcat": "+zcat",

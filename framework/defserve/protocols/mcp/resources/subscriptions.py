@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,10 @@ KINDS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resource
 UPDATED = "notifications/resources/updated"
 
 
+# The most bytes of the URIs of one session, or of one request.
+MOST_BYTES = 256 * 1024
+
+
 class SubscribedUris:
     """The resources a session wants to hear of, each with the callers who asked, by credential."""
 
@@ -36,8 +40,9 @@ class SubscribedUris:
     def __init__(self) -> None:
         self.uris: dict[str, dict[str, PeerIdentity | None]] = {}
 
-    def count(self) -> int:
-        return sum(map(len, self.uris.values()))
+    def asked_for(self) -> list[str]:
+        """Each resource, as often as it was asked for."""
+        return [uri for uri, callers in self.uris.items() for _ in callers]
 
     def drop(self, uris: Iterable[str], is_over: Callable[[PeerIdentity | None], bool]) -> None:
         """Forget those who asked for a resource and no longer do."""
@@ -80,7 +85,7 @@ class Subscriptions:
             raise ResourceNotFound(uri)
         subscribed, caller = call.session.local(SubscribedUris), call.identity
         name, known = caller.credential if caller is not None else "", subscribed.uris.get(uri, {})
-        if name not in known and subscribed.count() >= call.session.composition.limits.subscriptions:
+        if name not in known and not _fit([*subscribed.asked_for(), uri], call):
             raise LimitExceeded("too many subscriptions in this session", data={"limit": "subscriptions"})
         subscribed.uris[uri] = {**known, name: caller}
         return {}
@@ -96,6 +101,7 @@ class Subscriptions:
         stateless_only(call)
         listening = self._listening_for(call, fields(params, "notifications"))
         call.endless = True
+        call.session.make_room(1)
         self._listening.add(listening)
         honoured: Params = {member: True for kind, member in KINDS.items() if kind in listening.kinds}
         if listening.uris:
@@ -108,13 +114,14 @@ class Subscriptions:
                 raise
         finally:
             self._listening.discard(listening)
+            call.session.make_room(-1)
         return {"resultType": "complete", "_meta": {SUBSCRIPTION_KEY: call.id}}
 
     def _listening_for(self, call: Call, wanted: Params) -> ListenRequest:
         uris = wanted.get("resourceSubscriptions", [])
         if not is_array(uris) or not all(isinstance(uri, str) for uri in uris):
             raise InvalidParams("Invalid params: resourceSubscriptions must be a list of URIs")
-        if len(uris) > call.session.composition.limits.subscriptions:
+        if not _fit(uris, call):
             raise LimitExceeded("too many subscriptions in one request", data={"limit": "subscriptions"})
         kinds = frozenset(kind for kind, member in KINDS.items() if wanted.get(member) is True)
         return ListenRequest(call, kinds, frozenset(uri for uri in uris if self._readable(call, uri)))
@@ -188,3 +195,7 @@ def _run(engine: Engine, action: Callable[[], None]) -> bool:
         engine.soon(action)
         return True
     return engine.post(action)
+
+
+def _fit(uris: Collection[str], call: Call) -> bool:
+    return len(uris) <= call.session.composition.limits.subscriptions and sum(map(len, uris)) <= MOST_BYTES

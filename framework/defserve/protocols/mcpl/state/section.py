@@ -61,6 +61,7 @@ class StateSection(Section):
         store = self._store_of(options.store)
         states = self._states[feature_set.name] = States(feature_set, model, options, store, self._open_trees)
         feature_set.rollback, feature_set.host_state = True, states.mode != "opaque"
+        feature_set.changed()
         return states
 
     def on_rollback(self, feature_set: Feature, function: Callable[..., Any]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import to_json
 
+from defserve.auth.authority import is_local
 from defserve.core.call import Call
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.trace import trace_id
@@ -108,7 +109,7 @@ class AuditTrail:
             "timestamp": instants.wire(instants.now()),
             "trace_id": trace_id(call),
             "event_type": event_type,
-            "actor": {"type": "user" if caller.kind == "local" else "agent", "id": caller.id},
+            "actor": {"type": "user" if is_local(caller) else "agent", "id": caller.id},
             "target": target,
             "result": result,
             "details": redact(dict(details)),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pydantic_core import to_jsonable_python
 
+from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.core.session import Session
 from defserve.errors import UsageError
@@ -56,8 +57,8 @@ class MgpEvent:
             return False
         if self._to is None or self._to is session:
             return True
-        # Many callers may share one identity. An event for one of them must not reach the others.
-        if caller.is_shared_identity:
+        # Strangers at one address share an identity. An event for one of them must not reach the others.
+        if is_stranger(caller):
             return False
         return caller.covers(self._to) if isinstance(self._to, Principal) else self._to == caller.id
 

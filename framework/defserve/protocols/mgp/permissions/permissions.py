@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, get_args
 
-from defserve.auth.authority import is_stranger
+from defserve.auth.authority import REMEDY, is_stranger
 from defserve.core.call import Call
 from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageError
 from defserve.protocols.mcp.authorization.authorization import identity
@@ -174,7 +174,7 @@ class PermissionSection:
 
     def _remedy(self, call: Call, names: list[str]) -> str:
         if is_stranger(identity(call)):
-            return f"Authenticate, or have the operator add it to Server(granted={names!r})."
+            return f"Have the operator add it to Server(granted={names!r}), or {REMEDY}."
         if "permissions" not in sections(call):
             return f'The operator grants it: Server(permissions="config_only", granted={names!r}).'
         if _is_stateless(call):
