@@ -5,7 +5,6 @@ client, after somebody has confirmed it; a stranger on the network only after an
 """
 
 import asyncio
-import os
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from typing import Annotated
 
@@ -35,10 +34,9 @@ async def look(command: Look, seconds: Seconds = 10) -> str:
 
 
 async def output(command: ShellCommand, seconds: float) -> str:
-    environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
     try:
         process = await asyncio.create_subprocess_exec(
-            *command.argv, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT
+            *command.argv, env=command.env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT
         )
     except FileNotFoundError:
         raise ToolError(f"{command.argv[0]} is not installed here") from None

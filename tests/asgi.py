@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from defserve import Server
+from defserve.auth import Auth, StaticTokens
 from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns
 
 Json = dict[str, Any]
@@ -129,11 +130,12 @@ class Exchange:
 
 
 class Web:
-    """Speaks HTTP to an app. `address` is where the client seems to be."""
+    """Speaks HTTP to an app. `address` is where the client seems to be, `token` what it shows."""
 
     def __init__(self, app: Any, path: str = "/", root_path: str = "") -> None:
         self.app, self.path, self.root_path = app, path, root_path
         self.address = "127.0.0.1"
+        self.token: str | None = None
 
     def begin(
         self, verb: str, body: bytes | list[bytes] = b"", headers: Mapping[str, str | None] | None = None, **more: Any
@@ -141,7 +143,8 @@ class Web:
         """Start a request; a header that is None is left out."""
         finishes = more.pop("finishes", True)
         exchange = Exchange(body if isinstance(body, list) else [body], finishes=finishes)
-        given = {"host": "localhost", **(headers or {})}
+        shown = {"authorization": f"Bearer {self.token}"} if self.token else {}
+        given = {"host": "localhost", **shown, **(headers or {})}
         scope: Json = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -240,6 +243,13 @@ class Peer(Web):
 
     def delete(self) -> Exchange:
         return self.begin("DELETE", b"", self.its_headers)
+
+
+def with_tokens(app: Any, *tokens: str) -> Any:
+    """The app, for which every token is a caller of that name. Who shows none is a stranger."""
+    app.auth = Auth(StaticTokens({token: token for token in tokens}))
+    app.auth.admits_strangers = True
+    return app
 
 
 def request(method: str, params: Json, id: Any = 1) -> Json:

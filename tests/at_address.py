@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from importlib import import_module, reload
 
 from defserve import Server
+from defserve.auth.local_token.verifier import with_local_token
 from defserve.runner.loopback import loopback
 
 
@@ -16,9 +17,11 @@ def fresh(example: str) -> Server:
 
 
 @asynccontextmanager
-async def at_address(server: Server, scheme: str = "http") -> AsyncGenerator[str]:
-    """Where the server is reached, for as long as the block runs."""
+async def at_address(server: Server, scheme: str = "http", key: str | None = None) -> AsyncGenerator[str]:
+    """Where the server is reached, for as long as the block runs. Who shows the key is the local user."""
     app = server.asgi()
+    if key is not None:
+        app.auth = with_local_token(key, app.auth)
     async with loopback(app, server.limits, scheme=scheme) as url:
         yield url
         await app.provider.stop()

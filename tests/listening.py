@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from defserve import Server
+from defserve.auth.local_token.files import published
 from defserve.runner.address import Address
-from defserve.runner.network import NetworkOptions, make_listener
+from defserve.runner.network import make_listener
 from defserve.runner.sockets import bound
+from defserve.runner.web_sessions import WebSessions
 from defserve.serving import web
 from defserve.transports.http.app import HttpApp
 from tests.raw import until
@@ -75,16 +77,11 @@ def request(*lines: str, body: bytes = b"", verb: str = "POST", path: str = "/mc
 @asynccontextmanager
 async def listening(server: Server, on: str = "http://127.0.0.1:0/mcp", **options: Any) -> AsyncIterator[Listening]:
     """Serve for as long as the block runs; who is still connected at its end is cut off."""
-    address = Address.parse(on)
-    app = web.app(server.composition, server.mcp, server.auth, options, address)
-    network = NetworkOptions(
-        options.get("parser", "auto"),
-        options.get("certfile"),
-        options.get("keyfile"),
-        options.get("trusted_proxy", False),
-    )
-    listener: Any = make_listener(app, address, network, server.limits, app.drain)
-    with bound(address) as sockets:
+    address, given = Address.parse(on), cast(Any, options)
+    local = options.get("local_token", False)
+    with bound(address) as sockets, published(web.places_of(sockets)) if local else nullcontext() as key:
+        app = web.app_of(WebSessions(server.composition), server.mcp, server.auth, given, address, key)
+        listener: Any = make_listener(app, address, web.network_options(given), server.limits, app.drain)
         if address.scheme != "unix":
             address = replace(address, port=sockets[0].getsockname()[1])
         where = Listening(app, address, listener)

@@ -302,11 +302,11 @@ def sleepy(seconds: float) -> tuple[Server, threading.Event, list[bool]]:
     @server.tool
     def blocks(ctx: Context) -> str:
         saw.append(ctx.cancelled)
-        release.wait(5)
+        release.wait(30)
         saw.append(ctx.cancelled)
         return "late"
 
-    @server.tool(timeout=5)
+    @server.tool(timeout=30)
     async def has_time() -> str:
         await asyncio.sleep(0.15)
         return "in time"

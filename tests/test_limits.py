@@ -98,25 +98,30 @@ async def test_an_error_may_not_be_larger_than_a_result(version: str, method: st
 
 @eras
 @pytest.mark.parametrize("limit", ["in_flight", "in_flight_total"])
-async def test_a_call_too_many_is_refused_while_the_others_go_on(version: str, limit: str):
+async def test_a_call_too_many_waits_while_the_others_go_on(version: str, limit: str):
     async with raw(shop(Limits(**{limit: 2})), version) as peer:
         ids = [await peer.begin("tools/call", {"name": "wait"}) for _ in range(2)]
-        refused = refusal(await peer.ask("tools/call", {"name": "echo"}))
-        assert (refused["limit"], refused["retry_after_ms"]) == (limit, 100)
+        waiting = await peer.begin("tools/call", {"name": "echo", "arguments": {"value": 1}})
         if version != STATELESS:
             assert (await peer.ask("ping"))["result"] == {}
+        assert await peer.news() == []
         await peer.tell("notifications/cancelled", {"requestId": ids[0]})
-        await turns()
+        assert "result" in await peer.reply_to(waiting)
         await still_works(peer)
 
 
 async def test_calls_in_flight_are_counted_for_each_session_and_for_the_server():
     server = shop(Limits(in_flight=1, in_flight_total=2))
     async with raw(server) as one, raw(server) as other, raw(server) as third:
-        await one.begin("tools/call", {"name": "wait"})
-        assert refusal(await one.ask("tools/call", {"name": "echo"}))["limit"] == "in_flight"
+        first = await one.begin("tools/call", {"name": "wait"})
+        second = await one.begin("tools/call", {"name": "echo", "arguments": {"value": 1}})
+        await still_works(other)
         await other.begin("tools/call", {"name": "wait"})
-        assert refusal(await third.ask("tools/call", {"name": "echo"}))["limit"] == "in_flight_total"
+        waiting = await third.begin("tools/call", {"name": "echo", "arguments": {"value": 1}})
+        assert await one.news() == await third.news() == []
+        await one.tell("notifications/cancelled", {"requestId": first})
+        assert "result" in await third.reply_to(waiting)
+        assert "result" in await one.reply_to(second)
 
 
 @pytest.mark.parametrize("limit", ["sessions", "sessions_per_principal"])
@@ -174,6 +179,25 @@ async def test_subscriptions_too_many_are_refused(version: str):
             assert (await peer.ask("resources/subscribe", {"uri": "x://a"}))["result"] == {}
             reply = await peer.ask("resources/subscribe", {"uri": "x://b"})
             assert (await peer.ask("resources/subscribe", {"uri": "x://a"}))["result"] == {}
+        assert refusal(reply)["limit"] == "subscriptions"
+
+
+@eras
+async def test_subscriptions_that_are_too_long_are_refused(version: str):
+    server = Server("long", "1")
+
+    @server.resource("x://{name}")
+    async def any_name(name: str) -> str:
+        return name
+
+    async with raw(server, version) as peer:
+        uris = [f"x://{number}-" + "y" * 1_000 for number in range(300)]
+        if version == STATELESS:
+            reply = await peer.ask("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
+        else:
+            replies = [await peer.ask("resources/subscribe", {"uri": uri}) for uri in uris]
+            assert all(reply["result"] == {} for reply in replies[:250])
+            reply = replies[-1]
         assert refusal(reply)["limit"] == "subscriptions"
 
 

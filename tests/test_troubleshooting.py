@@ -196,6 +196,9 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "<tool> has to be confirmed, and this client cannot be asked: <fix>": lambda _: called(
         one_tool(wipe, confirm="always"), "wipe", offers=()
     ),
+    "<tool> has to be confirmed, and a caller that nobody vouches for cannot do that: <fix>": lambda _: called(
+        one_tool(wipe, granted=["filesystem.write"]), "wipe", over="ws"
+    ),
     "<tool> is dangerous and needs your yes": lambda desk: desk.calls(
         "wipe", text="@server.tool\n@dangerous('filesystem.write')\ndef wipe() -> str: ...\n"
     ),

@@ -158,8 +158,8 @@ def evaluate(code: Annotated[str, Code(level="strict", allow=["math"])]) -> str:
 def called(
     server: Server, tool: str, *answers: Any, over: str = "memory", offers: tuple[str, ...] = ("ask",), **a: Any
 ):
-    """What a model reads of a call that fails; the second, if the first does not."""
-    token: dict[str, Any] = {"token": TOKEN} if over == "http" else {}
+    """What a model reads of a call that fails; the second, if the first does not. Over `ws` a stranger calls."""
+    token: dict[str, Any] = {"http": {"token": TOKEN}, "ws": {"token": None}}.get(over, {})
     client = SyncClient(server, "handshake", over=over, **token)
     try:
         client.offers(*offers)

@@ -13,12 +13,18 @@ ANSWERS = {
     "github_user": {{ cookiecutter.github_user|jsonify }},
 }
 RULES = {{ cookiecutter._rules|jsonify }}
+RESERVED_NAMES = {{ cookiecutter._reserved_names|jsonify }}
 RESERVED = {{ cookiecutter._reserved|jsonify }}
 
 for name, answer in ANSWERS.items():
     pattern, fix = RULES[name]
     if not re.fullmatch(pattern, answer):
         sys.exit(f"{name}: {answer!r} is not valid\n  fix: {fix}")
+
+slug = ANSWERS["project_slug"]
+if slug in RESERVED_NAMES:
+    problem = f"project_slug: {slug!r} means something else to programs that read it"
+    sys.exit(f"{problem}\n  fix: use another, for example {slug}-server")
 
 package = ANSWERS["package_name"]
 if keyword.iskeyword(package) or package in sys.stdlib_module_names or package in RESERVED:

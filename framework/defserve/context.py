@@ -37,7 +37,6 @@ T = TypeVar("T")
 FEATURES: Mapping[str, tuple[str, str | None]] = {
     "ask": ("elicitation", None),
     "ask_url": ("elicitation", "url"),
-    "confirm": ("elicitation", None),
     "choose": ("elicitation", None),
     "sample": ("sampling", None),
     "roots": ("roots", None),
@@ -295,6 +294,8 @@ class Context:
         if feature == "stream":
             emitted = call.peek(Emitted)
             return emitted is not None and emitted.sink is not None
+        if feature == "confirm":
+            return asking.can_confirm(call)
         if feature == "events":
             return self._mgp.pushes_events(call)
         if feature == "chat":

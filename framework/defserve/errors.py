@@ -15,6 +15,7 @@
     ├── Refused                 policy said no
     │   ├── Rejected            a guard found something in the arguments
     │   ├── LimitExceeded       a size, time or concurrency limit
+    │   │   └── TooManyCalls    there is no room, and the queue is full: it did not begin
     │   └── Draining            the server is shutting down and takes no new calls
     └── ToolError               text for the model: what went wrong and what to do
         ├── BadArguments        the call's arguments do not fit
@@ -150,10 +151,23 @@ class LimitExceeded(Refused):
     error_type = "limit_exceeded"
 
 
+class TooManyCalls(LimitExceeded):
+    """There is no room for this call, and the queue is full. It did not begin, so it is safe to send it again."""
+
+
 class Draining(Refused):
     """The server finishes what it has begun and takes no new calls."""
 
     error_type = "draining"
+
+
+class CredentialEnded(Refused):
+    """The key or token that a call was made with was revoked, or has expired, while the call was running."""
+
+    error_type = "credential_ended"
+
+    def __init__(self) -> None:
+        super().__init__("the call was stopped: the credential it was made with was revoked or has expired")
 
 
 class ToolError(DefserveError):
@@ -188,9 +202,15 @@ class BadArguments(ToolError):
 
 
 class TimedOut(ToolError):
-    """The function did not finish within its timeout."""
+    """Something did not finish in time. `data` has `timeout_ms`, and the name of the `limit` if it is not `tool`."""
 
     error_type = "timeout"
+
+    @classmethod
+    def of(cls, limit: str, what: str, seconds: float) -> TimedOut:
+        """`what` took longer than the seconds of a limit."""
+        data = {"limit": limit, "timeout_ms": int(seconds * 1000)}
+        return cls(f"{what} took longer than {seconds:g} s (Limits.{limit})", data=data)
 
 
 class Declined(ToolError):

@@ -9,7 +9,15 @@ from defserve.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one server allows. Replace single fields: `Limits(tool=120, in_flight=16)`."""
+    """What one server allows. Replace single fields: `Limits(tool=120, in_flight=16)`.
+
+    Calls past `in_flight` (of one client) or `in_flight_total` wait. When `queued` calls or `queued_bytes` bytes of one
+    client wait, its pipe is not read any more. Over HTTP a call waits for `queue` seconds at most, then there is a 429.
+
+    `tool`, `validation`, `discovery` and `lock` bound running a tool, checking its arguments, making a list and waiting
+    for a state that another call holds. The error names the limit. Code that does not wait cannot be interrupted: it is
+    bounded by the sizes, and what took too long is refused afterwards.
+    """
 
     # sizes
     message: int = 4 * 1024 * 1024
@@ -24,10 +32,14 @@ class Limits:
     # times
     tool: float = 60.0
     tool_max: float = 3_600.0
+    validation: float = 5.0
+    discovery: float = 2.0
+    lock: float = 60.0
     question: float = 600.0
     callback: float = 60.0
     hook: float = 5.0
     blocking_hook: float = 10.0
+    queue: float = 5.0
     idle: float = 1_800.0
     header: float = 10.0
     body: float = 30.0
@@ -36,8 +48,11 @@ class Limits:
     # concurrency
     in_flight: int = 64
     in_flight_total: int = 1_024
+    queued: int = 256
+    queued_bytes: int = 1024 * 1024
     sessions: int = 10_000
     sessions_per_principal: int = 100
+    sessions_per_address: int = 1_000
     connections: int = 4_096
     threads: int = 32
     subscriptions: int = 1_000

@@ -443,6 +443,14 @@ async def test_a_conversation_is_of_one_principal(memory: ApiKeys) -> None:
         assert (await call(peer, bob, "drop"))["error"]["code"] == -32005
 
 
+async def test_each_message_has_the_rights_of_its_own_token(memory: ApiKeys) -> None:
+    weak, _ = await memory.create("alice", permissions=["ToolsListAll"])
+    strong, _ = await memory.create("alice", permissions=["ToolInvoke(*)"])
+    async with raw(served(memory), LATEST) as peer:
+        for token, failed in ((weak, True), (strong, False), (weak, True), (strong, False)):
+            assert _failed(await call(peer, token, "drop")) is failed
+
+
 async def test_sessions_are_counted_by_who_they_belong_to(memory: ApiKeys) -> None:
     token, _ = await memory.create("alice", permissions=["ToolInvoke(*)"])
     server = served(memory)

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from defserve.auth.challenges import Denied
+from defserve.auth.jwt.verifier import JWT
 from defserve.auth.options import Auth, as_auth
 from defserve.auth.principals import Principal
-from defserve.auth.verifiers import JWT, StaticTokens
+from defserve.auth.verifiers import StaticTokens
 from defserve.errors import UsageError
 from tests.auth.issuer import AUDIENCE, ISSUER, pem, private_key, signed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx2
 import pytest
 
 from defserve import Auth, Context, Limits, Server, StaticTokens, UsageError
@@ -135,12 +136,49 @@ async def test_calls_past_the_rate_are_refused_for_that_caller_and_tool_only():
     assert detail["limit"] == "rate" and detail["retry_after_ms"] > 0
 
 
-async def test_an_address_that_keeps_guessing_tokens_has_to_wait():
-    async with client(guarded()) as http:
-        statuses = [(await post(http, f"guess-{number}", "tools/list")).status_code for number in range(12)]
+async def guesses(http: httpx2.AsyncClient, count: int = 12, **more: str) -> list[int]:
+    headers = {name.replace("_", "-"): value for name, value in more.items()}
+    return [(await post(http, f"guess-{number}", "tools/list", more=headers)).status_code for number in range(count)]
+
+
+async def test_an_address_that_keeps_guessing_tokens_has_to_wait_and_its_good_tokens_have_not():
+    async with client(guarded(), "203.0.113.9") as http:
+        statuses = await guesses(http)
+        good = [(await post(http, "alice-token", "tools/list")).status_code for _ in range(20)]
+        guess = await post(http, "another-guess", "tools/list")
         unharmed = await post(http, None, "tools/list")
     assert statuses[:10] == [401] * 10 and statuses[-1] == 429
+    assert good == [200] * 20
+    assert guess.status_code == 429 and int(guess.headers["retry-after"]) > 0
     assert unharmed.status_code == 401
+
+
+async def test_a_token_that_lacks_a_scope_is_not_counted_as_a_guess():
+    server = Server("s", "1", auth=Auth(StaticTokens({"t": "carol"}), scopes=["use"]))
+    async with client(server, "203.0.113.9") as http:
+        statuses = {(await post(http, "t", "tools/list")).status_code for _ in range(20)}
+        assert statuses == {403} and await guesses(http, 1) == [401]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"])
+async def test_callers_on_this_machine_never_have_to_wait_for_one_another(address: str):
+    async with client(guarded(), address) as http:
+        assert set(await guesses(http, 40)) == {401}
+
+
+async def test_behind_a_proxy_the_forwarded_address_is_counted_and_the_proxy_s_own_is_not():
+    async with client(guarded(), "203.0.113.9", trusted_proxy=True) as http:
+        # The runner has put the forwarded address in the place of the proxy's.
+        assert (await guesses(http, x_forwarded_for="203.0.113.9"))[-1] == 429
+    async with client(guarded(), "10.0.0.5", trusted_proxy=True) as http:
+        assert set(await guesses(http, 40)) == {401}
+        assert set(await guesses(http, 40, x_forwarded_for="203.0.113.9")) == {401}
+
+
+async def test_without_a_proxy_nobody_can_write_off_guesses_to_another_address():
+    async with client(guarded(), "203.0.113.9") as http:
+        statuses = [(await guesses(http, 1, x_forwarded_for=f"198.51.100.{number}"))[0] for number in range(12)]
+    assert statuses[-1] == 429
 
 
 def test_scopes_that_nobody_could_prove_are_refused_when_serving_on_the_network():

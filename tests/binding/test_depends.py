@@ -171,10 +171,10 @@ async def test_dependencies_nest_are_made_once_a_call_and_close_in_reverse():
 
     async with raw(server) as peer:
         first = await peer.call("use")
-        assert first["structuredContent"] == ["left(base1, local)", "right(base1)", "base2"]
+        assert first["structuredContent"] == {"result": ["left(base1, local)", "right(base1)", "base2"]}
         assert JOURNAL == ["close base", "close left", "close base"]
         second = await peer.call("use")
-        assert second["structuredContent"] == ["left(base3, local)", "right(base3)", "base4"]
+        assert second["structuredContent"] == {"result": ["left(base3, local)", "right(base3)", "base4"]}
         (tool,) = (await peer.ask("tools/list"))["result"]["tools"]
         assert tool["inputSchema"].get("properties", {}) == {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from threading import Event, get_ident
 from typing import Annotated, Any
@@ -27,14 +28,18 @@ class Context:
 
 
 class Call:
-    """A call that counts what it ran in a thread."""
+    """A call with one thread that counts what it ran there."""
 
     def __init__(self) -> None:
         self.in_threads = 0
+        self.thread = ThreadPoolExecutor(1)
 
     async def in_thread(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         self.in_threads += 1
-        return await asyncio.to_thread(fn, *args)
+        return await asyncio.get_running_loop().run_in_executor(self.thread, fn, *args)
+
+    async def clean_up_in_thread(self, fn: Callable[[], None], /) -> None:
+        await self.in_thread(fn)
 
 
 def find_provider(annotation: Any) -> Callable[[Any], Any] | None:
@@ -49,8 +54,9 @@ def plan(function: Any) -> InjectionPlan:
 
 async def resolved(function: Any, call: Any = None, body: Callable[[], Any] = lambda: None) -> dict[str, Any]:
     kwargs: dict[str, Any] = {}
+    made, call = plan(function), call or Call()
     async with AsyncExitStack() as stack:
-        await plan(function).resolve(call or Call(), stack, kwargs)
+        await made.resolve(call, stack, kwargs, made.provided(call))
         result = body()
         if asyncio.iscoroutine(result):
             await result
@@ -108,7 +114,7 @@ def test_what_needs_no_await_is_direct() -> None:
     def tool(ctx: Context) -> None: ...
 
     made = plan(tool)
-    assert not made.has_dependencies
+    assert not made.dependencies
     assert [(name, provider("call")) for name, provider in made.direct] == [("ctx", "call")]
 
 
@@ -120,7 +126,7 @@ def test_every_kind_of_function_provides(function: Any, value: str) -> None:
     def tool(a: int, got): ...  # type: ignore[no-untyped-def]
 
     tool.__annotations__["got"] = Annotated[str, Depends(function)]
-    assert plan(tool).has_dependencies
+    assert plan(tool).dependencies
     assert asyncio.run(resolved(tool)) == {"got": value}
 
 

@@ -32,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _forget_modules_below(folder: Path) -> None:
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
-            del sys.modules[name]
+    # Threads of other tests may import meanwhile, and a lazy module may import when it is asked for anything.
+    for name, module in sys.modules.copy().items():
+        if str(getattr(module, "__dict__", {}).get("__file__") or "").startswith(str(folder)):
+            sys.modules.pop(name, None)

@@ -48,6 +48,7 @@ def test_a_broken_log_names_the_first_broken_line_and_why(defserve: Run, log: st
     assert out.splitlines() == [
         "broken: line 2: it was altered, or written with another key",
         "  intact before that: 1 event",
+        "  fix: keep the file as evidence; put back a copy that is intact, or begin a log with another name",
     ]
 
 
@@ -183,3 +184,23 @@ def test_wrong_usage_is_explained(defserve: Run, folder: Path, argv: list[str], 
     code, _, err = defserve("audit", *argv)
     assert code == 1
     assert complaint in err
+
+
+def test_a_log_that_is_gone_together_with_its_head_is_known_by_its_anchor(defserve: Run, log: str, tmp_path: Path):
+    anchor = tmp_path / "elsewhere.head"
+    AuditLog(log, key=KEY, anchors=anchor).close()
+    assert defserve("audit", "verify", log, "--anchor", str(anchor)).code == 0
+    for name in (log, f"{log}.head"):
+        Path(name).unlink()
+    code, out, err = defserve("audit", "verify", log, "--anchor", str(anchor))
+    assert (code, err) == (1, "")
+    assert out.startswith(
+        f"broken: the file cannot be read: No such file or directory; the anchor {anchor} names record 3"
+    )
+    assert "fix: " in out
+    assert defserve("audit", "verify", log).code == 2
+
+
+def test_an_anchor_that_cannot_be_reached_is_no_verdict(defserve: Run, log: str, tmp_path: Path):
+    code, out, err = defserve("audit", "verify", log, "--anchor", str(tmp_path / "nowhere" / "head"))
+    assert (code, out) == (2, "") and "cannot be reached" in err

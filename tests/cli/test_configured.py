@@ -146,7 +146,6 @@ def test_without_a_target_the_names_are_shown(defserve: Run, project: Path):
         ("python", "is not an object"),
         ({"args": []}, "neither a command nor a url"),
         ({"command": ["python"]}, "neither a command nor a url"),
-        ({"type": "sse", "url": "http://127.0.0.1:1/sse"}, "HTTP+SSE of 2024"),
         ({"command": "python", "cwd": "nowhere"}, "there is no folder"),
     ],
 )

@@ -58,6 +58,7 @@ class Acme(Extension):
     name = "acme"
     opens_with = frozenset({"acme/hello", "notifications/acme/knock"})
     while_draining = frozenset({"acme/level"})
+    ahead_of_queue = frozenset({"acme/level"})
 
     def __init__(self) -> None:
         self.journal: list[str] = []

@@ -227,6 +227,21 @@ async def test_a_draining_server_serves_what_is_vital_and_every_extension_knows_
     assert acme.phases == ["starting", "serving", "draining", "stopped"]
 
 
+async def test_what_running_calls_may_wait_for_does_not_wait_behind_them():
+    go, server = asyncio.Event(), Server("s", "1", extensions=[Acme()], limits=Limits(in_flight=1))
+
+    @server.tool
+    async def wait() -> str:
+        await go.wait()
+        return "done"
+
+    async with raw(server, "2025-11-25", offer("2025-11-25", 1)) as peer:
+        ids = [await peer.begin("tools/call", {"name": "wait"}) for _ in range(3)]
+        assert (await peer.ask("acme/level"))["result"]["level"] == 1
+        go.set()
+        assert [text_of((await peer.reply_to(id))["result"]) for id in ids] == ["done"] * 3
+
+
 async def test_an_extension_that_fails_at_the_end_does_not_keep_the_server(caplog: pytest.LogCaptureFixture):
     class Clumsy(Acme):
         def phase_changed(self, composition: Any, previous: Any) -> None:

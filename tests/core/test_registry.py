@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from threading import Thread
+import sys
+from threading import Barrier, Thread
 
 import pytest
 
@@ -171,6 +172,118 @@ def test_no_change_is_lost_between_threads() -> None:
     positions = [position for position, _ in registry.after(0, 10_000)]
     assert len(registry) == 400 and registry.version == 1200
     assert positions == sorted(set(positions))
+
+
+# -- mirrors ---------------------------------------------------------------------------------------------
+
+
+def prefixed(name: str, item: str) -> tuple[str, str]:
+    return f"c{name}", item
+
+
+def test_a_mirror_follows_every_change() -> None:
+    source, target = letters("ab"), letters("x")
+    end = source.mirror(target, prefixed)
+    source.add("d", "D")
+    source.add("a", "A2", replace=True)
+    source.remove("b")
+    assert target.items() == [("x", "X"), ("ca", "A2"), ("cd", "D")]
+    end()
+    source.add("e", "E")
+    assert target.items() == [("x", "X")]
+
+
+def test_an_item_that_a_mirror_refuses_changes_nothing_anywhere() -> None:
+    source, first, second = letters("a"), letters(""), letters("")
+    second.add("cb", "own")
+    source.mirror(first, prefixed)
+    source.mirror(second, prefixed)
+    with pytest.raises(UsageError, match="letter 'cb' is already registered"):
+        source.add("b", "B")
+    assert (source.items(), first.items()) == ([("a", "A")], [("ca", "A")])
+    source.add("d", "D")
+    assert first.items() == [("ca", "A"), ("cd", "D")] and second.get("cd") == "D"
+
+
+def test_a_mirror_that_is_refused_leaves_nothing_behind() -> None:
+    source, target = letters("ab"), letters("")
+    target.add("cb", "own")
+    with pytest.raises(UsageError):
+        source.mirror(target, prefixed)
+    source.add("d", "D")
+    assert target.items() == [("cb", "own")]
+
+
+def test_what_the_target_makes_of_a_mirrored_name_stays() -> None:
+    source, target = letters("ab"), letters("")
+    source.mirror(target, prefixed)
+    target.remove("ca")
+    target.add("cb", "own", replace=True)
+    source.add("b", "B2", replace=True)
+    assert source.remove("a") == "A" and source.remove("b") == "B2"
+    assert target.items() == [("cb", "own")]
+
+
+def test_a_replaced_item_keeps_its_position_in_a_mirror_and_is_never_missing_there() -> None:
+    source, target = letters("ab"), letters("")
+    source.mirror(target, prefixed)
+    seen: list[list[tuple[int, str]]] = []
+    target.watch(lambda: seen.append(target.after(0, 9)))
+    source.add("a", "A2", replace=True)
+    assert seen == [[(1, "A2"), (2, "B")]]
+
+
+def test_a_touched_item_is_touched_in_every_mirror() -> None:
+    source, middle, target = letters("a"), letters(""), letters("")
+    source.mirror(middle, prefixed)
+    middle.mirror(target, prefixed)
+    before = target.version
+    source.touch()
+    assert target.version > before
+
+
+def test_many_threads_may_change_a_source_and_its_mirrors_while_others_read() -> None:
+    source, middle, target = letters(""), letters(""), letters("")
+    source.mirror(middle, prefixed)
+    middle.mirror(target, prefixed)
+    registries, start, errors = (source, middle, target), Barrier(9), list[BaseException]()
+    running = [True]
+
+    def change(number: int) -> None:
+        start.wait()
+        registry = registries[number % 3]
+        try:
+            for count in range(150):
+                name = f"{number}-{count}"
+                registry.add(name, "one")
+                registry.add(name, "two", replace=True)
+                if count % 2:
+                    registry.remove(name)
+        except BaseException as error:
+            errors.append(error)
+
+    def read() -> None:
+        while running:
+            for registry in registries:
+                positions = [position for position, _ in registry.after(0, 10_000)]
+                assert positions == sorted(set(positions))
+
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        reader, threads = Thread(target=read), [Thread(target=change, args=(number,)) for number in range(9)]
+        for thread in (reader, *threads):
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        running.clear()
+        sys.setswitchinterval(switch)
+    reader.join()
+    assert errors == []
+    assert [len(registry) for registry in registries] == [225, 450, 675]
+    assert {f"c{name}" for name, _ in source.items()} <= {name for name, _ in middle.items()}
+    assert {f"c{name}" for name, _ in middle.items()} <= {name for name, _ in target.items()}
 
 
 def test_a_registry_shows_its_kind_and_names() -> None:

@@ -328,28 +328,55 @@ def detail(replies: list[Any]) -> dict[str, Any]:
     return reply["result"]["_meta"]["dev.defserve/error"]
 
 
-def test_calls_past_the_limit_of_a_session_are_refused_and_room_is_made_again():
+def test_calls_past_the_limit_of_a_session_wait_in_order_and_a_ping_does_not():
     world = World(in_flight=2)
     talk = world.talk().open()
-    talk.call(1, "wait")
-    talk.call(2, "wait")
-    refusal = detail(talk.call(3, "wait"))
-    assert (refusal["error_type"], refusal["limit"], refusal["retry_after_ms"]) == ("limit_exceeded", "in_flight", 100)
-    assert talk.ask(4, "ping")[0]["result"] == {}
-    world.gates[0].set_result("")
-    talk.step()
-    assert talk.call(5, "wait") == [] and len(world.gates) == 3
+    for id in range(1, 6):
+        assert talk.call(id, "wait") == []
+    assert len(world.gates) == 2
+    assert talk.ask("ping", "ping")[0]["result"] == {}
+    answered: list[int] = []
+    for gate in range(5):
+        world.gates[gate].set_result("")
+        answered += [reply["id"] for reply in talk.step() + talk.step()]
+    assert answered == [1, 2, 3, 4, 5] and talk.session.queue is None
 
 
-def test_calls_past_the_limit_of_the_server_are_refused():
+def test_calls_past_the_limit_of_the_server_wait_for_a_call_of_any_session():
     world = World(in_flight_total=2)
     first, second = world.talk().open(), world.talk().open()
     first.call(1, "wait")
     first.call(2, "wait")
-    assert detail(second.call(1, "wait"))["limit"] == "in_flight_total"
+    assert second.call(1, "wait") == [] and len(world.gates) == 2
     first.session.close()
     first.step()
-    assert second.call(1, "wait") == []
+    second.step()
+    assert len(world.gates) == 3
+
+
+def test_the_queue_is_bounded_in_number_and_bytes_where_nobody_stops_reading():
+    for limits in ({"queued": 2}, {"queued_bytes": 150}):
+        talk = World(in_flight=1, **limits).talk().open()
+        for id in range(1, 4):
+            assert talk.call(id, "wait") == []
+        (reply,) = talk.call(4, "wait")
+        assert (reply["id"], reply["error"]["code"]) == (4, -32029)
+        assert reply["error"]["data"]["limit"] == "in_flight" and reply["error"]["data"]["retry_after_ms"] == 1000
+
+
+def test_a_call_that_waits_is_cancelled_without_a_reply_and_never_begins():
+    world = World(in_flight=1)
+    talk = world.talk().open()
+    for id in (1, 2, 3):
+        talk.call(id, "wait")
+    assert talk.cancel(2) == []
+    world.gates[0].set_result("")
+    assert [reply["id"] for reply in talk.step() + talk.step()] == [1]
+    assert len(world.gates) == 2 and list(talk.session.in_flight) == [3]
+    talk.session.close()
+    talk.step()
+    composition = talk.session.composition
+    assert (composition.running, composition.queued, composition.queued_bytes) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("limit", ["sessions", "sessions_per_principal"])

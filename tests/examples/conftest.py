@@ -27,29 +27,29 @@ ConnectTo = Callable[..., AbstractAsyncContextManager[Client]]
 
 
 @asynccontextmanager
-async def over_memory(example: str) -> AsyncGenerator[Link]:
+async def over_memory(example: str, key: str | None) -> AsyncGenerator[Link]:
     async with serving(fresh(example).composition) as link:
         yield link
 
 
 @asynccontextmanager
-async def over_stdio(example: str) -> AsyncGenerator[Link]:
+async def over_stdio(example: str, key: str | None) -> AsyncGenerator[Link]:
     yield await spawn(EXAMPLES / f"{example}.py")
 
 
 @asynccontextmanager
-async def over_http(example: str) -> AsyncGenerator[Link]:
-    async with at_address(fresh(example), "http") as url:
-        yield await connect_url(url)
+async def over_http(example: str, key: str | None) -> AsyncGenerator[Link]:
+    async with at_address(fresh(example), "http", key) as url:
+        yield await connect_url(url, token=key)
 
 
 @asynccontextmanager
-async def over_websocket(example: str) -> AsyncGenerator[Link]:
-    async with at_address(fresh(example), "ws") as url:
-        yield await connect_url(url)
+async def over_websocket(example: str, key: str | None) -> AsyncGenerator[Link]:
+    async with at_address(fresh(example), "ws", key) as url:
+        yield await connect_url(url, token=key)
 
 
-TRANSPORTS: dict[str, Callable[[str], AbstractAsyncContextManager[Link]]] = {
+TRANSPORTS: dict[str, Callable[[str, str | None], AbstractAsyncContextManager[Link]]] = {
     "memory": over_memory,
     "stdio": over_stdio,
     "http": over_http,
@@ -97,11 +97,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def connect_to(transport: str, version: str) -> ConnectTo:
-    """`async with connect_to("hello", **options_of_Client) as client`."""
+    """`async with connect_to("hello", **options_of_Client) as client`. From the network only a `known` client's yes
+    counts; in memory and over stdio every client is known."""
 
     @asynccontextmanager
-    async def connect(example: str, **options: Any) -> AsyncGenerator[Client]:
-        async with TRANSPORTS[transport](example) as link, Client(link, version=version, **options) as client:
+    async def connect(example: str, known: bool = False, **options: Any) -> AsyncGenerator[Client]:
+        key = secrets.token_urlsafe(32) if known else None
+        async with TRANSPORTS[transport](example, key) as link, Client(link, version=version, **options) as client:
             assert client.version == version
             yield client
 

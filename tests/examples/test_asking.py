@@ -38,7 +38,7 @@ async def test_a_choice_may_depend_on_the_one_before(connect_to: ConnectTo):
 
 async def test_an_effect_inside_once_happens_once_and_only_a_yes_confirms(connect_to: ConnectTo):
     person = Person(True, False, Decline)
-    async with connect_to("asking", answers=Answers(ask=person)) as client:
+    async with connect_to("asking", known=True, answers=Answers(ask=person)) as client:
         assert await client.call("order", item="tea") == "order 1 sent"
         assert await client.call("order", item="gin") == "order 2 dropped"
         assert await client.call("order", item="rum") == "order 3 dropped"

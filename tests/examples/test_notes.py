@@ -89,7 +89,7 @@ async def test_a_plain_client_has_a_notebook_if_it_can_be_told_apart(connect_to:
 async def test_notes_are_thrown_away_only_if_a_person_agrees(connect_to: ConnectTo):
     says = [False, True]
     answers = Answers(ask=lambda message, schema: {"value": says.pop(0)})
-    async with connect_to("notes", capabilities=MCPL, answers=answers) as client:
+    async with connect_to("notes", known=True, capabilities=MCPL, answers=answers) as client:
         book = Notebook(client)
         await book.call("add_note", text="a")
         with pytest.raises(ToolError, match="kept"):

@@ -41,14 +41,15 @@ async def test_a_command_on_the_list_runs_for_those_who_have_the_permission(
     connect_to: ConnectTo, transport: str, speaking: dict[str, Any]
 ):
     async with connect_to("shell", capabilities=speaking) as client:
-        sent = None
         if transport not in LOCAL:
             code = 1000 if speaking else "permission_denied"
             assert await forbidden(client, "run", command="echo hello") == code
             assert await forbidden(client, "look", command="wc -c /dev/null") == code
-            if not speaking:
-                return  # nobody can grant it but the operator
-            sent = await granting(client, "shell.execute", "filesystem.read")
+            if speaking:
+                sent = await granting(client, "shell.execute", "filesystem.read")
+                assert await forbidden(client, "run", command="echo hello", meta=sent) == code
+    async with connect_to("shell", known=True, capabilities=speaking) as client:
+        sent = await granting(client, "shell.execute", "filesystem.read") if speaking else None
         ran = await client.call_raw("run", {"command": "echo 'two  spaces' here"}, meta=sent)
         assert ran["content"] == [{"type": "text", "text": "two  spaces here\n"}]
         looked = await client.call_raw("look", {"command": "wc -c /dev/null"}, meta=sent)

@@ -188,7 +188,7 @@ async def test_a_client_that_is_not_open_says_so():
 
 async def test_a_timeout_of_one_call_overrides_the_clients():
     for server in both({"tools/call": SILENCE}):
-        async with Client(server, timeout=5) as client:
+        async with Client(server, timeout=30) as client:
             with pytest.raises(PeerTimeout, match="0.01 s"):
                 await client.call_raw("slow", timeout=0.01)
 

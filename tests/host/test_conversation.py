@@ -30,6 +30,7 @@ class Talk:
 
     async def __aenter__(self) -> Talk:
         self.conversation.start()
+        self.conversation.opened()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -42,8 +43,8 @@ async def _nothing(request: Request) -> Any:
 
 async def test_replies_find_their_requests_in_any_order():
     async with Talk({"one": SILENCE, "two": SILENCE}) as talk:
-        one = asyncio.create_task(talk.conversation.request("one", {}, within=5))
-        two = asyncio.create_task(talk.conversation.request("two", {}, within=5))
+        one = asyncio.create_task(talk.conversation.request("one", {}, within=30))
+        two = asyncio.create_task(talk.conversation.request("two", {}, within=30))
         first = await talk.server.told(lambda m: m["method"] == "one")
         second = await talk.server.told(lambda m: m["method"] == "two")
         talk.server.say({"id": second["id"], "result": 2})
@@ -54,7 +55,7 @@ async def test_replies_find_their_requests_in_any_order():
 async def test_an_error_reply_is_raised_with_its_code_and_data():
     async with Talk({"bad": Fail(-32602, "unknown tool", {"name": "x"})}) as talk:
         with pytest.raises(PeerError, match="unknown tool") as caught:
-            await talk.conversation.request("bad", {}, within=5)
+            await talk.conversation.request("bad", {}, within=30)
     assert (caught.value.code, caught.value.data) == (-32602, {"name": "x"})
 
 
@@ -68,7 +69,7 @@ async def test_a_request_that_gets_no_answer_times_out_and_is_called_off():
 
 async def test_cancelling_the_task_calls_the_request_off():
     async with Talk({"slow": SILENCE}) as talk:
-        task = asyncio.create_task(talk.conversation.request("slow", {}, within=5))
+        task = asyncio.create_task(talk.conversation.request("slow", {}, within=30))
         request = await talk.server.told(lambda m: m["method"] == "slow")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -86,21 +87,21 @@ async def test_a_request_that_may_not_be_called_off_is_not():
 
 async def test_everyone_who_waits_learns_why_the_peer_left():
     async with Talk({"a": SILENCE, "b": SILENCE}) as talk:
-        waiting = [asyncio.create_task(talk.conversation.request(name, {}, within=5)) for name in "ab"]
+        waiting = [asyncio.create_task(talk.conversation.request(name, {}, within=30)) for name in "ab"]
         await talk.server.told(lambda m: m["method"] == "b")
         talk.server.leave(PeerGone("it exited with code 3"))
         for task in waiting:
             with pytest.raises(PeerGone, match="code 3"):
                 await task
         with pytest.raises(PeerGone, match="code 3"):
-            await talk.conversation.request("late", {}, within=5)
+            await talk.conversation.request("late", {}, within=30)
     assert [str(gone) for gone in talk.gone] == ["it exited with code 3"]
 
 
 async def test_what_is_no_message_is_logged_and_skipped(caplog: pytest.LogCaptureFixture):
     async with Talk({"a": SILENCE}) as talk:
         with caplog.at_level(logging.WARNING, "defserve.host"):
-            task = asyncio.create_task(talk.conversation.request("a", {}, within=5))
+            task = asyncio.create_task(talk.conversation.request("a", {}, within=30))
             request = await talk.server.told(lambda m: m["method"] == "a")
             talk.server.say(b"Listening on port 80...")
             talk.server.say({"id": request["id"], "result": "fine"})
@@ -110,7 +111,7 @@ async def test_what_is_no_message_is_logged_and_skipped(caplog: pytest.LogCaptur
 
 async def test_an_unreadable_reply_fails_its_request_at_once():
     async with Talk({"a": SILENCE}) as talk:
-        task = asyncio.create_task(talk.conversation.request("a", {}, within=5))
+        task = asyncio.create_task(talk.conversation.request("a", {}, within=30))
         request = await talk.server.told(lambda m: m["method"] == "a")
         talk.server.say({"id": request["id"], "result": 1, "error": {"code": 1, "message": "both"}})
         with pytest.raises(PeerError, match="unreadable"):
@@ -119,7 +120,7 @@ async def test_an_unreadable_reply_fails_its_request_at_once():
 
 async def test_a_batch_is_taken_apart():
     async with Talk({"a": SILENCE}) as talk:
-        task = asyncio.create_task(talk.conversation.request("a", {}, within=5))
+        task = asyncio.create_task(talk.conversation.request("a", {}, within=30))
         request = await talk.server.told(lambda m: m["method"] == "a")
         note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "hi"}}
         talk.server.say([note, {"jsonrpc": "2.0", "id": request["id"], "result": "ok"}])
@@ -138,7 +139,7 @@ async def test_progress_comes_before_the_result_it_preceded():
         return "done"
 
     async with Talk({"work": work}) as talk:
-        await talk.conversation.request("work", {"_meta": {"k": 1}}, within=5, on_progress=lambda *a: seen.append(a))
+        await talk.conversation.request("work", {"_meta": {"k": 1}}, within=30, on_progress=lambda *a: seen.append(a))
         assert talk.server.sent[0]["params"]["_meta"]["k"] == 1
     assert seen == [(1, 2, "step 1"), (2, 2, "step 2")]
 
@@ -153,7 +154,7 @@ async def test_a_failing_progress_handler_does_not_end_the_conversation():
         raise RuntimeError("broken")
 
     async with Talk({"work": work}) as talk:
-        assert await talk.conversation.request("work", {}, within=5, on_progress=broken) == "done"
+        assert await talk.conversation.request("work", {}, within=30, on_progress=broken) == "done"
 
 
 async def test_the_peers_request_is_answered():
@@ -223,7 +224,7 @@ async def test_a_question_the_peer_takes_back_is_dropped():
 
 async def test_closing_fails_what_still_waits_and_closes_the_link():
     async with Talk({"a": SILENCE}) as talk:
-        task = asyncio.create_task(talk.conversation.request("a", {}, within=5))
+        task = asyncio.create_task(talk.conversation.request("a", {}, within=30))
         await talk.server.told(lambda m: m["method"] == "a")
     with pytest.raises(PeerGone, match="closed"):
         await task
@@ -232,12 +233,12 @@ async def test_closing_fails_what_still_waits_and_closes_the_link():
 
 async def test_a_request_that_the_link_lost_fails_alone():
     async with Talk({"a": SILENCE, "b": {}}) as talk:
-        task = asyncio.create_task(talk.conversation.request("a", {}, within=5))
+        task = asyncio.create_task(talk.conversation.request("a", {}, within=30))
         request = await talk.server.told(lambda m: m["method"] == "a")
         talk.server.lose("nobody's", PeerError("unheard"))
         talk.server.lose(request["id"], PeerError("refused", code=7))
         with pytest.raises(PeerError, match="refused") as refused:
             await task
         assert refused.value.code == 7
-        assert await talk.conversation.request("b", {}, within=5) == {}
+        assert await talk.conversation.request("b", {}, within=30) == {}
     assert talk.server.asked("notifications/cancelled") == []

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import asyncio
+import sys
 from typing import Any
 
 import pytest
 
-from defserve.errors import PeerError, UsageError
-from defserve.host import Answers, Client
+from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.host import Answers, Client, eras
 from defserve.host.eras import PREFIX
+from defserve.host.links.stdio import ProcessLink
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
+from defserve.transports.client_errors import Challenged, HttpRefusal
 from tests.host.pretend import SILENCE, STATELESS, Fail, PretendServer
 
 pytestmark = pytest.mark.anyio
@@ -58,6 +62,19 @@ async def test_a_server_that_does_not_know_discover_is_initialized(code: int):
     server = PretendServer({"server/discover": Fail(code)})
     async with Client(server) as client:
         assert client.version == "2025-11-25"
+
+
+async def test_a_server_that_answers_the_probe_too_late_is_spoken_to_statelessly(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(eras, "PROBE_SECONDS", 0.01)
+    server = PretendServer({"server/discover": SILENCE})
+    server.replies["initialize"] = lambda request: server.replies.update(STATELESS) or refuse()
+    async with Client(server, timeout=30) as client:
+        assert client.version == "2026-07-28"
+    assert [message["method"] for message in server.sent] == ["server/discover", "initialize", "server/discover"]
+
+
+def refuse() -> None:
+    raise Fail(-32600, "the initialize handshake is not accepted")
 
 
 async def test_a_server_that_is_silent_about_discover_is_initialized():
@@ -124,3 +141,77 @@ async def test_capabilities_of_extensions_are_offered_beside_the_answers():
     async with Client(server, version="2025-11-25", answers=Answers(sample=lambda p: ""), capabilities=more):
         pass
     assert server.sent[0]["params"]["capabilities"] == more
+
+
+@pytest.mark.parametrize(
+    "exits",
+    ["at the probe", "after an error to the probe", "after an unreadable line"],
+)
+async def test_a_server_that_exits_at_the_probe_is_started_again_and_initialized(exits: str):
+    line = {
+        "at the probe": "",
+        "after an error to the probe": """print(json.dumps({"jsonrpc": "2.0", "id": asked["id"],
+                "error": {"code": -32600, "message": "expected initialize"}}), flush=True)""",
+        "after an unreadable line": "print('expected initialize', flush=True)",
+    }[exits]
+    program = f"""
+import json, sys
+for text in sys.stdin:
+    asked = json.loads(text)
+    if asked["method"] == "server/discover":
+        {line or "pass"}
+        sys.exit("expected initialize")
+    if asked["method"] == "initialize":
+        print(json.dumps({{"jsonrpc": "2.0", "id": asked["id"],
+            "result": {{"protocolVersion": "2024-11-05", "capabilities": {{}}, "serverInfo": {{"name": "old"}}}}}}),
+            flush=True)
+    if asked["method"] == "ping":
+        print(json.dumps({{"jsonrpc": "2.0", "id": asked["id"], "result": {{}}}}), flush=True)
+"""
+    async with Client(await ProcessLink.spawn(sys.executable, ["-c", program])) as client:
+        assert (client.version, client.server_info["name"]) == ("2024-11-05", "old")
+        await client.ping()
+
+
+async def test_a_server_that_always_exits_is_started_twice_and_its_last_words_are_told():
+    link = await ProcessLink.spawn(sys.executable, ["-c", "import sys; sys.exit('no licence')"])
+    with pytest.raises(PeerGone, match="no licence"):
+        async with Client(link):
+            pass
+
+
+async def test_the_handshake_era_accepts_any_version_of_it():
+    server = PretendServer({"initialize": {"protocolVersion": "2024-11-05", "capabilities": {}}})
+    async with Client(server, version="handshake") as client:
+        assert client.version == "2024-11-05"
+    assert [message["method"] for message in server.sent] == ["initialize", "notifications/initialized"]
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 500])
+async def test_a_refusal_of_the_probe_by_status_alone_leads_to_initialize(status: int):
+    server = PretendServer({"server/discover": SILENCE})
+    refusal = HttpRefusal(f"answered HTTP {status}", data={"status": status})
+
+    async def refuse() -> None:
+        await server.told(lambda message: message.get("method") == "server/discover")
+        server.lose(server.sent[0]["id"], refusal)
+
+    task = asyncio.create_task(refuse())
+    async with Client(server) as client:
+        assert client.version == "2025-11-25"
+    await task
+
+
+async def test_a_challenge_to_the_probe_is_told_at_once():
+    server = PretendServer({"server/discover": SILENCE})
+
+    async def refuse() -> None:
+        await server.told(lambda message: message.get("method") == "server/discover")
+        server.lose(server.sent[0]["id"], Challenged("here", 401, "Bearer"))
+
+    task = asyncio.create_task(refuse())
+    with pytest.raises(Challenged):
+        async with Client(server):
+            pass
+    await task
+    assert server.asked("initialize") == []

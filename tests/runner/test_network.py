@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ import pytest
 from websockets.asyncio.client import connect
 
 from defserve import Limits, Server, UsageError
+from defserve.auth.authority import canonical_address
 from defserve.runner.address import Address
 from defserve.runner.fastpath import deadlines
 from defserve.runner.network import NetworkOptions, make_listener
+from defserve.runner.peer.forwarded import ForwardedAddresses
 from defserve.runner.sockets import bound
 from tests.listening import Listening, listening, parsers, request
 from tests.raw import PREFIX, STATELESS, until
@@ -347,18 +350,61 @@ async def test_headers_without_end_are_refused(parser: str):
 
 @parsers
 async def test_a_connection_too_many_is_turned_away_and_one_that_left_makes_room(parser: str):
-    async with listening(shop(Limits(connections=2)), parser=parser) as where:
+    server = shop(Limits(connections=2))
+
+    @server.tool
+    async def ponder() -> str:
+        await asyncio.sleep(60)
+        return "42"
+
+    async with listening(server, parser=parser) as where:
         kept = [await where.connect() for _ in range(2)]
-        await until(lambda: where.connections == 2)
+        for _, writer in kept:
+            writer.write(request(*headers_for("ponder"), body=a_call("ponder")))  # an idle one would give way
+        await until(lambda: len(where.listener.server_state.tasks) == 2)
         assert status(await where.ask(*headers_for(), body=a_call(text="x"))) == 503
         reader, writer = await where.connect()
         writer.write(request(*UPGRADE, verb="GET"))
         assert status(await reader.read()) == 503
         writer.close()
-        kept.pop()[1].close()
+        for number, (_, writer) in enumerate(kept):
+            writer.transport.abort()
+            writer.close()
+            await until(lambda number=number: where.connections == 1 - number)
+            await works(where)
+
+
+@parsers
+async def test_idle_connections_give_way_to_new_ones_oldest_first(parser: str):
+    async with listening(shop(Limits(connections=3)), parser=parser) as where:
+        silent = [await where.connect()]
         await until(lambda: where.connections == 1)
-        await works(where)
-        kept.pop()[1].close()
+        half = await where.connect()
+        half[1].write(b"POST /mcp HT")
+        used = await where.connect()
+        used[1].write(request(*headers_for(), body=a_call(text="x")))
+        await used[0].readuntil(b'"x"')
+        for one in (*silent, half, used):
+            await works(where)  # needs a place
+            silent.append(await where.connect())
+            await until(lambda: where.connections == 3)
+            with suppress(ConnectionError):
+                while await one[0].read(1000):
+                    pass
+        for _, writer in (*silent, half, used):
+            writer.close()
+
+
+@parsers
+async def test_a_flood_of_connections_keeps_nobody_out(parser: str):
+    async with listening(shop(Limits(connections=20)), parser=parser) as where:
+        flood = list[asyncio.StreamWriter]()
+        for _ in range(10):
+            flood += [(await where.connect())[1] for _ in range(20)]
+            await works(where)
+        assert where.connections <= 20
+        for writer in flood:
+            writer.transport.abort()
 
 
 def flooding() -> tuple[Server, list[bool]]:
@@ -572,9 +618,28 @@ def test_what_is_not_installed_is_named_with_the_line_that_installs_it(missing: 
 
 
 def test_only_a_trusted_proxy_may_say_where_a_request_comes_from():
-    from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+    for trusted in (None, canonical_address):
+        app, address = shop().asgi(), Address.parse("http://127.0.0.1:0/mcp")
+        listener: Any = make_listener(app, address, NetworkOptions(forwarded=trusted), Limits(), app.drain)
+        assert isinstance(listener.config.loaded_app, ForwardedAddresses) is (trusted is not None)
 
-    for trusted in (False, True):
-        app, address = shop().asgi(trusted_proxy=trusted), Address.parse("http://127.0.0.1:0/mcp")
-        listener: Any = make_listener(app, address, NetworkOptions(trusted_proxy=trusted), Limits(), app.drain)
-        assert isinstance(listener.config.loaded_app, ProxyHeadersMiddleware) is trusted
+
+def test_there_are_no_more_connections_than_open_files(tmp_path: Path):
+    source = """
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
+    server = Server("served", "1")
+    server.main(["--on", "http://127.0.0.1:0/mcp"])
+    sys.exit()
+    """
+    with ServerProcess(tmp_path, textwrap.dedent(source)) as served:
+        line = served.line(2)
+        assert line is not None and line.startswith(b"serving on "), line
+        port = int(line.rpartition(b":")[2].partition(b"/")[0])
+        flood = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
+        one = socket.create_connection(("127.0.0.1", port))
+        one.settimeout(10)
+        one.sendall(request("connection: close", verb="GET", path="/healthz"))
+        assert b" 200 " in read_all(one)
+        for each in flood:
+            each.close()

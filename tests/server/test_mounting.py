@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from threading import Barrier, Thread
 from typing import Any, Literal
 
 import pytest
@@ -278,3 +280,38 @@ async def test_updates_of_the_childs_resources_are_forwarded_under_their_new_nam
         told = await peer.news()
         assert [message["method"] for message in told] == ["notifications/resources/updated"] * 2
         assert [message["params"]["uri"] for message in told] == ["weather://w/today", "weather://w/city/Oslo"]
+
+
+def test_tools_come_and_go_in_many_threads_through_every_mount():
+    grandchild, child, parent = (Server(name, "1") for name in ("grandchild", "child", "parent"))
+    child.mount(grandchild, prefix="g")
+    parent.mount(child, prefix="c")
+    servers, start, errors = (grandchild, child, parent), Barrier(6), list[BaseException]()
+
+    def nothing() -> str:
+        return ""
+
+    def work(number: int) -> None:
+        server = servers[number % 3]
+        start.wait()
+        try:
+            for count in range(30):
+                server.add_tool(nothing, name=f"t{number}x{count}")
+                assert server.mcp.tools.registry.get(f"t{number}x{count}")
+                if count % 3:
+                    server.remove_tool(f"t{number}x{count}")
+        except BaseException as error:
+            errors.append(error)
+
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [Thread(target=work, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switch)
+    assert errors == []
+    assert [len(server.mcp.tools.registry) for server in servers] == [20, 40, 60]

@@ -288,7 +288,7 @@ async def listening(app: Any, parser: str) -> AsyncGenerator[int]:
     config = uvicorn.Config(app, port=0, http=parser, log_level="critical", lifespan="on")
     listener = uvicorn.Server(config)
     task = asyncio.ensure_future(listener._serve())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not listener.started:  # noqa: ASYNC110 (uvicorn announces nothing)
             await asyncio.sleep(0.005)
     try:
@@ -317,7 +317,7 @@ async def test_a_socket_carries_answers_and_streams(life: Life, parser: str, ver
     from defserve.host import Client, HttpLink
 
     async with listening(life.server.asgi(), parser) as port:
-        async with Client(HttpLink(f"http://127.0.0.1:{port}/"), version=version, timeout=5) as client:
+        async with Client(HttpLink(f"http://127.0.0.1:{port}/"), version=version, timeout=30) as client:
             assert await client.call("add", a=1, b=2) == 3
             assert await client.call("chat") == "chatted"
     assert life.diary == ["in", "out"]

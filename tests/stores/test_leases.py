@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
 from defserve.stores import leases
 from defserve.stores.leases import Lease
 from defserve.stores.memory import MemoryStore
-from defserve.stores.store import Store, StoreBusy
+from defserve.stores.store import Store, StoreBusy, StoreChange, StoreUnavailable
 from tests.raw import until
 from tests.stores.conftest import Run
 
@@ -96,6 +98,65 @@ def test_who_stops_waiting_leaves_nothing_behind(run: Run):
         await Lease(store, "tree").acquire(10)
 
     run(stop())
+
+
+class Late:
+    """A store whose answers come late: what was asked for has happened by then."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.asked = store, 0
+
+    async def change(self, change: StoreChange) -> bool:
+        done = await self.store.change(change)
+        self.asked += 1
+        await asyncio.sleep(0.05)
+        return done
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancel", "cancel twice", "cancel the release"])
+def test_a_lease_whose_answer_comes_too_late_is_not_left_held(store: Store, run: Run, how: str):
+    async def stop() -> None:
+        late = Late(store)
+        lease = Lease(late, "tree")  # pyright: ignore
+        if how == "timeout":
+            with pytest.raises(StoreBusy):
+                await lease.acquire(0.01)
+        elif how == "cancel the release":
+            await lease.acquire(10)
+            await cancelled(lease.release(), 1)
+        else:
+            await cancelled(lease.acquire(10), 2 if how == "cancel twice" else 1)
+        await Lease(store, "tree").acquire(leases.TTL / 2)
+
+    async def cancelled(work: Coroutine[Any, Any, None], times: int) -> None:
+        task = asyncio.ensure_future(work)
+        for _ in range(times):
+            await asyncio.sleep(0.01)
+            task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    run(stop())
+
+
+def test_a_store_that_fails_on_the_way_does_not_leave_the_lease_held(run: Run):
+    class Broken(MemoryStore):
+        failures = 1
+
+        async def change(self, change: StoreChange) -> bool:
+            done = await super().change(change)
+            self.failures -= 1
+            if self.failures >= 0:
+                raise StoreUnavailable("the connection was lost")
+            return done
+
+    async def fail() -> None:
+        store = Broken()
+        with pytest.raises(StoreUnavailable):
+            await Lease(store, "tree").acquire(10)
+        await Lease(store, "tree").acquire(leases.TTL / 2)
+
+    run(fail())
 
 
 def test_a_holder_who_could_not_release_has_it_again_at_once(run: Run):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from defserve.errors import Rejected
+from defserve.errors import DefserveError, Rejected
 from defserve.host import Mgp
 from defserve.protocols.mgp.confirmation import NotConfirmed
 from defserve.testing import Decline, SyncClient
@@ -15,12 +15,22 @@ ERAS = ("handshake", "stateless")
 
 
 @pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("over", ROADS[:2])  # from the network an anonymous plain client may not
+@pytest.mark.parametrize("over", ROADS)
 def test_a_plain_client_is_asked_by_the_server(era: str, over: str):
     with SyncClient(SERVER, era, over=over) as client:
         client.will_answer({"value": True})
         assert client.mgp is None
         assert client.call("run", command="git status") == "git status"
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("over", ROADS[2:])
+@pytest.mark.parametrize("mgp", [None, Mgp("auto_approve", confirm=lambda *_: True, audit=[])], ids=["plain", "mgp"])
+def test_without_a_token_the_client_is_a_stranger(era: str, over: str, mgp: Mgp | None):
+    with SyncClient(SERVER, era, over=over, mgp=mgp, token=None) as client:
+        assert client.call("add", a=1, b=2) == 3
+        with pytest.raises(DefserveError, match="run needs a permission"):
+            client.call("run", command="git status")
 
 
 @pytest.mark.parametrize("era", ERAS)

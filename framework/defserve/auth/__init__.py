@@ -3,7 +3,7 @@
 A verifier returns None for a bad token and never raises. An identity comes only from a verified token, the transport
 or the network address. Names are loaded when they are first used: a server without `auth` loads none of this.
 
-May import: `stores.files`, `stores.formats`, `stores.open`, `stores.store`.
+May import: `stores.files`, `stores.formats`, `stores.open`, `stores.spaces`, `stores.store`.
 """
 
 from __future__ import annotations
@@ -15,24 +15,29 @@ from defserve.exports import lazy
 if TYPE_CHECKING:
     from defserve.auth.api_keys import ApiKeys
     from defserve.auth.buckets import Rate
+    from defserve.auth.jwt.denied_tokens import DeniedTokens
+    from defserve.auth.jwt.verifier import JWT
     from defserve.auth.options import Auth
     from defserve.auth.principals import Principal
-    from defserve.auth.verifiers import JWT, StaticTokens, TokenVerifier
+    from defserve.auth.verifiers import StaticTokens, TokenVerifier
 else:
     __getattr__ = lazy(
         __name__,
         {
             "defserve.auth.api_keys": "ApiKeys",
             "defserve.auth.buckets": "Rate",
+            "defserve.auth.jwt.denied_tokens": "DeniedTokens",
+            "defserve.auth.jwt.verifier": "JWT",
             "defserve.auth.options": "Auth",
             "defserve.auth.principals": "Principal",
-            "defserve.auth.verifiers": "JWT StaticTokens TokenVerifier",
+            "defserve.auth.verifiers": "StaticTokens TokenVerifier",
         },
     )
 
 __all__ = [
     "ApiKeys",
     "Auth",
+    "DeniedTokens",
     "JWT",
     "Principal",
     "Rate",

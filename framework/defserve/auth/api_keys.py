@@ -18,11 +18,11 @@ from defserve.auth.permissions import KeyHolder, scopes_of
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.errors import DefserveError, UsageError
 from defserve.stores.files import config_file, stored_secret
+from defserve.stores.spaces import API_KEYS, Space
 from defserve.stores.store import StoreChange, StoreCorrupt
 
 log = logging.getLogger("defserve.auth")
 
-SPACE: Final = "keys"
 VARIABLE: Final = "DEFSERVE_KEYS_PEPPER"
 PEPPER: Final = "the pepper of API keys"
 # How exact `last_used` is, in seconds: a busy key must not write at every call.
@@ -36,9 +36,9 @@ _STORE: Final = re.compile(r"(?:memory|sqlite|rediss?|redis\+unix):")
 class KeyStore(Protocol):
     """The part of a store that keys need. Every `Store` has it."""
 
-    async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]: ...
+    async def get(self, space: Space, names: Sequence[str]) -> dict[str, bytes]: ...
     async def change(self, change: StoreChange) -> bool: ...
-    def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]: ...
+    def scan(self, space: Space) -> AsyncIterator[tuple[str, bytes]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,13 @@ class ApiKeys:
             return None
         scopes = scopes_of(key.permissions) | frozenset(key.scopes)
         return KeyHolder(
-            key.principal, scopes, {"kid": key.id}, key=key.id, per_minute=key.per_minute, per_hour=key.per_hour
+            key.principal,
+            scopes,
+            {"kid": key.id},
+            key=key.id,
+            per_minute=key.per_minute,
+            per_hour=key.per_hour,
+            credential=f"key:{key.id}",
         )
 
     async def create(
@@ -138,20 +144,20 @@ class ApiKeys:
             per_minute=per_minute,
             per_hour=per_hour,
         )
-        await self._store.change(StoreChange(SPACE, {id: _packed(key)}))
+        await self._store.change(StoreChange(API_KEYS, {id: _packed(key)}))
         return NewKey(token, key)
 
     async def keys(self) -> list[ApiKey]:
         """All keys, the oldest first."""
-        # In a server's store, the secret of its checkpoints is in the same space.
-        found = [_unpacked(value) async for id, value in self._store.scan(SPACE) if _ID.fullmatch(id)]
+        # In a store of 0.1.0, the secret of its checkpoints is in the same space.
+        found = [_unpacked(value) async for id, value in self._store.scan(API_KEYS) if _ID.fullmatch(id)]
         return sorted(found, key=lambda key: key.created_at)
 
     async def revoke(self, id: str) -> bool:
         """Delete a key, so that it is no longer accepted. Returns whether there was one."""
         if await self._find(id) is None:
             return False
-        return await self._store.change(StoreChange(SPACE, drop=(id,)))
+        return await self._store.change(StoreChange(API_KEYS, drop=(id,)))
 
     async def close(self) -> None:
         """Close a store that was opened here."""
@@ -160,7 +166,7 @@ class ApiKeys:
             await close()
 
     async def _find(self, id: str) -> ApiKey | None:
-        found = (await self._store.get(SPACE, (id,))).get(id) if _ID.fullmatch(id) else None
+        found = (await self._store.get(API_KEYS, (id,))).get(id) if _ID.fullmatch(id) else None
         return None if found is None else _unpacked(found)
 
     async def _touch(self, key: ApiKey) -> None:
@@ -170,7 +176,7 @@ class ApiKeys:
         try:
             before, after = _packed(key), _packed(replace(key, last_used=now))
             # Only if the key is unchanged: one that is revoked at this moment must not come back.
-            await self._store.change(StoreChange(SPACE, {key.id: after}, expect={key.id: before}))
+            await self._store.change(StoreChange(API_KEYS, {key.id: after}, expect={key.id: before}))
         except DefserveError as error:
             log.warning("the use of API key %s could not be noted: %s", key.id, error)
 

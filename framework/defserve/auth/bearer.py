@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import Enum
+from hashlib import sha256
 from typing import Final
 
 LONGEST_TOKEN = 16 * 1024
@@ -25,6 +26,11 @@ MALFORMED: Final = MalformedToken.MALFORMED
 def is_token(text: str) -> bool:
     """Whether a header could carry this token, so that a verifier should look at it."""
     return len(text) <= LONGEST_TOKEN and _B64TOKEN.fullmatch(text) is not None
+
+
+def credential_of(token: str) -> str:
+    """A name for a token, which does not give it away."""
+    return f"token:{sha256(token.encode()).hexdigest()[:32]}"
 
 
 def bearer(authorization: Iterable[bytes]) -> str | MalformedToken | None:

@@ -6,12 +6,13 @@ import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from defserve.auth.bearer import MALFORMED, bearer
+from defserve.auth.bearer import MALFORMED, bearer, credential_of
 from defserve.auth.challenges import STATUS, BearerError, Denied, challenge
+from defserve.auth.jwt.verifier import JWT
 from defserve.auth.metadata import ProtectedResource
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.auth.urls import checked_url
-from defserve.auth.verifiers import JWT, TokenVerifier
+from defserve.auth.verifiers import TokenVerifier
 from defserve.errors import UsageError
 
 
@@ -24,6 +25,9 @@ class Auth:
     `scopes`. `implies` says which scopes include others: `{"files:write": ["files:read"]}`. Callers on stdio need no
     token, unless `in_messages` is set: then each request must carry one as `"auth": {"type": "bearer", "token": …}`.
     """
+
+    admits_strangers = False
+    """Whether a caller without a token is let in. It stays a stranger. A bad token is refused all the same."""
 
     def __init__(
         self,
@@ -41,16 +45,21 @@ class Auth:
         self._metadata_url = self.resource.metadata_url if self.resource else ""
         self._implied = _closure({name: checked_scopes(below) for name, below in (implies or {}).items()})
 
-    async def authenticate(self, authorization: Iterable[bytes]) -> Principal | Denied:
-        """The caller, proved by the values of a request's Authorization headers; or the refusal."""
+    async def authenticate(self, authorization: Iterable[bytes]) -> Principal | Denied | None:
+        """The caller, proved by the values of a request's Authorization headers; or the refusal.
+
+        None: a stranger, who is let in as such.
+        """
         token = bearer(authorization)
         if token is None:
-            return self.denied()
+            return None if self.admits_strangers else self.denied()
         if token is MALFORMED:
             return self.denied("invalid_request")
         principal = await self.verifier.verify(token)
         if principal is None:
             return self.denied("invalid_token")
+        if not principal.credential:
+            principal = replace(principal, credential=credential_of(token))
         if more := [self._implied[scope] for scope in principal.scopes if scope in self._implied]:
             principal = replace(principal, scopes=principal.scopes.union(*more))
         return self.denied("insufficient_scope") if principal.missing(self.scopes) else principal

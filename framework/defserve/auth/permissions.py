@@ -64,6 +64,18 @@ class KeyHolder(Principal):
         counts = (("per_minute", self.per_minute, 60), ("per_hour", self.per_hour, 3600))
         return {(self.key, limit): Rate(count / seconds, count) for limit, count, seconds in counts if count}
 
+    def _has_rights_of(self, other: Principal) -> bool:
+        if not isinstance(other, KeyHolder):
+            return False
+        return all(map(self._has_right, other.scopes - self.scopes))
+
+    def _has_right(self, scope: str) -> bool:
+        """Whether what a scope allows is allowed by another scope: `tool:invoke:*` includes `tool:invoke:add`."""
+        kind, _, tool = scope.rpartition(":")
+        if kind == "tool:invoke":
+            return self.may_invoke(tool)
+        return kind == "tool:read" and self.may_read(tool)
+
     def _may(self, permission: str, tool: str) -> bool:
         scope = SCOPES[permission]
         return not self.scopes.isdisjoint((scope.format(tool), scope.format(ANY)))

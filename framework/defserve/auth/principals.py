@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +18,7 @@ Kind = Literal["token", "local", "anonymous"]
 
 LOCAL_ID = "local"
 ANONYMOUS_PREFIX = "anonymous:"
+UNKNOWN_ADDRESS = "unknown"
 LONGEST_ID = 256
 
 # RFC 6749 §3.3: scope-token = 1*( %x21 / %x23-5B / %x5D-7E )
@@ -36,8 +37,13 @@ class Principal:
     scopes: frozenset[str] = frozenset()
     claims: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, hash=False)
     kind: Kind = "token"
+    credential: str = field(default="", kw_only=True, compare=False)
+    """Names the key or token that was shown, without giving it away. `Auth` fills it in if a verifier does not."""
     is_shared_identity: bool = field(default=False, init=False)
-    """Whether everybody on this machine has this identity. Then the mistakes of one must not shut out the others."""
+    """Whether many callers have this identity: everybody on this machine, or everybody without an address.
+
+    Then the mistakes of one must not shut out the others, and what is for one must not reach the others.
+    """
 
     def __post_init__(self) -> None:
         if self.kind == "token" and not is_token_id(self.id):
@@ -48,7 +54,28 @@ class Principal:
         object.__setattr__(self, "scopes", frozenset(checked_scopes(self.scopes)))
         object.__setattr__(self, "claims", MappingProxyType(dict(self.claims)))
         if self.kind == "anonymous":
-            object.__setattr__(self, "is_shared_identity", is_loopback(self.id.removeprefix(ANONYMOUS_PREFIX)))
+            address = self.id.removeprefix(ANONYMOUS_PREFIX)
+            object.__setattr__(self, "is_shared_identity", address == UNKNOWN_ADDRESS or is_loopback(address))
+        if self.kind != "token":
+            object.__setattr__(self, "credential", self.id)
+
+    def covers(self, other: Principal) -> bool:
+        """Whether it is the same principal, with the same credential or with at least the rights of `other`."""
+        return self.id == other.id and (self.credential == other.credential or self._has_rights_of(other))
+
+    @property
+    def rights(self) -> list[Any]:
+        """What `has_rights` reads, as a JSON value."""
+        return [self.credential, sorted(self.scopes)]
+
+    def has_rights(self, rights: Any) -> bool:
+        """Whether it covers a principal of the same id and kind, of which only the `rights` are left."""
+        credential, scopes = rights
+        return self.covers(replace(self, credential=credential, scopes=frozenset(scopes)))
+
+    def _has_rights_of(self, other: Principal) -> bool:
+        # What another kind of principal may do is its own affair, so nothing is known to be at least as much.
+        return type(self) is type(other) is Principal and other.scopes <= self.scopes
 
     def missing(self, required: Iterable[str]) -> frozenset[str]:
         """The scopes of `required` that it does not have. A local principal has all scopes: it started the server."""

@@ -6,12 +6,12 @@ code after `yield` is teardown: it runs on success, failure and cancellation, an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from contextlib import AsyncExitStack
+    from contextlib import AbstractContextManager, AsyncExitStack
 
     from defserve.binding.signature import Signature
 
@@ -26,6 +26,10 @@ class ThreadRunner(Protocol):
 
     async def in_thread(self, fn: Callable[..., T], /, *args: Any) -> T:
         """Run blocking code in a worker thread."""
+        ...
+
+    async def clean_up_in_thread(self, fn: Callable[[], None], /) -> None:
+        """Run blocking teardown in that thread, even if the call was cancelled."""
         ...
 
 
@@ -67,7 +71,7 @@ class Dependency:
         """The value for this call. Its teardown is put on the stack."""
         if self.use_cache and self.function in known:
             return known[self.function]
-        kwargs = {name: provider(call) for name, provider in self.direct}
+        kwargs: dict[str, Any] = dict(known[self]) if self.direct else {}
         for name, dependency in self.needs:
             kwargs[name] = await dependency.provide(call, stack, known)
         value = await _OPENERS[self.flow](call, stack, partial(self.function, **kwargs))
@@ -75,16 +79,32 @@ class Dependency:
             known[self.function] = value
         return value
 
+    @property
+    def blocks(self) -> bool:
+        """Whether it is called in a worker thread."""
+        return self.flow in ("sync", "generator")
+
+    def with_needs(self) -> Iterator[Dependency]:
+        """This dependency and everything it needs."""
+        yield self
+        for _, dependency in self.needs:
+            yield from dependency.with_needs()
+
 
 class InjectionPlan:
-    """The plan for one function. The caller calls the `direct` providers itself: they need no await."""
+    """The plan for one function. The caller calls the `direct` providers itself: they need no await.
 
-    __slots__ = ("direct", "dependencies")
+    `blocking` are the dependencies, nested ones included, that are called in a worker thread.
+    """
+
+    __slots__ = ("direct", "dependencies", "blocking", "_every")
 
     def __init__(
         self, direct: tuple[tuple[str, Provider], ...], dependencies: tuple[tuple[str, Dependency], ...]
     ) -> None:
         self.direct, self.dependencies = direct, dependencies
+        self._every = tuple(one for _, dependency in dependencies for one in dependency.with_needs())
+        self.blocking = tuple(one for one in self._every if one.blocks)
 
     @classmethod
     def of(cls, signature: Signature) -> InjectionPlan | None:
@@ -97,13 +117,27 @@ class InjectionPlan:
             tuple((name, provider) for name, provider in providers if isinstance(provider, Dependency)),
         )
 
-    @property
-    def has_dependencies(self) -> bool:
-        return bool(self.dependencies)
+    def needs_one_thread(self, function_blocks: bool) -> bool:
+        """Whether several pieces of a call are blocking code, which must run in the same thread."""
+        pieces = len(self.blocking) + function_blocks
+        return pieces > 1 or any(one.flow == "generator" for one in self.blocking)
 
-    async def resolve(self, call: ThreadRunner, stack: AsyncExitStack, kwargs: dict[str, Any]) -> None:
-        """Add the dependencies' values to `kwargs`; closing the stack runs their teardown."""
-        known: dict[Any, Any] = {}
+    @property
+    def only_blocks(self) -> bool:
+        """Whether every dependency is blocking code."""
+        return len(self.blocking) == len(self._every)
+
+    def provided(self, call: ThreadRunner) -> dict[Any, Any]:
+        """What providers give to the dependencies, for `resolve`. Providers are called on the loop, not in a thread."""
+        return {one: {name: provider(call) for name, provider in one.direct} for one in self._every if one.direct}
+
+    async def resolve(
+        self, call: ThreadRunner, stack: AsyncExitStack, kwargs: dict[str, Any], known: dict[Any, Any]
+    ) -> None:
+        """Add the dependencies' values to `kwargs`; closing the stack runs their teardown.
+
+        `known` is what `provided` gave. Every dependency's value is kept there.
+        """
         for name, dependency in self.dependencies:
             kwargs[name] = await dependency.provide(call, stack, known)
 
@@ -118,27 +152,20 @@ async def _await(call: ThreadRunner, stack: AsyncExitStack, function: partial[An
 
 async def _enter_in_thread(call: ThreadRunner, stack: AsyncExitStack, function: partial[Any]) -> Any:
     from contextlib import contextmanager
-    from threading import Lock
 
     manager = contextmanager(function)()
-    # The thread of a cancelled call may still be inside the generator: the teardown waits for it.
-    lock = Lock()
-
-    def enter() -> Any:
-        with lock:
-            return manager.__enter__()
-
-    def leave(*exception: Any) -> None:
-        with lock:
-            manager.__exit__(*exception)
 
     async def close(*exception: Any) -> bool:
-        await call.in_thread(leave, *exception)
+        await call.clean_up_in_thread(lambda: _leave(manager, exception))
         return False
 
     # Pushed first, so that a cancellation while entering still tears down.
     stack.push_async_exit(close)
-    return await call.in_thread(enter)
+    return await call.in_thread(manager.__enter__)
+
+
+def _leave(manager: AbstractContextManager[Any], exception: tuple[Any, ...]) -> None:
+    manager.__exit__(*exception)
 
 
 async def _enter(call: ThreadRunner, stack: AsyncExitStack, function: partial[Any]) -> Any:

@@ -6,11 +6,13 @@
 | Text, Image, Audio, File, Link, Embedded, lists  | themselves        |            |                    |
 | int, float, bool, Literal, Enum, date and such   | its JSON text     |            | only in `scalar`   |
 | None                                             | none              |            |                    |
-| model, dataclass, TypedDict, dict, list          | its JSON text     | yes        | yes                |
+| model, dataclass, TypedDict, dict                | its JSON text     | yes        | yes                |
+| list, union                                      | its JSON text     | wrapped    | wrapped            |
 | not annotated, Any, bare list                    | by the value, as above, without a schema           |
 
-A scalar whose JSON is a string is sent without quotes. `structured=True` gives a scalar structured content too;
-`structured=False` leaves only the text.
+A scalar whose JSON is a string is sent without quotes. `structured=True` gives a scalar structured content too,
+wrapped; `structured=False` leaves only the text. Many clients take only an object as structured content, so anything
+else is wrapped as `{"result": …}`. The declared type decides, never the value. `structured="bare"` does not wrap.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import collections.abc as abc
 from inspect import Parameter
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Never, NoReturn, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, TypeAlias, get_args, get_origin
 
 from defserve.binding.annotations import members, peel
 from defserve.binding.arguments.scalars import CONCRETE
@@ -45,25 +47,44 @@ if TYPE_CHECKING:
     from defserve.binding.signature import Signature
 
 
+Structured: TypeAlias = bool | Literal["bare"] | None
+"""Whether a result has structured content: yes, no, yes but never wrapped, or by its type (None)."""
+
+WRAP: Final = "result"
+
+
 class Returns:
     """How one function's results are packed.
 
     `pack` makes the result of a returned value (of a generator: of one yielded value) and raises TypeError when it
-    does not fit the annotation. `join` makes the result of all the values a generator yielded.
+    does not fit the annotation. `join` makes the result of all the values a generator yielded. `wraps`: the declared
+    type is not an object, so its structured content is wrapped.
     """
 
-    __slots__ = ("pack", "_fragment", "_is_scalar", "_streams", "_output")
+    __slots__ = ("pack", "wraps", "_fragment", "_is_scalar", "_streams", "_output")
 
     def __init__(self, pack: Pack, fragment: Fragment | None = None, *, scalar: bool = False) -> None:
         self.pack, self._fragment, self._is_scalar, self._streams = pack, fragment, scalar, False
         self._output: JsonSchema | None = None
+        self.wraps = False
 
     @classmethod
-    def of(cls, signature: Signature, structured: bool | None = None) -> Returns:
+    def of(cls, signature: Signature, structured: Structured = None) -> Returns:
         """Raises UsageError for a return type that has no JSON form."""
         made = _Planner(signature, structured).plan()
         made._streams = signature.flow in ("generator", "async_generator")
+        if made._fragment is not None and structured != "bare":
+            made.wraps = made._streams or _root(made._fragment.output).get("type") != "object"
         return made
+
+    @property
+    def published(self) -> JsonSchema | None:
+        """The schema of the structured content as it is sent: `schema`, wrapped where the content is."""
+        if (schema := self.schema) is None or not self.wraps:
+            return None if schema is None else _root(schema)
+        inner = {key: value for key, value in schema.items() if key != "$defs"}
+        wrapped: JsonSchema = {"type": "object", "properties": {WRAP: inner}, "required": [WRAP]}
+        return wrapped | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
 
     @property
     def schema(self) -> JsonSchema | None:
@@ -119,6 +140,13 @@ class Returns:
         return PackedResult(parts, structured)
 
 
+def _root(schema: JsonSchema) -> JsonSchema:
+    """A schema with its definition in place of a reference at its root. A model that holds itself has one."""
+    defs: JsonSchema = schema.get("$defs", {})
+    found: JsonSchema | None = defs.get(str(schema.get("$ref", "")).removeprefix("#/$defs/"))
+    return {**found, "$defs": defs} if found is not None else schema
+
+
 def _scalar_kinds(schema: JsonSchema) -> set[str]:
     if "anyOf" in schema:
         return {kind for option in schema["anyOf"] for kind in _scalar_kinds(option)}
@@ -128,7 +156,7 @@ def _scalar_kinds(schema: JsonSchema) -> set[str]:
 class _Planner:
     """Chooses the packer for one signature."""
 
-    def __init__(self, signature: Signature, structured: bool | None) -> None:
+    def __init__(self, signature: Signature, structured: Structured) -> None:
         self.signature, self.structured = signature, structured
 
     def plan(self) -> Returns:
@@ -159,7 +187,7 @@ class _Planner:
         return Returns(pack_any_as_text if self.structured is False else pack_any)
 
     def data(self, annotation: Any, inner: Any) -> Returns:
-        if self.structured is not True:
+        if not self.structured:
             if inner is str:
                 return Returns(pack_str)
             if inner in (None, NoneType):

@@ -12,6 +12,8 @@ from defserve.wire.messages import Id, Params
 if TYPE_CHECKING:
     from defserve.core.composition import Terms
     from defserve.core.engine import Engine, Task, Timer
+    from defserve.core.identity import PeerIdentity
+    from defserve.core.queueing import QueuedCall
     from defserve.core.session import Batch, Session
 
 T = TypeVar("T")
@@ -44,7 +46,9 @@ class Locals:
 class Call(Locals):
     """Handed to handlers, wrappers, stages and providers. Extensions keep per-request things in `local`.
 
-    While a call is `held`, its reply is not sent but kept in `reply`, for the transport that began the call.
+    `identity` is who sent this request, which decides what it may do; None stands for a local process. Another request
+    of the same session may have another one. While a call is `held`, its reply is not sent but kept in `reply`, for the
+    transport that began the call.
     """
 
     # Defaults live on the class: a call that never needs them does not pay for setting them.
@@ -57,11 +61,13 @@ class Call(Locals):
     endless = settled = cancelled = timed_out = cut_short = held = False
     reply: Replied | None = None
     questions = 0
+    queued: QueuedCall | None = None
     _children: set[Task] | None = None
 
     def __init__(self, session: Session, id: Id, method: str, params: Params, raw: Params, terms: Terms) -> None:
         self._locals = None
         self.session, self.id, self.method = session, id, method
+        self.identity: PeerIdentity | None = session.identity
         self.params, self.raw, self.terms = params, raw, terms
 
     @property
@@ -70,7 +76,8 @@ class Call(Locals):
 
     @property
     def principal(self) -> str:
-        return self.session.principal
+        """The id of who sent this request."""
+        return self.identity.id if self.identity is not None else self.session.principal
 
     @property
     def stopped(self) -> bool:
@@ -104,20 +111,28 @@ class Call(Locals):
         return await self.asked(self.session.request(method, params, relates_to=self, timeout=timeout))
 
     async def asked(self, answer: Awaitable[T]) -> T:
-        """Wait for the peer's answer. Until then the call's own timeout is paused."""
+        """Wait for the peer's answer. Until then the call's own timeout is paused, and the call takes no room."""
         self.questions += 1
-        if self.timer is not None and self.questions == 1:
-            self.timer.pause()
+        if self.questions == 1:
+            self.session.make_room(1)
+            if self.timer is not None:
+                self.timer.pause()
         try:
             return await answer
         finally:
             self.questions -= 1
-            if self.timer is not None and self.questions == 0:
-                self.timer.resume()
+            if self.questions == 0:
+                self.session.make_room(-1)
+                if self.timer is not None:
+                    self.timer.resume()
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Run blocking code in a worker thread."""
         return await self.session.engine.in_thread(lambda: function(*args))
+
+    async def clean_up_in_thread(self, function: Callable[[], None]) -> None:
+        """Run blocking teardown in the worker thread of what it tears down, even if the call was cancelled."""
+        await self.session.engine.clean_up_in_thread(function)
 
     def hang_up(self) -> None:
         """End the response that carries this call, where its peer can come back for the rest. From any thread."""

@@ -21,8 +21,9 @@ from defserve.core.extension import (
 )
 from defserve.core.profile import Profile
 from defserve.core.service import Service
+from defserve.core.session_table import SessionTable
 from defserve.core.stages import Pipeline, Stages
-from defserve.errors import LimitExceeded, UsageError
+from defserve.errors import TimedOut, UsageError
 from defserve.limits import Limits
 from defserve.wire.jsonvalue import is_mapping
 from defserve.wire.messages import Encoded, Notification, Params, Request
@@ -36,12 +37,15 @@ REMEMBERED_PIPELINES = 4_096
 
 
 class Method:
-    """A handler inside its wrappers. An `immediate` one needs no event loop; a `vital` one is served while draining."""
+    """A handler inside its wrappers. An `immediate` one needs no event loop; a `vital` one is served while draining.
 
-    __slots__ = ("run", "immediate", "vital")
+    An `urgent` one does not wait behind other calls.
+    """
 
-    def __init__(self, run: Handler, immediate: bool, vital: bool = False) -> None:
-        self.run, self.immediate, self.vital = run, immediate, vital
+    __slots__ = ("run", "immediate", "vital", "urgent")
+
+    def __init__(self, run: Handler, immediate: bool, vital: bool = False, urgent: bool = False) -> None:
+        self.run, self.immediate, self.vital, self.urgent = run, immediate, vital, urgent
 
 
 class Table:
@@ -89,7 +93,11 @@ class Terms:
 
 
 class Composition:
-    """A server ready to be served. Sessions share it; its tables never change after it is made."""
+    """A server ready to be served. Sessions share it; its tables never change after it is made.
+
+    `running` counts the calls that were begun, `idle` those of them that take no room in their session. `queued` wait,
+    in the queues of their sessions; the sessions in the `line` wait for room in the whole server.
+    """
 
     def __init__(
         self,
@@ -100,10 +108,12 @@ class Composition:
     ) -> None:
         self.extensions = tuple(extensions)
         self.limits = limits or Limits()
-        self.sessions: set[Session] = set()
+        self._session_table = SessionTable(self.limits)
+        self.admit = self._session_table.admit
+        self.sessions = self._session_table.open
         self.short_sessions: set[Session] = set()
-        self._sessions_of: dict[str, int] = {}
-        self.running = 0
+        self.running = self.idle = self.queued = self.queued_bytes = 0
+        self.line: dict[Session, None] = {}
         self.draining = False
         # By event loop: a server may be served on several, each with its own lifespans and threads.
         self.lives: dict[object, object] = {}
@@ -124,8 +134,11 @@ class Composition:
         self.phase_watchers = tuple(e.phase_changed for e in extensions if _overrides(e, "phase_changed"))
         self.service = Service(self)
         self._vital = frozenset(name for e in extensions for name in e.while_draining)
+        self._urgent = self._vital.union(*(e.ahead_of_queue for e in extensions))
+        self._listing = frozenset(name for e in extensions for name in e.listing)
         self._refusals = tuple(e.refusal for e in extensions if _overrides(e, "refusal"))
         self.closers = tuple(e.session_closed for e in extensions if _overrides(e, "session_closed"))
+        self.credential_enders = tuple(e.credential_ended for e in extensions if _overrides(e, "credential_ended"))
         self._offers = tuple(e.offer_in for e in extensions if _overrides(e, "offer_in"))
         self.offer_in: Callable[[Request | Notification], Offer | None] = (
             self._offers[0] if len(self._offers) == 1 else self._first_offer
@@ -190,32 +203,27 @@ class Composition:
 
     # -- sessions ----------------------------------------------------------------------------------------
 
-    def admit(self, session: Session) -> None:
-        """Count a new session in, or raise LimitExceeded."""
-        if len(self.sessions) >= self.limits.sessions:
-            raise LimitExceeded("too many sessions", data={"limit": "sessions", "retry_after_ms": 1000})
-        mine = self._sessions_of.get(session.principal, 0)
-        if mine >= self.limits.sessions_per_principal and not session.is_shared_identity:
-            raise LimitExceeded(
-                "too many sessions of this principal",
-                data={"limit": "sessions_per_principal", "retry_after_ms": 1000},
-            )
-        self.sessions.add(session)
-        self._sessions_of[session.principal] = mine + 1
-
     def dismiss(self, session: Session) -> None:
         """Count a session out."""
         self.short_sessions.discard(session)
-        if session in self.sessions:
-            self.sessions.remove(session)
-            left = self._sessions_of.pop(session.principal) - 1
-            if left:
-                self._sessions_of[session.principal] = left
+        self._session_table.dismiss(session)
 
     def calls(self) -> Iterator[Call]:
         """Every call in flight."""
         for session in (*self.sessions, *self.short_sessions):
             yield from tuple(session.in_flight.values())
+
+    def admit_next(self) -> None:
+        """A call has ended: admit those that wait for room in the whole server, one session after the other."""
+        while self.line and self.running < self.limits.in_flight_total:
+            session = next(iter(self.line))
+            del self.line[session]
+            if session.queue is None:
+                continue
+            if session.engine.on_loop():
+                session.queue.advance()
+            else:
+                session.engine.post(session.queue.advance)
 
     # -- folding -----------------------------------------------------------------------------------------
 
@@ -232,11 +240,13 @@ class Composition:
         around = [extension.around() for extension in extensions]
         wrappers = [*self._around.get(name, ()), *(w for a in around if (w := a.get(name) or a.get(EVERY)))]
         if not wrappers:
-            return Method(handler, not is_coroutine_function(handler), name in self._vital)
+            return Method(handler, not is_coroutine_function(handler), name in self._vital, name in self._urgent)
         folded = handler if is_coroutine_function(handler) else _as_coroutine(handler)
         for wrapper in reversed(wrappers):
             folded = _wrap(wrapper, folded)
-        return Method(folded, False, name in self._vital)
+        if name in self._listing:
+            folded = _timed(folded, name, self.limits.discovery)
+        return Method(folded, False, name in self._vital, name in self._urgent)
 
     def _before_opening(self) -> Terms:
         methods = {
@@ -278,6 +288,18 @@ def _wrap(wrapper: Wrapper, following: Handler) -> Handler:
         return wrapper(call, params, following)
 
     return wrapped
+
+
+def _timed(following: Handler, method: str, seconds: float) -> Handler:
+    async def run(call: Call, params: Params) -> Any:
+        try:
+            return await call.engine.within(call, seconds, following(call, params))
+        except TimedOut:
+            if not call.timed_out:
+                raise
+            raise TimedOut.of("discovery", method, seconds) from None
+
+    return run
 
 
 def _as_coroutine(handler: Handler) -> Handler:

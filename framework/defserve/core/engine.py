@@ -68,6 +68,17 @@ class Engine(Protocol):
         """Run blocking code in a worker thread, with the caller's context variables."""
         ...
 
+    def clean_up_in_thread(self, function: Callable[[], None]) -> Awaitable[None]:
+        """Like `in_thread`. Inside `in_one_thread` it runs even if the call was cancelled."""
+        ...
+
+    async def in_one_thread(self, work: Coroutine[Any, Any, T], *, wholly: bool) -> T:
+        """Run `work`. Whatever it runs with `in_thread` runs in one thread, which nobody else uses meanwhile.
+
+        Work that awaits nothing else runs there `wholly`: that costs one change of threads in all.
+        """
+        ...
+
     def on_loop(self) -> bool:
         """Whether the current thread is the event loop's."""
         ...
@@ -78,6 +89,13 @@ class Engine(Protocol):
         False when the loop has ended and nothing will run.
         """
         ...
+
+    def afterwards(self, action: Callable[[], None]) -> None:
+        """Run `action` on the loop when the code that runs now is done. For any thread.
+
+        On the loop that is its next wait, in a worker thread the end of its function, or its next wait. In a thread of
+        somebody else nobody knows: `action` runs soon.
+        """
 
     def wait_from_thread(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
         """Block a worker thread until `work`, run on the loop, is done."""

@@ -12,6 +12,7 @@ from defserve.wire.messages import Notification, Params, Request
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.composition import Composition
+    from defserve.core.identity import PeerIdentity
     from defserve.core.service import Phase
     from defserve.core.session import Session
 
@@ -92,6 +93,12 @@ class Extension:
     while_draining: frozenset[str] = frozenset()
     """Methods that are still served while the server drains."""
 
+    listing: frozenset[str] = frozenset()
+    """Methods that list what there is. `Limits.discovery` bounds what is wrapped around them."""
+
+    ahead_of_queue: frozenset[str] = frozenset()
+    """Methods that do not wait for room, because running calls may wait for them."""
+
     def offer_in(self, message: Request | Notification) -> Offer | None:
         """The offer inside this message, for protocols without a handshake."""
         return None
@@ -169,6 +176,9 @@ class Extension:
     def session_closed(self, session: Session) -> None:
         """The conversation has ended: free what was kept for it."""
 
+    def credential_ended(self, session: Session, credential: str) -> None:
+        """A key or token was revoked, or has expired: free what was kept for it in this conversation, which goes on."""
+
     def phase_changed(self, composition: Composition, previous: Phase) -> None:
         """The server has entered another phase, `composition.service.phase`: it starts, serves, drains or has ended."""
 
@@ -181,7 +191,8 @@ class OutgoingMessage:
     newest matters. `taken` is called on the loop when the message has left this process or was dropped, so that a
     sender of many can wait for its reader. `bulk` messages are never dropped; those of other calls overtake them.
     `release` is set by a transport that keeps a request for a reader who may come back. It is called when nobody waits
-    for the answer any more.
+    for the answer any more. `audience` are those who may read it, whoever reads the session's messages: any of them,
+    or who has their rights. None stands for who opened the session, and an empty one for everybody.
     """
 
     __slots__ = ("data", "relates_to", "answers", "envelope", "code", "asks", "replaces", "taken", "bulk", "release")
@@ -205,9 +216,30 @@ class OutgoingMessage:
         self.release: Callable[[], None] | None = None
 
     @property
+    def audience(self) -> tuple[PeerIdentity, ...] | None:
+        caller = self.relates_to.identity if self.relates_to is not None else None
+        return (caller,) if caller is not None else None
+
+    @property
     def destination(self) -> object | None:
         """The envelope of the message it replies to, or else of the call it belongs to."""
         return self.envelope if self.envelope is not None or self.relates_to is None else self.relates_to.envelope
+
+
+class AddressedMessage(OutgoingMessage):
+    """A message that belongs to no call, for those who may read it."""
+
+    __slots__ = ("_audience",)
+
+    def __init__(
+        self, data: bytes, audience: tuple[PeerIdentity, ...], taken: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(data, None, taken=taken)
+        self._audience = audience
+
+    @property
+    def audience(self) -> tuple[PeerIdentity, ...]:
+        return self._audience
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:

@@ -14,15 +14,17 @@ from defserve.wire.messages import Id, Params, Reply
 
 if TYPE_CHECKING:
     from defserve.core.engine import Engine, PendingAnswer
+    from defserve.core.identity import PeerIdentity
 
 
 class OutgoingRequests:
     """Requests of ours that the peer has not answered yet. A session makes it for its first request."""
 
-    __slots__ = ("_pending", "_last")
+    __slots__ = ("_pending", "_askers", "_last")
 
     def __init__(self) -> None:
         self._pending: dict[Id, PendingAnswer] = {}
+        self._askers: dict[Id, PeerIdentity] = {}
         self._last = 0
 
     async def ask(
@@ -36,6 +38,8 @@ class OutgoingRequests:
         self._last += 1
         id, pending = self._last, engine.pending()
         self._pending[id] = pending
+        if question.asker is not None:
+            self._askers[id] = question.asker
         if question.numbered is not None:
             question.numbered(id)
         body = {"jsonrpc": "2.0", "id": id, "method": question.method, "params": question.params}
@@ -46,10 +50,15 @@ class OutgoingRequests:
         except TimeoutError:
             raise PeerTimeout(f"{question.method}: no answer within {question.timeout:g} s") from None
         finally:
+            self._askers.pop(id, None)
             if asking.release is not None:
                 asking.release()
             if self._pending.pop(id, None) is not None and (taken_back := profile.withdrawal(id)) is not None:
                 outlet(OutgoingMessage(notification(*taken_back), question.relates_to))
+
+    def asker(self, reply: Reply) -> PeerIdentity | None:
+        """For whom the question was asked that this answers, if that is known."""
+        return self._askers.get(reply.id) if reply.id is not None else None
 
     def answer(self, reply: Reply) -> None:
         """Take the peer's answer. An answer to an unknown request is ignored."""
@@ -77,9 +86,10 @@ class OutgoingRequest:
     """One request to the peer, and the call that it belongs to, if any.
 
     `numbered` is called with the request's id before it is sent, for peers that refer to it before they answer.
+    `asker` is for whom it is asked.
     """
 
-    __slots__ = ("method", "params", "relates_to", "timeout", "numbered")
+    __slots__ = ("method", "params", "relates_to", "timeout", "numbered", "asker")
 
     def __init__(
         self,
@@ -91,3 +101,4 @@ class OutgoingRequest:
     ) -> None:
         self.method, self.params, self.relates_to, self.timeout = method, params, relates_to, timeout
         self.numbered = numbered
+        self.asker: PeerIdentity | None = None

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
 
 INTERNAL_ERROR = -32603
+TOO_MANY_CALLS = -32029
+"""There was no room for the call. Transports that have a status for it recognise it by this code."""
 LONGEST_TRACEBACK = 32_000
 
 

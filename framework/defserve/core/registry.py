@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 from threading import Lock
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from defserve.errors import UsageError
 
 T = TypeVar("T")
+Rename: TypeAlias = Callable[[str, T], tuple[str, T]]
 
 
 class _Entry(NamedTuple, Generic[T]):
@@ -18,21 +19,54 @@ class _Entry(NamedTuple, Generic[T]):
     where: str
 
 
+class _Mirror(Generic[T]):
+    """Where the items of a registry are shown too, and as what. It is only used under the lock of their registry."""
+
+    __slots__ = ("_rename", "_shown", "target")
+
+    def __init__(self, target: Registry[T], rename: Rename[T]) -> None:
+        self.target, self._rename = target, rename
+        self._shown: dict[str, tuple[str, T]] = {}
+
+    def put(self, name: str, entry: _Entry[T], changed: list[Registry[T]]) -> None:
+        there, item = self._rename(name, entry.item)
+        _, shown = self._shown.get(name, (None, None))
+        self.target._put(there, item, entry.where, changed, over=shown)  # pyright: ignore[reportPrivateUsage]
+        self._shown[name] = (there, item)
+
+    def take(self, name: str, changed: list[Registry[T]]) -> None:
+        there, item = self._shown.pop(name, (None, None))
+        if there is not None:
+            self.target._take(there, changed, item)  # pyright: ignore[reportPrivateUsage]
+
+    def restore(self, name: str, old: _Entry[T] | None, changed: list[Registry[T]]) -> None:
+        if old is None:
+            self.take(name, changed)
+        else:
+            self.put(name, old, changed)
+
+    def clear(self, changed: list[Registry[T]]) -> None:
+        for name in [*self._shown]:
+            self.take(name, changed)
+
+
 class Registry(Generic[T]):
     """Items of one kind ("tool", "resource", …) by name.
 
-    `add` and `remove` may be called from any thread. `version` grows with every change. To cache something under
-    it, read the version before the items.
+    `add` and `remove` may be called from any thread. A registry that mirrors this one changes with it, or neither
+    changes. `version` grows with every change. To cache something under it, read the version before the items.
     """
 
-    __slots__ = ("_entries", "_last", "_lock", "_watchers", "kind", "version")
+    __slots__ = ("_entries", "_last", "_lock", "_mirrors", "_watchers", "kind", "version")
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.version = 0
         self._entries: dict[str, _Entry[T]] = {}
         self._last = 0
+        # Held while the mirrors are changed, so locks are taken from the source to its mirrors, never back.
         self._lock = Lock()
+        self._mirrors: tuple[_Mirror[T], ...] = ()
         self._watchers: dict[object, Callable[[], None]] = {}
 
     def add(self, name: str, item: T, *, where: str = "", replace: bool = False) -> None:
@@ -40,25 +74,19 @@ class Registry(Generic[T]):
 
         Raises UsageError when the name is taken, unless `replace`: then the item takes over name and position.
         """
-        with self._lock:
-            old = self._entries.get(name)
-            if old is not None and not replace:
-                raise self._taken(name, old.where, where)
-            if old is None:
-                self._last += 1
-            position = self._last if old is None else old.position
-            self._publish({**self._entries, name: _Entry(position, item, where)})
-        self._tell()
+        changed = list[Registry[T]]()
+        self._put(name, item, where, changed, replace=replace)
+        for registry in changed:
+            registry._tell()
 
     def remove(self, name: str) -> T:
         """Take an item out and return it; its position stays empty. Raises UsageError when there is none."""
-        with self._lock:
-            entries = self._entries.copy()
-            entry = entries.pop(name, None)
-            if entry is None:
-                raise self._unknown(name)
-            self._publish(entries)
-        self._tell()
+        changed = list[Registry[T]]()
+        entry = self._take(name, changed)
+        if entry is None:
+            raise self._unknown(name)
+        for registry in changed:
+            registry._tell()
         return entry.item
 
     def get(self, name: str) -> T | None:
@@ -81,6 +109,37 @@ class Registry(Generic[T]):
         with self._lock:
             self.version += 1
         self._tell()
+        for mirror in self._mirrors:
+            mirror.target.touch()
+
+    def mirror(self, target: Registry[T], rename: Rename[T]) -> Callable[[], None]:
+        """Show the items in `target` too, now and after each change. Returns the function that ends it.
+
+        `rename` gives an item's name there, and the item under that name. An item whose name is taken there is refused
+        here as well. What `target` itself makes of a mirrored name stays. Mirrors must not form a circle.
+        """
+        mirror = _Mirror(target, rename)
+        changed = list[Registry[T]]()
+        with self._lock:
+            try:
+                for name, entry in self._entries.items():
+                    mirror.put(name, entry, changed)
+            except UsageError:
+                mirror.clear([])
+                raise
+            self._mirrors = (*self._mirrors, mirror)
+        for registry in changed:
+            registry._tell()
+
+        def end() -> None:
+            gone = list[Registry[T]]()
+            with self._lock:
+                self._mirrors = tuple(other for other in self._mirrors if other is not mirror)
+                mirror.clear(gone)
+            for registry in gone:
+                registry._tell()
+
+        return end
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` after each change, in the thread that made it. Returns the function that ends it."""
@@ -105,6 +164,47 @@ class Registry(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<Registry of {self.kind}: {', '.join(self._entries) or 'empty'}>"
+
+    def _put(
+        self,
+        name: str,
+        item: T,
+        where: str,
+        changed: list[Registry[T]],
+        *,
+        replace: bool = False,
+        over: T | None = None,
+    ) -> None:
+        """`over` is the item that this one follows. If another one has taken the name since, that one stays."""
+        with self._lock:
+            old = self._entries.get(name)
+            if old is not None and not replace and old.item is not over:
+                if over is not None:
+                    return
+                raise self._taken(name, old.where, where)
+            entry = _Entry(self._last + 1 if old is None else old.position, item, where)
+            for index, mirror in enumerate(self._mirrors):
+                try:
+                    mirror.put(name, entry, changed)
+                except UsageError:
+                    for done in self._mirrors[:index]:
+                        done.restore(name, old, changed)
+                    raise
+            self._last = max(self._last, entry.position)
+            self._publish({**self._entries, name: entry})
+        changed.append(self)
+
+    def _take(self, name: str, changed: list[Registry[T]], item: T | None = None) -> _Entry[T] | None:
+        """Take out what is registered under a name; with `item`, only if it is that one."""
+        with self._lock:
+            entry = self._entries.get(name)
+            if entry is None or (item is not None and entry.item is not item):
+                return None
+            for mirror in self._mirrors:
+                mirror.take(name, changed)
+            self._publish({other: kept for other, kept in self._entries.items() if other != name})
+        changed.append(self)
+        return entry
 
     def _publish(self, entries: dict[str, _Entry[T]]) -> None:
         # In this order: newer items cached under an older version are soon replaced; the reverse would stay wrong.

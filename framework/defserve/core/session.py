@@ -6,10 +6,13 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call, Locals, Replied
-from defserve.core.extension import Offer, OutgoingMessage, is_coroutine_function
+from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage, is_coroutine_function
+from defserve.core.identity import SENDER, may_act_for
 from defserve.core.inflight import OutgoingRequest, OutgoingRequests
-from defserve.core.profile import error_object
+from defserve.core.profile import TOO_MANY_CALLS, error_object
+from defserve.core.queueing import CallQueue, QueuedCall
 from defserve.errors import (
+    CredentialEnded,
     Draining,
     InvalidRequest,
     LimitExceeded,
@@ -18,13 +21,16 @@ from defserve.errors import (
     NotOpen,
     PeerGone,
     ProtocolError,
+    TooManyCalls,
 )
 from defserve.wire.codec import INVALID_REQUEST, decode, encode, encode_result, notification
 from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Reply, Request
 
 if TYPE_CHECKING:
-    from defserve.core.composition import Composition, Terms
+    from defserve.core.composition import Composition, Method, Terms
     from defserve.core.engine import Engine
+    from defserve.core.identity import PeerIdentity
+    from defserve.core.session_table import SessionHolder
 
 
 NO_REPLY: Replied = (b"", None)
@@ -46,9 +52,16 @@ class Batch:
 class Session(Locals):
     """Takes frames with `receive` and gives each `OutgoingMessage` to `outlet`. Lives as long as the peer's connection.
 
-    `principal` names the caller; `identity` is everything known about it. `is_local` peers are processes of the same
+    `principal` names the caller that the session belongs to. `identity` is who opened it: what a request may do is up
+    to the identity of its own call. `is_local` peers are processes of the same
     user (stdio, unix socket, memory). An `is_shared_identity` principal stands for many callers, so the limit for one
-    caller does not apply. A session that is not `counted` serves a single request; the session limits ignore it.
+    caller does not apply. A stranger is limited by its `address`. Its `holder` can tell whether it is idle, and can end
+    it when another one needs its place. A session that is not `counted` serves a single request; the session limits
+    ignore it.
+
+    `in_flight` are the calls that run, and those that wait in the `queue`; it exists only while there are any. `room`
+    is how many calls may run. A transport that can stop reading sets `on_room`, and reads nothing while the session is
+    `full`. `on_room` is called when it may read again; it may be called more often.
     """
 
     __slots__ = (
@@ -59,11 +72,16 @@ class Session(Locals):
         "is_local",
         "identity",
         "is_shared_identity",
+        "address",
+        "holder",
         "peer",
         "terms",
         "ready",
         "closed",
         "in_flight",
+        "room",
+        "queue",
+        "on_room",
         "_requests",
         "_malformed",
     )
@@ -76,8 +94,9 @@ class Session(Locals):
         *,
         principal: str = "local",
         is_local: bool = True,
-        identity: object | None = None,
+        identity: PeerIdentity | None = None,
         is_shared_identity: bool = False,
+        address: str | None = None,
         peer: str = "",
         counted: bool = True,
     ) -> None:
@@ -85,9 +104,14 @@ class Session(Locals):
         self.composition, self.engine, self.outlet = composition, engine, outlet
         self.principal, self.identity, self.peer = principal, identity, peer
         self.is_local, self.is_shared_identity = is_local, is_shared_identity
+        self.address: str | None = address
+        self.holder: SessionHolder | None = None
         self.terms: Terms | None = None
         self.ready = self.closed = False
         self.in_flight: dict[Id, Call] = {}
+        self.room = composition.limits.in_flight
+        self.queue: CallQueue | None = None
+        self.on_room: Callable[[], None] | None = None
         self._requests: OutgoingRequests | None = None
         self._malformed = 0
         if counted:
@@ -109,17 +133,26 @@ class Session(Locals):
             return True
         return self.take(decode(data, depth=limits.depth, keys=limits.keys), envelope)
 
-    def take(self, message: Message | list[Message], envelope: object | None = None) -> bool:
-        """One decoded frame, for transports that decode it themselves; see `receive`."""
+    def take(
+        self, message: Message | list[Message], envelope: object | None = None, identity: PeerIdentity | None = None
+    ) -> bool:
+        """One decoded frame, for transports that decode it themselves; see `receive`.
+
+        `identity` is who sent it, where that is known for each frame. Otherwise it is who opened the session.
+        """
         if type(message) is Request:
             self._malformed = 0
-            return self._request(message, envelope)
+            return self._request(message, envelope, identity)
         if isinstance(message, list):
-            return self._receive_batch(message, envelope)
-        return self._other(message, envelope)
+            return self._receive_batch(message, envelope, identity)
+        return self._other(message, envelope, identity)
 
     def begin(
-        self, request: Request, envelope: object | None = None, offer: Offer | None = UNREAD
+        self,
+        request: Request,
+        envelope: object | None = None,
+        offer: Offer | None = UNREAD,
+        identity: PeerIdentity | None = None,
     ) -> Coroutine[Any, Any, None] | Replied:
         """Like `take`, for a transport that has one task for each request. Returns the reply if it is there already.
 
@@ -128,6 +161,8 @@ class Session(Locals):
         """
         self._malformed = 0
         call = self._call(request, envelope)
+        if identity is not None:
+            call.identity = identity
         call.held = True
         work = self._begun(call, request, offer)
         if isinstance(work, bool) or (left := self.engine.begin(call, work)) is None:
@@ -135,7 +170,7 @@ class Session(Locals):
         call.held = False
         return left
 
-    def _other(self, message: Message, envelope: object | None) -> bool:
+    def _other(self, message: Message, envelope: object | None, identity: PeerIdentity | None) -> bool:
         if isinstance(message, Malformed):
             message = self._meant(message)
         if isinstance(message, Malformed):
@@ -143,10 +178,15 @@ class Session(Locals):
             return True
         self._malformed = 0
         if isinstance(message, Notification):
-            return self._notification(message)
-        if isinstance(message, Reply) and self._requests is not None:
+            return self._notification(message, identity)
+        if isinstance(message, Reply) and self.takes_answer(message, identity) and self._requests is not None:
             self._requests.answer(message)
         return True
+
+    def takes_answer(self, reply: Reply, identity: PeerIdentity | None) -> bool:
+        """Whether this sender may answer. A question is for who made the call that asks, and who has its rights."""
+        asker = self._requests.asker(reply) if self._requests is not None else None
+        return may_act_for(identity, asker)
 
     def _meant(self, malformed: Malformed) -> Message:
         """The message that was meant: a notification with a null id, or a broken answer. Else the malformed one."""
@@ -157,7 +197,7 @@ class Session(Locals):
             return Reply(malformed.id, None, {"code": malformed.code, "message": malformed.message})
         return malformed
 
-    def _receive_batch(self, messages: list[Message], envelope: object | None) -> bool:
+    def _receive_batch(self, messages: list[Message], envelope: object | None, identity: PeerIdentity | None) -> bool:
         if not self.takes_batches:
             text = "Invalid request: batches are not part of this protocol version"
             self._refuse(Malformed(INVALID_REQUEST, text), envelope)
@@ -172,16 +212,24 @@ class Session(Locals):
             if isinstance(message, Request):
                 self._malformed = 0
                 batch.waiting += 1
-                self._request(message, envelope, batch)
+                self._request(message, envelope, identity, batch)
             elif isinstance(message, Malformed):
                 batch.replies.append(self._refusal(message))
             else:
-                self._other(message, envelope)
+                self._other(message, envelope, identity)
         self._batch_done(batch)
         return True
 
-    def _request(self, request: Request, envelope: object | None, batch: Batch | None = None) -> bool:
+    def _request(
+        self,
+        request: Request,
+        envelope: object | None,
+        identity: PeerIdentity | None = None,
+        batch: Batch | None = None,
+    ) -> bool:
         call = self._call(request, envelope)
+        if identity is not None:
+            call.identity = identity
         call.batch = batch
         work = self._begun(call, request, UNREAD)
         if isinstance(work, bool):
@@ -214,10 +262,10 @@ class Session(Locals):
                 limits = composition.limits
                 if composition.draining and not method.vital:
                     raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
-                if len(calls) >= limits.in_flight:
-                    raise _too_many("in_flight", f"{limits.in_flight} a session")
-                if composition.running >= limits.in_flight_total:
-                    raise _too_many("in_flight_total", f"{limits.in_flight_total} in this server")
+                if (
+                    self.queue is not None or len(calls) >= self.room or composition.running >= limits.in_flight_total
+                ) and not self._goes_ahead(method):
+                    return self._wait_for_room(call, method)
             calls[call.id] = call
             composition.running += 1
         except Exception as error:
@@ -233,12 +281,45 @@ class Session(Locals):
         self.settle(call, result)
         return True
 
+    def _wait_for_room(self, call: Call, method: Method) -> Coroutine[Any, Any, Any]:
+        if self.queue is None:
+            self.queue = CallQueue(self)
+        return self._run_behind(self.queue.put(call), call, method, self.queue)
+
+    async def _run_behind(self, place: QueuedCall, call: Call, method: Method, queue: CallQueue) -> Any:
+        # Who can stop reading lets calls wait as long as it takes. Other callers are told to come back.
+        seconds = self.composition.limits.queue if self.on_room is None else None
+        try:
+            await self.engine.wait(place.left, seconds)
+        except TimeoutError:
+            if not place.admitted:
+                raise queue.refusal() from None
+        finally:
+            queue.begun(place)
+        return None if call.settled else await method.run(call, call.params)
+
+    def _goes_ahead(self, method: Method) -> bool:
+        waiting = len(self.queue) if self.queue is not None else 0
+        return method.urgent and len(self.in_flight) - waiting < 2 * self.room
+
+    @property
+    def full(self) -> bool:
+        """Whether so many calls wait that nothing more should be read from the peer."""
+        return self.queue is not None and self.queue.full
+
+    def make_room(self, calls: int) -> None:
+        """So many calls more, or less, wait for the peer or never end. They take no room."""
+        self.room += calls
+        self.composition.idle += calls
+        if self.queue is not None:
+            self.queue.advance()
+
     def _unknown(self, method: str, terms: Terms) -> Exception:
         if terms is self.composition.unopened and method in self.composition.known_methods:
             return NotOpen(f"{method} came before the conversation was opened")
         return MethodNotFound(f"Method not found: {method}")
 
-    def _notification(self, notification: Notification) -> bool:
+    def _notification(self, notification: Notification, identity: PeerIdentity | None) -> bool:
         terms = self.terms or self.composition.unopened
         try:
             offer = self.composition.offer_in(notification)
@@ -247,6 +328,7 @@ class Session(Locals):
             listeners = terms.listeners.get(notification.method, ())
             if not self.engine.ready and any(map(is_coroutine_function, listeners)):
                 return False
+            SENDER.set(identity or self.identity)
             for listener in listeners:
                 work = listener(self, notification.params)
                 if work is not None:
@@ -282,9 +364,17 @@ class Session(Locals):
     def _end(self, call: Call, data: bytes, code: int | None) -> None:
         call.settled = True
         del self.in_flight[call.id]
-        self.composition.running -= 1
+        composition = self.composition
+        if call.queued is None:
+            composition.running -= 1
+        elif self.queue is not None:
+            self.queue.remove(call)
         # An empty message tells a transport that this call is over without an answer.
         self._reply(call, b"" if call.cancelled else data, code)
+        if composition.line:
+            composition.admit_next()
+        if self.queue is not None:
+            self.queue.advance()
 
     def _failure(self, call: Call, error: BaseException) -> tuple[bytes, int | None]:
         """The reply, and its code if it is an error."""
@@ -298,7 +388,8 @@ class Session(Locals):
 
     def _encoded_failure(self, call: Call, error: BaseException) -> tuple[bytes, int | None]:
         body = call.terms.table.failure(call, error) or call.terms.profile.failure(call, error)
-        return encode({"jsonrpc": "2.0", "id": call.id, **body}), body.get("error", {}).get("code")
+        code = TOO_MANY_CALLS if isinstance(error, TooManyCalls) else body.get("error", {}).get("code")
+        return encode({"jsonrpc": "2.0", "id": call.id, **body}), code
 
     def _too_large(self) -> LimitExceeded:
         limit = self.composition.limits.response
@@ -334,9 +425,10 @@ class Session(Locals):
             body["id"] = malformed.id
         return encode(body)
 
-    def notify(self, method: str, params: Params, *, relates_to: Call | None = None) -> None:
-        """Tell the peer something."""
-        self.outlet(OutgoingMessage(notification(method, params), relates_to))
+    def notify(self, method: str, params: Params, *, audience: tuple[PeerIdentity, ...] | None = None) -> None:
+        """Tell the peer something. `audience` says who may read it, as in `OutgoingMessage`."""
+        data = notification(method, params)
+        self.outlet(OutgoingMessage(data, None) if audience is None else AddressedMessage(data, audience))
 
     async def request(
         self,
@@ -360,6 +452,7 @@ class Session(Locals):
         if self._requests is None:
             self._requests = OutgoingRequests()
         question = OutgoingRequest(method, params, relates_to, timeout or self.composition.limits.question, numbered)
+        question.asker = relates_to.identity if relates_to is not None else self.identity
         return await self._requests.ask(self.engine, self.outlet, terms.profile, question)
 
     # -- life --------------------------------------------------------------------------------------------
@@ -379,26 +472,45 @@ class Session(Locals):
         self.terms = self.composition.agree(offer)
         return self.terms
 
-    def belong_to(self, principal: str, identity: object) -> None:
+    def belong_to(self, identity: PeerIdentity) -> None:
         """The peer has authenticated after the conversation began. Raises LimitExceeded if it has too many sessions."""
-        before = self.principal, self.identity
-        counted = principal != self.principal and self in self.composition.sessions
+        before = self.principal, self.identity, self.address
+        counted = identity.id != self.principal and self in self.composition.sessions
         if counted:
             self.composition.dismiss(self)
-        self.principal, self.identity = principal, identity
+        self.principal, self.identity, self.address = identity.id, identity, None
         if counted:
             try:
                 self.composition.admit(self)
             except LimitExceeded:
-                self.principal, self.identity = before
+                self.principal, self.identity, self.address = before
                 self.composition.admit(self)
                 raise
 
-    def cancel(self, id: Id) -> None:
-        """Stop a call for good: no reply follows. Unknown and finished ids are ignored."""
-        if (call := self.in_flight.get(id)) is not None:
-            call.cancelled = True
+    def cancel(self, id: Id, identity: PeerIdentity | None = None) -> None:
+        """Stop a call for good: no reply follows. Unknown and finished ids are ignored.
+
+        So are those of a call that this sender may not end.
+        """
+        if (call := self.in_flight.get(id)) is not None and may_act_for(identity, call.identity):
+            self._cancel(call)
+
+    def _cancel(self, call: Call) -> None:
+        call.cancelled = True
+        if call.queued is None:
             call.stop()
+        else:
+            self._end(call, *NO_REPLY)
+
+    def end_credential(self, credential: str) -> None:
+        """A credential has been revoked, or has expired: its calls fail, and what was done with it is forgotten."""
+        for call in list(self.in_flight.values()):
+            if call.identity is not None and call.identity.credential == credential:
+                self.fail(call, CredentialEnded())
+                if call.queued is None:
+                    call.stop()
+        for credential_ended in self.composition.credential_enders:
+            credential_ended(self, credential)
 
     @property
     def is_untouched(self) -> bool:
@@ -412,13 +524,8 @@ class Session(Locals):
         self.closed = True
         self.composition.dismiss(self)
         for call in list(self.in_flight.values()):
-            call.cancelled = True
-            call.stop()
+            self._cancel(call)
         if self._requests is not None:
             self._requests.close()
         for session_closed in self.composition.closers:
             session_closed(self)
-
-
-def _too_many(limit: str, most: str) -> LimitExceeded:
-    return LimitExceeded(f"too many calls in flight: at most {most}", data={"limit": limit, "retry_after_ms": 100})

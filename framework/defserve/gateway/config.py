@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from defserve.auth.verifiers import JWT, StaticTokens
+from defserve.auth.jwt.verifier import JWT
+from defserve.auth.verifiers import StaticTokens
 from defserve.errors import UsageError
 from defserve.gateway.limits import GatewayLimits
 from defserve.gateway.policy import (

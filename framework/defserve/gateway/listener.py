@@ -15,10 +15,11 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from defserve.auth.bearer import MalformedToken, bearer
-from defserve.auth.buckets import FAILED_AUTH, Buckets
-from defserve.auth.urls import is_loopback
+from defserve.auth.failures import FailedTokens
+from defserve.auth.live.credentials import ENDED, LiveCredentials
 from defserve.errors import UsageError
 from defserve.gateway.config import GatewayConfig
+from defserve.gateway.credentials import TopicCredential
 from defserve.gateway.gateway import POLICY, TRY_LATER, AdmissionRefused, Gateway
 from defserve.gateway.policy import Admission
 from defserve.gateway.requests import GatewayRequest, GatewayResponse, answer, problem, read_request
@@ -63,6 +64,13 @@ class GatewayConnection(ServerConnection):
         self._listener: Callable[[bytes], None] | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
+        self.credential: TopicCredential | None = None
+
+    def shown(self) -> tuple[TopicCredential, ...]:
+        return (self.credential,) if self.credential is not None else ()
+
+    def credential_ended(self, key: Any) -> None:
+        self.end(POLICY, ENDED)
 
     def data_received(self, data: bytes) -> None:
         if self._head is None:
@@ -146,9 +154,14 @@ class GatewayEndpoint:
     def __init__(self, config: GatewayConfig, path: str, gate: Gate) -> None:
         self.gateway = Gateway(config.policy, config.limits, framed=text_frame, strict=config.strict)
         self._admins, self._path, self._gate = config.admins, path or "/", gate
-        self._failures = Buckets(FAILED_AUTH)
+        self._failures, self._trusted_proxy = FailedTokens(trusted_proxy=config.trusted_proxy), config.trusted_proxy
+        self.live = LiveCredentials()
         self._tasks: set[asyncio.Task[None]] = set()
         self._to_flush: list[GatewayConnection] = []
+
+    def close(self) -> None:
+        """Verify no more credentials."""
+        self.live.close()
 
     def needs_flush(self, connection: GatewayConnection) -> None:
         """Write to it after everything that arrived together was read: a burst is one write per receiver."""
@@ -186,15 +199,18 @@ class GatewayEndpoint:
     async def serve_connection(self, connection: ServerConnection) -> None:
         """Serve one open WebSocket to its end."""
         assert isinstance(connection, GatewayConnection) and connection.request is not None
-        admission = await self._admitted(connection.request, connection.remote_address)
+        topic, token = _topic(connection.request), _token(connection.request)
+        admission = await self._admitted(connection.request, topic, token, connection.remote_address)
         if isinstance(admission, AdmissionRefused):
             await connection.close(*admission)
             return
-        member = self.gateway.join(_topic(connection.request), admission, connection)
+        connection.credential = TopicCredential(self.gateway.policy, token, topic, admission)
+        member = self.gateway.join(topic, admission, connection)
         if isinstance(member, AdmissionRefused):
             await connection.close(*member)
             return
         seconds_left = None if admission.expires is None else admission.expires - time.time()
+        self.live.hold(connection)
         try:
             connection.listen(partial(self.gateway.receive, member))
             async with asyncio.timeout(seconds_left):
@@ -202,21 +218,25 @@ class GatewayEndpoint:
         except TimeoutError:
             await connection.close(POLICY, "the token has expired")
         finally:
+            self.live.release(connection)
             self.gateway.leave(member)
 
-    async def _admitted(self, request: Request, address: Any) -> Admission | AdmissionRefused:
-        host = str(address[0]) if address else ""
-        # Everyone on this machine has the same address: one that fails must not shut out the others.
-        is_counted = bool(host) and not is_loopback(host)
-        if is_counted and self._failures.peek(host):
-            return AdmissionRefused(TRY_LATER, "too many bad tokens")
-        token = bearer(value.encode("latin-1", "replace") for value in request.headers.get_all("Authorization"))
+    async def _admitted(
+        self, request: Request, topic: str, token: str | None, address: Any
+    ) -> Admission | AdmissionRefused:
         asked = parse_qs(urlsplit(request.path).query).get("routing")
-        shown = None if isinstance(token, MalformedToken) else token
-        admission = await self.gateway.admit(shown, _topic(request), asked[0] if asked else None)
-        if is_counted and isinstance(admission, AdmissionRefused):
-            self._failures.take(host)
+        admission = await self.gateway.admit(token, topic, asked[0] if asked else None)
+        if isinstance(admission, AdmissionRefused) and self._failed(request, address):
+            return AdmissionRefused(TRY_LATER, "too many bad tokens")
         return admission
+
+    def _failed(self, request: Request, address: Any) -> float:
+        forwarded_for = request.headers.get_all("X-Forwarded-For") if self._trusted_proxy else []
+        host = str(address[0]) if address else ""
+        if forwarded_for:
+            # The last address is the one that the proxy itself has seen.
+            host = forwarded_for[-1].rpartition(",")[2].strip()
+        return self._failures.count(host, (value.encode("latin-1", "replace") for value in forwarded_for))
 
 
 @asynccontextmanager
@@ -249,6 +269,7 @@ async def listening(
     try:
         yield endpoint
     finally:
+        endpoint.close()
         for server in servers:
             for connection in server.connections:
                 endpoint.start_task(connection.close(SERVICE_RESTART, "the gateway is shutting down"))
@@ -261,6 +282,11 @@ def _topic(request: Request) -> str:
     """The topic of a connection; empty, which is not a topic, unless the URL names exactly one."""
     named = parse_qs(urlsplit(request.path).query).get("topic", [])
     return named[0] if len(named) == 1 else ""
+
+
+def _token(request: Request) -> str | None:
+    token = bearer(value.encode("latin-1", "replace") for value in request.headers.get_all("Authorization"))
+    return None if isinstance(token, MalformedToken) else token
 
 
 def _response(given: GatewayResponse) -> Response:

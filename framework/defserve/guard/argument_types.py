@@ -18,11 +18,11 @@ from defserve.guard.verdict import checked
 
 if TYPE_CHECKING:
     from defserve.guard.code.levels import CodeLevel
-    from defserve.guard.shell.program_rules import ShellMode
+    from defserve.guard.shell.judgement import ShellMode
 
 
 class ShellCommand:
-    """A command line that was judged. Run `.argv`, never `.text`: `subprocess.run(command.argv)`."""
+    """A command line that was judged. Run `.argv`, never `.text`: `subprocess.run(command.argv, env=command.env)`."""
 
     __slots__ = ("text", "argv")
 
@@ -32,6 +32,13 @@ class ShellCommand:
     def __init__(self, text: str, argv: Sequence[str]) -> None:
         object.__setattr__(self, "text", text)
         object.__setattr__(self, "argv", tuple(argv))
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables to run it with: nothing of the server's own, and git runs no program that a repository names."""
+        from defserve.guard.shell.environment import environment
+
+        return environment()
 
     def __setattr__(self, name: str, value: object = None) -> None:
         raise AttributeError(f"{name} cannot be changed: a ShellCommand stays as it was judged")
@@ -64,6 +71,8 @@ class Shell:
 
     allowed: Mapping[str, Sequence[str] | None] | Collection[str] | None = None
     mode: ShellMode = "sandbox"
+    root: str | None = None
+    """The absolute path of the directory that commands run in. Without it, every absolute path is outside."""
 
     @property
     def validator(self) -> str:
@@ -81,7 +90,8 @@ class Shell:
         """The command, if it may run. Raises Rejected."""
         from defserve.guard.shell import judgement
 
-        verdict = checked(judgement.judge(text, mode=self.mode, allowed=self.allowed), "Command refused", self.mode)
+        judged = judgement.judge(text, mode=self.mode, allowed=self.allowed, root=self.root)
+        verdict = checked(judged, "Command refused", self.mode)
         return ShellCommand(text, verdict.argv or ())
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
-from defserve.errors import UsageError
+from defserve.errors import PeerError, PeerGone, UsageError
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 HTTP: Final = ("http", "https")
 WEBSOCKET: Final = ("ws", "wss")
+OLDER_PATH: Final = "/sse"
 
 
 def is_address(target: str) -> bool:
@@ -24,13 +26,24 @@ def is_address(target: str) -> bool:
 async def connect_url(url: str, *, headers: Mapping[str, str] | None = None, token: str | None = None) -> Link:
     """A link to the server at `url`, for `Client`. `token` is sent as a bearer token, `headers` as they are.
 
-    Raises UsageError for any other kind of address, PeerError or PeerGone if a WebSocket cannot be opened. Over HTTP
-    nothing is sent before the first message.
+    An http address whose path ends with `/sse` is tried as HTTP+SSE of 2024 first. Raises UsageError for any other kind
+    of address, PeerError or PeerGone if a WebSocket or such a stream cannot be opened. Over Streamable HTTP nothing is
+    sent before the first message.
     """
     scheme = url.partition("://")[0].lower()
     if scheme in HTTP:
         from defserve.host.links.http import HttpLink
 
+        if urlsplit(url).path.rstrip("/").endswith(OLDER_PATH):
+            from defserve.host.links.legacy_sse import LegacySseLink
+            from defserve.transports.client_errors import Challenged
+
+            try:
+                return await LegacySseLink.connect(url, headers=headers, token=token)
+            except PeerError as refusal:
+                if isinstance(refusal, Challenged | PeerGone):
+                    raise
+                # The path alone proves nothing: it is an endpoint of today's kind.
         return HttpLink(url, headers=headers, token=token)
     if scheme in WEBSOCKET:
         from defserve.host.links.websocket import WebSocketLink

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
-from defserve.host.link import Link, Lost
-from defserve.wire.codec import decode, encode
+from defserve.host.fields import number_of, text_of
+from defserve.host.link import Link, Lost, ReopenableLink
+from defserve.wire.codec import decode, encode, is_id
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
 
 Params: TypeAlias = Mapping[str, Any]
@@ -56,7 +57,7 @@ class ClientConversation:
     """Reads the link in its own task, from `start` to `aclose`.
 
     `on_request` answers the peer's requests. `on_notification` is called in the order of arrival, and before any reply
-    that came later is handed out. `on_gone` is called once, when the peer leaves or we close.
+    that came later is handed out. `on_gone` is called once, when the peer leaves or we close after `opened`.
     """
 
     def __init__(
@@ -75,9 +76,29 @@ class ClientConversation:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[None] | None = None
         self._gone: PeerGone | None = None
+        self._opened = False
 
     def start(self) -> None:
         self._reader = asyncio.create_task(self._read(), name="defserve.host reader")
+
+    def opened(self) -> None:
+        """Both sides have agreed: from now on the server cannot leave without `on_gone` being told."""
+        self._opened = True
+        if self._gone is not None:
+            self._on_gone(self._departure())
+
+    async def reopen(self) -> bool:
+        """Connect to the server anew, if it has left and the link can do that. Nothing was agreed on before."""
+        if not isinstance(self._link, ReopenableLink) or self._reader is None:
+            return False
+        # A failed write may be the first sign that the server left. The reader notices it a moment later.
+        await asyncio.wait((self._reader,), timeout=FLUSH_SECONDS)
+        if self._gone is None:
+            return False
+        await self._link.reopen()
+        self._gone = None
+        self.start()
+        return True
 
     async def aclose(self) -> None:
         """Stop reading, fail all open requests, close the link."""
@@ -196,7 +217,10 @@ class ClientConversation:
                     continue
                 messages = decode(data)
                 for message in messages if isinstance(messages, list) else (messages,):
-                    self._dispatch(message, data)
+                    try:
+                        self._dispatch(message, data)
+                    except Exception:  # whatever the peer says, the next message is read
+                        log.exception("a message could not be taken: %.200r", data)
         except PeerGone as gone:
             reason = gone
         except Exception as error:
@@ -209,6 +233,8 @@ class ClientConversation:
             self._replied(message, data)
         elif isinstance(message, Notification):
             self._notified(message)
+        elif isinstance(message, Request) and message.id in self._answering:
+            log.warning("skipped a request whose id is in use: %.200r", data)
         elif isinstance(message, Request):
             self.start_answer(self._answer(message), message.id)
         else:
@@ -233,7 +259,8 @@ class ClientConversation:
 
     def _notified(self, note: Notification) -> None:
         if note.method == "notifications/cancelled":
-            if task := self._answering.get(note.params.get("requestId", "")):
+            id = note.params.get("requestId")
+            if is_id(id) and (task := self._answering.get(id)):
                 task.cancel()
         elif note.method == "notifications/progress":
             self._progressed(note.params)
@@ -244,11 +271,12 @@ class ClientConversation:
 
     def _progressed(self, params: dict[str, Any]) -> None:
         token = params.get("progressToken")
-        pending = self._pending.get(token) if isinstance(token, int | str) else None
+        pending = self._pending.get(token) if is_id(token) else None
         if pending is None or pending.on_progress is None:
             return
+        progress, total = number_of(params.get("progress")), number_of(params.get("total"))
         try:
-            pending.on_progress(params.get("progress", 0), params.get("total"), params.get("message"))
+            pending.on_progress(progress or 0, total, text_of(params.get("message")))
         except Exception:
             log.exception("the progress handler of %s failed", pending.method)
 
@@ -263,14 +291,23 @@ class ClientConversation:
             log.exception("answering %s failed", request.method)
             reply["error"] = {"code": -32603, "message": f"{type(error).__name__}: {error}"}
         try:
-            await self._link.send(encode(reply))
+            await self._link.send(self._encoded(reply, request))
         except PeerError as error:
             log.debug("the peer did not take the answer to %s: %s", request.method, error)
+
+    def _encoded(self, reply: dict[str, Any], request: Request) -> bytes:
+        try:
+            return encode(reply)
+        except ValueError as error:
+            log.error("the answer to %s has no JSON form: %s", request.method, error)
+            failure = {"code": -32603, "message": "the answer has no JSON form"}
+            return encode({"jsonrpc": "2.0", "id": request.id, "error": failure})
 
     def _leave(self, reason: PeerGone) -> None:
         if self._gone is None:
             self._gone = reason
-            self._on_gone(self._departure())
+            if self._opened:
+                self._on_gone(self._departure())
         pending, self._pending = self._pending, {}
         for waiting in pending.values():
             if not waiting.reply.done():

@@ -9,12 +9,14 @@ import copy
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from defserve.errors import PeerError, PeerTimeout, UsageError
+from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.host.conversation import ClientConversation
 from defserve.host.fields import Json, object_of
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
+from defserve.transports.client_errors import Challenged, Unreachable
 
 ERAS: Final[Mapping[str, str]] = {"handshake": HANDSHAKE_VERSIONS[-1], "stateless": STATELESS_VERSIONS[-1]}
+"""The name of each era and its newest version. With the name alone, the server may answer with an older version."""
 
 PREFIX: Final = "io.modelcontextprotocol/"
 PROBE_SECONDS = 5.0
@@ -64,12 +66,13 @@ async def open_conversation(
     within: float | None,
     prepare: Prepare | None = None,
 ) -> SessionTerms:
-    """Agree on a version: the given one, or if it is None the newest that both sides speak.
+    """Agree on a version: the given one, the newest of the given era, or if it is None the newest that both speak.
 
     `prepare` is awaited after the server has answered and before it is told that we are ready.
     Raises PeerError if the server speaks no version of ours.
     """
     agreement = await _agree(conversation, offer, version, within)
+    conversation.opened()
     if prepare is not None:
         await prepare(agreement)
     if not agreement.stateless:
@@ -80,25 +83,40 @@ async def open_conversation(
 async def _agree(
     conversation: ClientConversation, offer: ClientOffer, version: str | None, within: float | None
 ) -> SessionTerms:
+    if version == "handshake":
+        return await _initialize(conversation, offer, None, within)
+    version = ERAS.get(version or "", version)
     if version in STATELESS_VERSIONS:
         return await _discover(conversation, offer, version, within)
     if version in HANDSHAKE_VERSIONS:
         return await _initialize(conversation, offer, version, within)
     if version is not None:
-        known = ", ".join(HANDSHAKE_VERSIONS + STATELESS_VERSIONS)
+        known = ", ".join((*ERAS, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS))
         raise UsageError(f"unknown protocol version {version!r}", fix=f"use one of {known}, or None to negotiate")
     return await _negotiate(conversation, offer, within)
 
 
 async def _negotiate(conversation: ClientConversation, offer: ClientOffer, within: float | None) -> SessionTerms:
-    patience = PROBE_SECONDS if within is None else min(within, PROBE_SECONDS)
+    patience, is_late = PROBE_SECONDS if within is None else min(within, PROBE_SECONDS), False
     try:
         return await _discover(conversation, offer, STATELESS_VERSIONS[-1], patience)
-    except PeerTimeout:
-        pass
     except PeerError as error:
-        if type(error) is not PeerError or (error.code in STATELESS_ERRORS and not _invites_handshake(error)):
+        # Servers of the handshake era meet the probe with an error of any kind, with silence, or by exiting.
+        if isinstance(error, Challenged | Unreachable):
             raise
+        if error.code in STATELESS_ERRORS and not _invites_handshake(error):
+            raise
+        is_late = isinstance(error, PeerTimeout)
+    try:
+        return await _initialize(conversation, offer, None, within)
+    except PeerGone:
+        if not await conversation.reopen():
+            raise
+    except PeerError:
+        # It was slow to start, and has taken the probe for the beginning of the conversation meanwhile.
+        if not is_late:
+            raise
+        return await _discover(conversation, offer, STATELESS_VERSIONS[-1], within)
     return await _initialize(conversation, offer, None, within)
 
 

@@ -19,6 +19,11 @@ def text_of(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def number_of(value: Any) -> float | None:
+    """`value` if it is a number, else None."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
 def texts_of(value: Any) -> list[str]:
     """The strings in a JSON array; empty if `value` is no array."""
     return [item for item in value if isinstance(item, str)] if is_array(value) else []

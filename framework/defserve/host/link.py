@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from defserve.errors import PeerError
 from defserve.wire.messages import Id
@@ -40,4 +40,13 @@ class Link(Protocol):
 
     async def aclose(self) -> None:
         """Disconnect. Safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class ReopenableLink(Protocol):
+    """A link that can connect to the same server anew, after the server has left."""
+
+    async def reopen(self) -> None:
+        """Connect anew. Raises PeerGone if the server cannot be started or reached."""
         ...

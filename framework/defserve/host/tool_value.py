@@ -9,10 +9,12 @@ from pydantic_core import from_json
 
 from defserve.errors import ToolError
 from defserve.host.fields import object_of
-from defserve.wire.jsonvalue import is_array
+from defserve.wire.jsonvalue import is_array, is_object
 
 RETURNS: Final = "dev.defserve/returns"
 """The key of a tool's `_meta` that gives the type of its only text."""
+WRAPPED: Final = "dev.defserve/wrapped"
+"""The key of a result's `_meta` that says that its structured content is `{"result": value}`."""
 
 
 def lone_text(result: Mapping[str, Any]) -> str | None:
@@ -31,11 +33,18 @@ def value_of(result: Mapping[str, Any], returns: Mapping[str, Any] | None) -> An
     if result.get("isError"):
         raise tool_error(result)
     if "structuredContent" in result:
-        return result["structuredContent"]
+        return unwrapped(result)
     text = lone_text(result)
     if text is None:
         return result.get("content") or None
     return read_text(text, returns) if returns is not None else text
+
+
+def unwrapped(result: Mapping[str, Any]) -> Any:
+    """The structured content of a result, without the wrapping that defserve and FastMCP give to lists and scalars."""
+    content, meta = result["structuredContent"], object_of(result.get("_meta"))
+    is_wrapped = meta.get(WRAPPED) is True or object_of(meta.get("fastmcp")).get("wrap_result") is True
+    return content["result"] if is_wrapped and is_object(content) and content.keys() == {"result"} else content
 
 
 def read_text(text: str, schema: Mapping[str, Any]) -> Any:

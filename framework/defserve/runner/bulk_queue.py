@@ -17,11 +17,11 @@ Write: TypeAlias = Callable[[OutgoingMessage, Callable[[], None]], None]
 class BulkQueue:
     """Bulk messages wait here in order. Their sender bounds the queue: it waits until a message was `taken`."""
 
-    __slots__ = ("waiting", "_inside")
+    __slots__ = ("waiting", "_advancing", "_inside")
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[OutgoingMessage, Write]] = deque()
-        self._inside = 0
+        self._inside, self._advancing = 0, False
 
     def put(self, outgoing: OutgoingMessage, write: Write) -> None:
         """Keep a message until `advance` finds room and calls `write`."""
@@ -39,9 +39,22 @@ class BulkQueue:
                 self.waiting.append(item)
 
     def advance(self) -> None:
-        """Write waiting messages while there is room."""
-        while self.waiting and self._inside < INSIDE_BYTES:
-            self._enter(*self.waiting.popleft())
+        """Write waiting messages while there is room. A closed transport takes each at once, so this may be nested."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while self.waiting and self._inside < INSIDE_BYTES:
+                self._enter(*self.waiting.popleft())
+        finally:
+            self._advancing = False
+
+    def close(self) -> None:
+        """Drop what waits, and tell the senders."""
+        waiting, self.waiting = self.waiting, deque[tuple[OutgoingMessage, Write]]()
+        for outgoing, _ in waiting:
+            if outgoing.taken is not None:
+                outgoing.taken()
 
     def _enter(self, outgoing: OutgoingMessage, write: Write) -> None:
         size = len(outgoing.data)

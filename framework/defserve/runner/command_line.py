@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -29,6 +29,16 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"metavar": "ORIGIN", **REPEATED, "help": "an origin whose web pages may connect; repeatable"},
     ),
     ("--trusted-proxy", "trusted_proxy", {**SWITCH, "help": "a proxy in front checks host names and origins"}),
+    (
+        "--local-token",
+        "local_token",
+        {"action": BooleanOptionalAction, "help": "on a loopback address: who shows the key in a file of yours is you"},
+    ),
+    (
+        "--trust-same-user",
+        "trust_same_user",
+        {**SWITCH, "help": "on a unix socket: every process of your user is you, proxies too"},
+    ),
     ("--certfile", "certfile", {"metavar": "FILE", "help": "certificate for https:// and wss://"}),
     ("--keyfile", "keyfile", {"metavar": "FILE", "help": "the key, if it is not in the certificate file"}),
     ("--http", "parser", {"choices": ("auto", "httptools", "h11"), "help": "which HTTP parser to use"}),

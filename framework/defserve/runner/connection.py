@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from defserve.core.composition import Composition
 from defserve.core.engine import Engine, NoLoopYet
 from defserve.core.extension import CarriedMessage, Carrier, OutgoingMessage
+from defserve.core.identity import PeerIdentity
 from defserve.core.profile import INTERNAL_ERROR, error_object
 from defserve.core.session import Session
 from defserve.errors import LimitExceeded
@@ -32,18 +33,11 @@ class Transport(Protocol):
     ) -> None: ...
     def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None: ...
     def flush(self) -> None: ...
+    def pause(self) -> None:
+        """Read nothing more until `resume`."""
+
+    def resume(self) -> None: ...
     def close(self) -> None: ...
-
-
-class PeerIdentity(Protocol):
-    """Who is at the other end, according to authentication."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def is_shared_identity(self) -> bool: ...
 
 
 def known_of(identity: PeerIdentity) -> dict[str, Any]:
@@ -78,7 +72,12 @@ class Connection:
         self.waiting: list[bytes | None] = []
         self._flush_planned = self._receiving = False
         self._bulk = BulkQueue()
-        self._take = self._unwrap if self.carrier else self._session("").receive
+        self._only: Session | None = None
+        if self.carrier is None:
+            # Peers that share a pipe cannot be made to wait for one of them.
+            self._only = self._session("")
+            self._only.on_room = transport.resume
+        self._take = self._unwrap if self._only is None else self._only.receive
 
     def attach(self, engine: Engine) -> None:
         """A loop is running: take the frames that had to wait for it."""
@@ -100,10 +99,13 @@ class Connection:
         if self._bulk.waiting:
             self._bulk.advance()
         self.transport.flush()
+        if self._only is not None and self._only.queue is not None and self._only.full:
+            self.transport.pause()
 
     def close(self) -> None:
         for session in list(self.sessions.values()):
             session.close()
+        self._bulk.close()
         self.transport.flush()
         self.transport.close()
 

@@ -13,12 +13,10 @@ from defserve.core.call import Call
 from defserve.core.engine import PendingAnswer, Task
 from defserve.core.stepping import rest, steps_left
 from defserve.errors import Draining, Suspended, TimedOut
-from defserve.runner.pool import WorkerPool
+from defserve.runner.threads.call_thread import CURRENT, GRACE, CallThread, current_thread, finish, run_to_the_end
+from defserve.runner.threads.pool import WorkerPool, do_afterwards
 
 T = TypeVar("T")
-
-
-GRACE = 0.25
 
 
 class CallDeadline:
@@ -173,8 +171,10 @@ class AsyncioEngine:
         raise deadline.error
 
     def in_thread(self, function: Callable[[], T]) -> Awaitable[T]:
+        if (thread := current_thread()) is not None:
+            return thread.run(function)
         future: asyncio.Future[T] = self.loop.create_future()
-        job = self.pool.submit(function, lambda result, error: _finish(future, result, error))
+        job = self.pool.submit(function, lambda result, error: finish(future, result, error))
 
         def given_up(future: asyncio.Future[T]) -> None:
             if future.cancelled():
@@ -183,18 +183,41 @@ class AsyncioEngine:
         future.add_done_callback(given_up)
         return future
 
+    def clean_up_in_thread(self, function: Callable[[], None]) -> Awaitable[None]:
+        thread = current_thread()
+        return self.in_thread(function) if thread is None else thread.clean_up(function)
+
+    async def in_one_thread(self, work: Coroutine[Any, Any, T], *, wholly: bool) -> T:
+        outer, thread = CURRENT.get(), CallThread(self.pool, self.loop)
+        CURRENT.set(thread)
+        thread.hire()
+        try:
+            return await (thread.run(lambda: run_to_the_end(work)) if wholly else work)
+        finally:
+            CURRENT.set(outer)
+            thread.close()
+            if thread.never_served:
+                work.close()
+
     def on_loop(self) -> bool:
         return threading.get_ident() == self._thread
 
     def post(self, action: Callable[[], None]) -> bool:
         return self.pool.post(action)
 
+    def afterwards(self, action: Callable[[], None]) -> None:
+        if self.on_loop():
+            self.soon(action)
+        elif not do_afterwards(lambda: self.post(action)):
+            self.post(action)
+
     def wait_from_thread(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
         if self.on_loop():
             work.close()
             raise RuntimeError("ctx.wait() is for functions that run in a worker thread; use await here")
-        context = copy_context()
-        done = threading.Event()
+        # Blocking code that `work` needs runs here, in the thread that waits for it.
+        thread, context = CallThread(self.pool, self.loop), copy_context()
+        context.run(CURRENT.set, thread)
         tasks: list[asyncio.Task[T]] = []
 
         def begin() -> None:
@@ -207,26 +230,11 @@ class AsyncioEngine:
 
         def finish(task: asyncio.Task[T]) -> None:
             call.release(task)
-            done.set()
+            thread.close()
 
         if self.post(begin):
-            with self.pool.parked():
-                done.wait()
+            thread.serve()
         if not tasks or tasks[0].cancelled():
             work.close()
             raise Suspended()
         return tasks[0].result()
-
-
-def _finish(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(result)
-    elif isinstance(error, Suspended) or (isinstance(error, Exception) and not isinstance(error, StopIteration)):
-        future.set_exception(error)
-    else:
-        # Others cannot pass through a future: they would end the loop, or look like a return or a cancellation.
-        wrapped = RuntimeError(f"{type(error).__name__} raised by the function: {error}")
-        wrapped.__cause__ = error
-        future.set_exception(wrapped)

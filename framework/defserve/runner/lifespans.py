@@ -69,6 +69,11 @@ async def drain_connection(connection: Connection, seconds: float) -> None:
     await finish_calls(_calls(connection), seconds)
 
 
+async def finish_queued(connection: Connection, seconds: float) -> None:
+    """Let the calls finish that waited for room. They were sent in time, and only the others' number held them up."""
+    await wait_for_calls([call for call in _calls(connection) if call.queued is not None], seconds)
+
+
 async def finish_calls(calls: list[Call], seconds: float) -> None:
     """Let calls finish. Endless calls are stopped; calls that are not done in time are refused."""
     for call in calls:

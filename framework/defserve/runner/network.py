@@ -18,9 +18,11 @@ from defserve.limits import Limits
 from defserve.runner.address import SECURE, Address
 from defserve.runner.fastpath.deadlines import HEAD_BYTES
 from defserve.runner.fastpath.install import Fit, install
-from defserve.runner.pool import lowered_switch_interval
+from defserve.runner.peer.forwarded import ForwardedAddresses, Normal
+from defserve.runner.peer.unix_user import PeerUser, check_peer_user
 from defserve.runner.signals import INTERRUPTED
-from defserve.runner.sockets import BACKLOG, bound
+from defserve.runner.sockets import BACKLOG, bound, most_connections
+from defserve.runner.threads.pool import lowered_switch_interval
 
 if TYPE_CHECKING:
     import uvicorn
@@ -37,12 +39,17 @@ PING = 20.0
 
 @dataclass(frozen=True, slots=True)
 class NetworkOptions:
-    """How to listen. `parser` is `auto`, `httptools` or `h11`."""
+    """How to listen. `parser` is `auto`, `httptools` or `h11`.
+
+    `forwarded` reads the addresses that a trusted proxy forwards; None if no proxy is trusted. With `peer_user`,
+    requests on a unix socket say which user sent them.
+    """
 
     parser: str = "auto"
     certfile: str | None = None
     keyfile: str | None = None
-    trusted_proxy: bool = False
+    forwarded: Normal | None = None
+    peer_user: bool = False
 
 
 def listen(
@@ -112,11 +119,18 @@ def make_listener(app: Any, address: Address, options: NetworkOptions, limits: L
             self.config.timeout_graceful_shutdown = max(int(seconds), 1)
             self.should_exit = True
 
+    if options.forwarded is not None:
+        app = ForwardedAddresses(app, options.forwarded)
+    limits = replace(limits, connections=min(limits.connections, most_connections()))
     config = uvicorn.Config(app, **_settings(address, options, limits))
     _load(config, options)
     if config.ws_protocol_class is None and address.scheme in ("ws", "wss"):
         raise _missing(f"serving on {address} needs websockets, which is not installed")
     _tell(install(config, limits), options)
+    if options.peer_user:
+        check_peer_user()
+        http: Any = config.http_protocol_class
+        config.http_protocol_class = type(http.__name__, (PeerUser, http), {})
     return Listener(config)
 
 
@@ -157,8 +171,8 @@ def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict
         "log_level": "warning",
         "server_header": False,
         "date_header": False,
-        # These headers say who calls, so only a trusted proxy may send them.
-        "proxy_headers": options.trusted_proxy,
+        # `ForwardedAddresses` reads these headers. uvicorn takes any text for an address.
+        "proxy_headers": False,
         "backlog": BACKLOG,
         "timeout_keep_alive": KEEP_ALIVE,
         "timeout_graceful_shutdown": int(limits.drain) or 1,

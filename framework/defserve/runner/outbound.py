@@ -13,11 +13,12 @@ from typing import Protocol
 from defserve.core.composition import Composition
 from defserve.core.engine import Engine
 from defserve.core.extension import Carrier
+from defserve.core.identity import PeerIdentity
 from defserve.errors import PeerError, PeerGone, PeerTimeout
-from defserve.runner.connection import Connection, PeerIdentity
+from defserve.runner.connection import Connection
 from defserve.runner.lifespans import close_connection, drain_connection, entered_lifespans
-from defserve.runner.pool import lowered_switch_interval
 from defserve.runner.signals import Stopper
+from defserve.runner.threads.pool import lowered_switch_interval
 from defserve.transports.websocket.client import NORMAL, POLICY, WebSocketClient
 
 FAILED = 1

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import stat
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -21,6 +22,20 @@ ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 # How much the system buffers for a slow reader. It is small, so that we notice a reader that stops.
 AHEAD_BYTES = 128 * 1024
+
+
+# Open files that are not connections: logs, databases, pipes, what tools open.
+OTHER_FILES = 100
+
+
+def most_connections() -> int:
+    """How many connections this process can have. Past the limit for open files, it could not even accept one."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return sys.maxsize
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if files == resource.RLIM_INFINITY else max(files - OTHER_FILES, files // 2, 1)
 
 
 @contextmanager

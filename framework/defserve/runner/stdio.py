@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.composition import Composition
@@ -108,7 +109,7 @@ class StdioService:
     def _run_loop(self) -> None:
         import asyncio
 
-        from defserve.runner.pool import lowered_switch_interval
+        from defserve.runner.threads.pool import lowered_switch_interval
 
         loop = asyncio.new_event_loop()
         try:
@@ -131,7 +132,7 @@ class StdioService:
     async def _main(self, loop: asyncio.AbstractEventLoop, stop: Stopper) -> None:
         import asyncio
 
-        from defserve.runner.lifespans import close_connection, entered_lifespans
+        from defserve.runner.lifespans import close_connection, entered_lifespans, finish_queued
 
         limits = self.composition.limits
         stop.main = asyncio.current_task()
@@ -143,9 +144,11 @@ class StdioService:
                 stop.serving = True
                 self.composition.service.ready()
                 self.connection.attach(engine)
-                self.transport.start(loop, self.connection.received, stop.over.set)
+                self.transport.start(loop, self.connection.received, partial(self._ended, stop))
                 await stop.over.wait()
                 if not stop.interrupted:
+                    if stop.seconds is None:
+                        await stop.unless_asked_again(finish_queued(self.connection, limits.drain))
                     seconds = limits.farewell if stop.seconds is None else stop.seconds
                     await stop.unless_asked_again(self._finish(seconds))
                 self.composition.service.end(self.stop)
@@ -157,6 +160,12 @@ class StdioService:
             stop.finished = True
             self.exit_code = stop.exit_code
             self.connection.close()
+
+    def _ended(self, stop: Stopper) -> None:
+        """The input has ended, or nobody reads the output."""
+        if stop.over.is_set() and self.transport.closed:
+            self.connection.close()  # nobody is left to finish calls for
+        stop.over.set()
 
     async def _end_if_abandoned(self, stop: Stopper) -> None:
         """End a start-up that hangs after its peer has left. Nothing is read yet, so nothing else notices."""

@@ -7,13 +7,15 @@ from collections.abc import Callable
 
 from defserve.core.composition import Composition
 from defserve.core.extension import OutgoingMessage
+from defserve.core.identity import PeerIdentity
 from defserve.core.service import Stop
 from defserve.core.session import Session
 from defserve.core.shaped_session import ReplyShape, ShapedSession
 from defserve.limits import Limits
-from defserve.runner.connection import PeerIdentity, known_of
+from defserve.runner.connection import known_of
 from defserve.runner.engine import AsyncioEngine
 from defserve.runner.lifespans import entered_lifespans, finish_calls, wait_for_calls
+from defserve.transports.networks import network_of
 
 SPARE = 64
 
@@ -133,7 +135,11 @@ class WebSessions:
             self.composition.short_sessions.add(session)
             return session
         assert self._engine is not None
-        return Session(self.composition, self._engine, outlet, counted=counted, **known_of(principal))
+        # Limits hold for one machine. The id of a stranger is its kind and its address.
+        is_stranger = counted and principal.kind == "anonymous"
+        address = network_of(principal.id.partition(":")[2]) if is_stranger else None
+        known = known_of(principal)
+        return Session(self.composition, self._engine, outlet, counted=counted, address=address, **known)
 
     def open_shaped(
         self, outlet: Callable[[OutgoingMessage], None], *, principal: PeerIdentity, shape: ReplyShape

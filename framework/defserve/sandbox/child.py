@@ -1,7 +1,9 @@
 """What the jailed process does: take a job, confine itself, run it, report. Called in a process that `jail` started.
 
-Its arguments are the folder of this package, the descriptor to report to and the sha256 of the source. The job comes on
-stdin: one line of JSON, then the bytes of the source.
+Its arguments are the folder of this package, two descriptors and the sha256 of the source. The job comes on stdin: one
+line of JSON, then the bytes of the source. The first descriptor is told how far the process came before the program
+began, and is closed then: the program never has it. The second is told how the program ended. The program can write to
+it too, so it carries nothing but what a program may say of itself.
 """
 
 from __future__ import annotations
@@ -25,19 +27,28 @@ NATIVE = ("_hashlib", "zlib", "_bz2", "_lzma", "_uuid", "_decimal", "pyexpat")
 NATIVE_BY_WORD = {b"ssl": "_ssl", b"sqlite": "_sqlite3", b"dbm": "_dbm", b"asyncio": "_ssl"}
 
 ChildReport = dict[str, Any]
+Compiler = Callable[[ast.Module], Any]
+# The compiler, the names the program starts with, and how long its value may be.
+ProgramStart = tuple[Compiler, dict[str, Any], int]
 
 
 def main() -> None:
-    package, result, digest = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    package, startup, result, digest = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     # The program must not learn where the host keeps its packages.
     sys.argv[:], sys.orig_argv[:] = [""], [""]
     header, _, source = sys.stdin.buffer.read().partition(b"\n")
     is_judged = hashlib.sha256(source).hexdigest() == digest
-    send(result, run(json.loads(header), source, package) if is_judged else {"status": "mismatch"})
+    begun, start = begin(json.loads(header), source, package) if is_judged else ({"status": "mismatch"}, None)
+    write(startup, begun)
+    os.close(startup)
+    if start is not None:
+        write(result, finish(source, *start))
+    # At once: no exit handler and no thread of the program runs again.
+    os._exit(0)
 
 
-def run(job: Mapping[str, Any], source: bytes, package: str) -> ChildReport:
-    """Confine this process, then run the program in it."""
+def begin(job: Mapping[str, Any], source: bytes, package: str) -> tuple[ChildReport, ProgramStart | None]:
+    """Confine this process. The program may run only if this gives its start."""
     library = [path for path in sys.path if path != package]
     sys.path += job["path"]
     try:
@@ -51,17 +62,28 @@ def run(job: Mapping[str, Any], source: bytes, package: str) -> ChildReport:
         if os.getppid() != job["parent"]:
             raise ProcessLookupError("the host ended before the kernel was told to end this process with it")
     except MemoryError:
-        return {"status": "memory"}
+        return {"status": "memory"}, None
     except Exception as error:
-        return {"status": "unconfined", "error": f"{type(error).__name__}: {error}"}
+        return {"status": "unconfined", "error": f"{type(error).__name__}: {error}"[:MESSAGE]}, None
+    return {"status": "confined"}, (compiler, namespace, job["limits"]["output_bytes"])
+
+
+def finish(source: bytes, compiler: Compiler, namespace: dict[str, Any], most: int) -> ChildReport:
+    """Run the program, and describe its end."""
     try:
-        return execute(source, compiler, namespace, job["limits"]["output_bytes"])
+        report = execute(source, compiler, namespace, most)
     except BaseException:
         # Only for a program whose error cannot be described: a metaclass raises, or no memory is left.
-        return {"status": "error", "error": "the program failed in a way that could not be described"}
+        report = {"status": "error", "error": "the program failed in a way that could not be described"}
+    try:
+        sys.stdout.flush()
+    except BaseException:
+        # The program may have closed or replaced it; there is nothing left to flush then.
+        pass
+    return report
 
 
-def prepare(job: Mapping[str, Any], source: bytes) -> tuple[Callable[[ast.Module], Any], dict[str, Any]]:
+def prepare(job: Mapping[str, Any], source: bytes) -> tuple[Compiler, dict[str, Any]]:
     """The compiler for the program's level, and the names the program starts with. All our imports happen here."""
     for name in [*NATIVE, *(module for word, module in NATIVE_BY_WORD.items() if word in source)]:
         try:
@@ -82,7 +104,7 @@ def prepare(job: Mapping[str, Any], source: bytes) -> tuple[Callable[[ast.Module
     return (lambda tree: compile(tree, SOURCE, "exec", dont_inherit=True)), program.__dict__
 
 
-def execute(source: bytes, compiler: Callable[[ast.Module], Any], namespace: dict[str, Any], most: int) -> ChildReport:
+def execute(source: bytes, compiler: Compiler, namespace: dict[str, Any], most: int) -> ChildReport:
     """Run the program. Its result is its variable `result` or, without one, its last expression."""
     reserve: list[bytes] = []
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # pyright: ignore
@@ -153,18 +175,12 @@ def describe(error: BaseException) -> str:
     return "\n".join([*head, *frames[-FRAMES:], last])
 
 
-def send(result: int, report: ChildReport) -> None:
-    """Write the report and exit at once: no exit handler and no thread of the program runs again."""
-    try:
-        sys.stdout.flush()
-    except BaseException:
-        # The program may have closed or replaced it; there is nothing left to flush then.
-        pass
+def write(descriptor: int, report: ChildReport) -> None:
+    """Write a report as a line of its own, whatever was written to the descriptor before."""
     try:
         data = json.dumps(report, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
     except MemoryError:
         data = b'{"status": "memory"}'
-    view = memoryview(data)
+    view = memoryview(b"\n" + data)
     while view:
-        view = view[os.write(result, view) :]
-    os._exit(0)
+        view = view[os.write(descriptor, view) :]

@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
@@ -19,7 +20,7 @@ from defserve.errors import Refused
 from defserve.guard.verdict import Violation
 from defserve.sandbox.job import RunStop, SandboxJob
 from defserve.sandbox.layers import Layers
-from defserve.sandbox.outcome import EXPLANATION, Outcome, RunStatus
+from defserve.sandbox.outcome import EXPLANATION, REPR, Outcome, RunStatus
 from defserve.sandbox.pipes import ChildOutput, converse
 from defserve.wire.jsonvalue import is_object
 
@@ -27,41 +28,66 @@ PACKAGE = Path(__file__).parents[2]
 # Imported rather than run as a file, so that its bytecode is cached.
 CHILD = "import sys; sys.path.append(sys.argv[1]); from defserve.sandbox.child import main; main()"
 
+# What a program may say of itself. Everything else is known without it.
 REPORTED: dict[str, RunStatus] = {"ok": "ok", "error": "error", "memory": "memory", "output": "output"}
+MAX_ERROR = 16_000
 
 
 def execute(job: SandboxJob, layers: Layers, stop: RunStop) -> Outcome:
     """Run a judged job and wait for its end. Raises Refused if the process could not be confined; nothing ran then."""
     started = time.monotonic()
-    result, write = os.pipe()
-    try:
-        try:
-            process = _start(job, write)
-        finally:
-            os.close(write)
+    with ExitStack() as ours, ExitStack() as its:
+        startup, result = _pipe(ours, its), _pipe(ours, its)
+        process = _start(job, startup.write, result.write)
         try:
             stop.arm(process.kill)
-            output = converse(process, result, _job_message(job, layers), job.limits, started + job.limits.seconds)
+            its.close()
+            message, deadline = _job_message(job, layers), started + job.limits.seconds
+            output = converse(process, startup.read, result.read, message, job.limits, deadline)
         finally:
             stop.disarm()
             _end(process)
-    finally:
-        os.close(result)
-    return _outcome(output, process.returncode, layers).since(started)
+    return _outcome(output, process.returncode, layers, job.limits.output_bytes).since(started)
 
 
-def _start(job: SandboxJob, write: int) -> subprocess.Popen[bytes]:
+class _Pipe(NamedTuple):
+    read: int
+    write: int
+
+
+def _pipe(ours: ExitStack, its: ExitStack) -> _Pipe:
+    """A pipe to us. Each stack closes its end."""
+    pipe = _Pipe(*os.pipe())
+    ours.callback(os.close, pipe.read)
+    its.callback(os.close, pipe.write)
+    return pipe
+
+
+def _start(job: SandboxJob, startup: int, result: int) -> subprocess.Popen[bytes]:
     if not sys.executable:
         raise Refused("the code was not run: the Python executable is not known", data={"fix": "run it from Python"})
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-X", "utf8", "-W", "ignore", "-c", CHILD, str(PACKAGE), str(write), job.digest],
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-X",
+            "utf8",
+            "-W",
+            "ignore",
+            "-c",
+            CHILD,
+            str(PACKAGE),
+            *map(str, (startup, result)),
+            job.digest,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         bufsize=0,
         env={},
         cwd="/",
-        pass_fds=(write,),
+        pass_fds=(startup, result),
         start_new_session=True,
     )
 
@@ -103,26 +129,47 @@ def _import_path(level: str) -> list[str]:
     return [str(Path(RestrictedPython.__file__).parents[1])]
 
 
-def _outcome(output: ChildOutput, code: int, layers: Layers) -> Outcome:
-    if output.broke is not None:
-        return _finished(output, layers, output.broke)
-    if not output.report:
-        return _finished(output, layers, *_silent_end(code))
-    report = _report(output.report)
-    if report["status"] == "unconfined":
-        reason = _without_paths(str(report.get("error")))
+def _outcome(output: ChildOutput, code: int, layers: Layers, most: int) -> Outcome:
+    """What became of the job. The program's own report is read last, and only where nothing else decides."""
+    # The first line is ours. Without a jail, a program may find a way to add to it.
+    startup = _report(output.startup.lstrip(b"\n").partition(b"\n")[0]) or {}
+    if startup.get("status") == "unconfined":
+        reason = _without_paths(str(startup.get("error")))
         fix = "use a kernel with Landlock and seccomp; restricted code also needs RestrictedPython"
         raise Refused("the code was not run: its process could not be confined", data={"reason": reason, "fix": fix})
-    if report["status"] == "mismatch":
+    if startup.get("status") == "mismatch":
         return Outcome("rejected", violations=(Violation("hash", "The code is not the code that was judged"),))
-    finished = _finished(output, layers, REPORTED.get(report["status"], "error"), report.get("error"))
-    return replace(finished, value=report.get("value"), is_repr=report.get("is_repr") is True) if finished else finished
+    if startup.get("status") != "confined":
+        status, error = ("memory", None) if startup.get("status") == "memory" else _silent_end(code)
+        return Outcome(output.broke or status, error=EXPLANATION.get(output.broke or status, error))
+    ran = Outcome("ok", stdout=output.stdout.decode("utf-8", "replace"), engine="jail", layers=layers.names)
+    if output.broke is not None:
+        return replace(ran, status=output.broke, error=EXPLANATION[output.broke])
+    if code or not output.report:
+        status, error = _silent_end(code)
+        return replace(ran, status=status, error=EXPLANATION.get(status, error))
+    # The last line is ours: the child begins a new one, whatever a program wrote before.
+    line = output.report.rpartition(b"\n")[2]
+    return _as_reported(ran, _report(line), most if len(line) > most else None)
 
 
-def _finished(output: ChildOutput, layers: Layers, status: RunStatus, error: object = None) -> Outcome:
-    text = EXPLANATION.get(status) if error is None else _without_paths(str(error))
-    stdout = output.stdout.decode("utf-8", "replace")
-    return Outcome(status, stdout=stdout, error=text, engine="jail", layers=layers.names)
+def _as_reported(ran: Outcome, report: dict[str, Any] | None, most: int | None) -> Outcome:
+    """The outcome of a program that ended by itself, as it reports it. It may say what a program can bring about.
+
+    `most` is how many bytes of JSON its value may have, if that is still to be checked.
+    """
+    if report is None or (status := REPORTED.get(str(report.get("status")))) is None:
+        return replace(ran, status="error", error="the program's value is nested too deeply or is not JSON")
+    if status != "ok":
+        said = report.get("error")
+        error = EXPLANATION.get(status) if said is None else _without_paths(str(said)[:MAX_ERROR])
+        return replace(ran, status=status, error=error)
+    value, is_repr = report.get("value"), report.get("is_repr") is True
+    if is_repr:
+        value = str(value)[:REPR]
+    elif most is not None and len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")) > most:
+        return replace(ran, status="output", error=EXPLANATION["output"])
+    return replace(ran, value=value, is_repr=is_repr)
 
 
 def _silent_end(code: int) -> tuple[RunStatus, str | None]:
@@ -141,15 +188,12 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _report(data: bytearray) -> dict[str, Any]:
-    """The child's report. The program may have written it, so it is only read as data."""
+def _report(line: bytearray) -> dict[str, Any] | None:
     try:
-        report = from_json(bytes(data), allow_inf_nan=False)
+        report = from_json(line, allow_inf_nan=False)
     except ValueError:
-        report = None
-    if is_object(report) and isinstance(report.get("status"), str):
-        return report
-    return {"status": "error", "error": "the program's value is nested too deeply or is not JSON"}
+        return None
+    return report if is_object(report) else None
 
 
 def _without_paths(text: str) -> str:

@@ -50,12 +50,16 @@ class SandboxLimits:
 class Outcome:
     """The outcome of a run. It is true only if the program ran to its end.
 
+    The program says what it printed, its value and its error. It cannot say the rest: that it was judged and confined,
+    by what, and that it was ended.
+
     | status | meaning |
     |---|---|
     | `ok` | it ran to its end; `value` is its result |
     | `rejected` | the judge refused it and nothing ran; see `violations` |
     | `error` | it raised, or exited without a result; `error` says what |
-    | `timeout`, `memory`, `output` | it reached that limit |
+    | `timeout`, `output` | it reached that limit |
+    | `memory` | it reached that limit, or raised MemoryError itself |
     | `killed` | a signal ended it: a crash, or the system |
     """
 

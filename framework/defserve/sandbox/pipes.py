@@ -18,24 +18,34 @@ ENVELOPE = 32 * 1024
 
 @dataclass(slots=True)
 class ChildOutput:
-    """What the process sent, and which limit it broke, if any."""
+    """What the process sent, and which limit it broke, if any.
+
+    `startup` comes from us alone: the program has no way to write there. `report` is what the program says of itself.
+    """
 
     stdout: bytearray = field(default_factory=bytearray)
+    startup: bytearray = field(default_factory=bytearray)
     report: bytearray = field(default_factory=bytearray)
     broke: Literal["timeout", "output"] | None = None
 
 
 def converse(
-    process: subprocess.Popen[bytes], result: int, message: bytes, limits: SandboxLimits, deadline: float
+    process: subprocess.Popen[bytes],
+    startup: int,
+    result: int,
+    message: bytes,
+    limits: SandboxLimits,
+    deadline: float,
 ) -> ChildOutput:
-    """Send the process its job, and read until it has closed both its pipes or reached a limit.
+    """Send the process its job, and read until it has ended or reached a limit.
 
-    A process that has closed both can send nothing more, so the caller may kill it at once.
+    A process that closed its pipes without a report can say nothing more, so the caller may kill it at once.
     """
     assert process.stdin is not None and process.stdout is not None
     output, rest = ChildOutput(), memoryview(message)
     sinks = {
         process.stdout.fileno(): (output.stdout, limits.output_bytes),
+        startup: (output.startup, ENVELOPE),
         result: (output.report, limits.output_bytes + ENVELOPE),
     }
     with selectors.DefaultSelector() as selector:
@@ -60,7 +70,18 @@ def converse(
                     del sinks[key.fd]
                 elif not _keep(chunk, *sinks[key.fd]):
                     output.broke = "output"
+    if output.report and output.broke is None and not _has_ended(process, deadline):
+        output.broke = "timeout"
     return output
+
+
+def _has_ended(process: subprocess.Popen[bytes], deadline: float) -> bool:
+    """Whether it ends in time. Only then does its exit code tell how."""
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _keep(chunk: bytes, sink: bytearray, most: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.registry import Registry
@@ -29,8 +30,10 @@ class Mount:
             (child.resources.templates, parent.resources.templates, self._uri),
             (child.completions.registry, parent.completions.registry, self._target),
         )
-        for source, target, rename in mirrors:
-            Mirror(source, target, rename)
+        with ExitStack() as refused:
+            for source, target, rename in mirrors:
+                refused.callback(_mirror(source, target, rename))
+            refused.pop_all()
         child.subscriptions.forward(lambda uri: parent.subscriptions.updated(self._uri(uri)))
 
     def _name(self, name: str) -> str:
@@ -47,23 +50,9 @@ class Mount:
         return f"{self._uri(target) if ':' in target else self._name(target)} {argument}"
 
 
-class Mirror:
-    """Repeats one registry of the child in the parent's."""
+def _mirror(source: Registry[Any], target: Registry[Any], rename: Callable[[str], str]) -> Callable[[], None]:
+    def renamed(name: str, item: Any) -> tuple[str, Any]:
+        there = rename(name)
+        return there, item.renamed(there) if hasattr(item, "renamed") else item
 
-    def __init__(self, source: Registry[Any], target: Registry[Any], rename: Callable[[str], str]) -> None:
-        self._source, self._target, self._rename = source, target, rename
-        self._shown: dict[str, Any] = {}
-        self._follow()
-        source.watch(self._follow)
-
-    def _follow(self) -> None:
-        current = dict(self._source.items())
-        for name in [name for name, item in self._shown.items() if current.get(name) is not item]:
-            self._target.remove(self._rename(name))
-            del self._shown[name]
-        for name, item in current.items():
-            if name not in self._shown:
-                mirrored = self._rename(name)
-                shown = item.renamed(mirrored) if hasattr(item, "renamed") else item
-                self._target.add(mirrored, shown, where=getattr(item, "where", ""))
-                self._shown[name] = item
+    return source.mirror(target, renamed)

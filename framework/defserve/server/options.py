@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from defserve.errors import UsageError
 from defserve.protocols.mgp.options import SecurityFields
@@ -30,7 +30,7 @@ class ToolFields(ItemFields, total=False):
     """See `protocols.mcp.tools.ToolOptions`."""
 
     annotations: Mapping[str, Any]
-    structured: bool
+    structured: bool | Literal["bare"]
     schema: Mapping[str, Any]
     tags: Sequence[str]
     security: Security

@@ -13,11 +13,17 @@ class WebFields(TypedDict, total=False):
     `legacy_sse` also serves HTTP+SSE (2024-11-05), at `/sse` beside the endpoint. `rest` also serves
     `POST /tools/{name}` and `GET /openapi.json` there, for callers that do not speak the protocol; `metrics` serves
     `GET /metrics` for Prometheus.
+
+    Who calls without a token is a stranger, whose word grants and confirms nothing. On a loopback address `local_token`
+    writes a key to a file that only this user can read; who shows it is this user, as on stdio. On a unix socket
+    `trust_same_user` makes every process of this user the local user.
     """
 
     allowed_hosts: Sequence[str]
     allowed_origins: Sequence[str]
     trusted_proxy: bool
+    local_token: bool
+    trust_same_user: bool
     certfile: str
     keyfile: str
     parser: str

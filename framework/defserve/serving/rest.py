@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from defserve.caches import ByteCache
 from defserve.core.call import Call, Replied
 from defserve.core.extension import Offer
-from defserve.host.tool_value import read_text, tool_error
+from defserve.host.tool_value import read_text, tool_error, unwrapped
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.failures import ERROR_KEY
 from defserve.protocols.mcp.lifecycle import dialect_of
@@ -25,12 +26,12 @@ from defserve.wire.messages import Params, Request
 OFFER: Final = Offer(
     STATELESS_VERSIONS[-1], {}, {"name": "rest", "version": VERSION}, stateless=True, key=("rest", VERSION)
 )
-REMEMBERED_DOCUMENTS: Final = 8
+MOST_BYTES: Final = 8 * 1024 * 1024
 
 
 def rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
     """How the tools of a server are served to callers that know only HTTP."""
-    documents: dict[object, bytes] = {}
+    documents = ByteCache[bytes](MOST_BYTES)
 
     def document(below: str, call: Call) -> bytes:
         """The OpenAPI document of the tools that a caller sees. Callers with the same view share its bytes."""
@@ -45,9 +46,8 @@ def rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
                 if composition.visible(call, tool)
             ]
             info = mcp.lifecycle.identity.info(dialect)
-            if len(documents) >= REMEMBERED_DOCUMENTS:
-                documents.pop(next(iter(documents)))
-            found = documents[key] = encode(openapi(info, tools, base=below, authorized=authorized))
+            found = encode(openapi(info, tools, base=below, authorized=authorized))
+            documents.put(key, found, len(found) + len(below))
         return found
 
     return RestRules(
@@ -103,7 +103,7 @@ def _value(result: Params, tool: Tool) -> Any:
     if result.get("resultType", "complete") != "complete":
         raise RestFailure("input_required", "this tool asks its caller a question, which cannot be answered here")
     if "structuredContent" in result:
-        return result["structuredContent"]
+        return unwrapped(result)
     blocks: list[Params] = result.get("content") or []
     if len(blocks) == 1 and blocks[0].get("type") == "text":
         scalar = tool.returns.scalar

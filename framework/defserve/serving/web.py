@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from socket import socket
 
 from defserve.auth import Auth
+from defserve.auth.authority import canonical_address
 from defserve.core.composition import Composition
 from defserve.errors import UsageError
 from defserve.observing.metrics import Metrics
@@ -14,6 +17,7 @@ from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, PRIMED_VERSIONS,
 from defserve.protocols.mgp.extension import MGP
 from defserve.runner.address import Address
 from defserve.runner.network import NetworkOptions, listen
+from defserve.runner.sockets import bound
 from defserve.runner.web_sessions import WebSessions
 from defserve.serving.options import WebFields
 from defserve.transports.http.app import HttpApp, HttpOptions
@@ -30,9 +34,23 @@ def app(
     return app_of(WebSessions(composition), mcp, auth, options, address)
 
 
-def app_of(provider: WebSessions, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None) -> HttpApp:
-    """The application whose sessions `provider` opens."""
+def app_of(
+    provider: WebSessions,
+    mcp: MCP,
+    auth: Auth | None,
+    options: WebFields,
+    address: Address | None,
+    local_key: str | None = None,
+) -> HttpApp:
+    """The application whose sessions `provider` opens. Who shows the `local_key` is the local user."""
     refuse_scopes_without_auth(mcp, auth)
+    is_unix = address is not None and address.scheme == "unix"
+    _check_local(options, address)
+    checked = auth
+    if local_key is not None:
+        from defserve.auth.local_token.verifier import with_local_token
+
+        checked = with_local_token(local_key, auth)
 
     async def ready() -> tuple[int, bytes]:
         await provider.start(served.close)
@@ -49,7 +67,6 @@ def app_of(provider: WebSessions, mcp: MCP, auth: Auth | None, options: WebField
         scopes=mcp.tools.scopes,
         refusal=provider.composition.refusal,
     )
-    is_unix = address is not None and address.scheme == "unix"
     rest = None
     if options.get("rest", False):
         from defserve.serving.rest import rest_rules
@@ -62,9 +79,9 @@ def app_of(provider: WebSessions, mcp: MCP, auth: Auth | None, options: WebField
         allowed_hosts=tuple(options.get("allowed_hosts", ())),
         allowed_origins=tuple(options.get("allowed_origins", ())),
         trusted_proxy=options.get("trusted_proxy", False),
-        is_local=is_unix,
+        trust_same_user=options.get("trust_same_user", False),
         legacy_sse=options.get("legacy_sse", False),
-        auth=auth,
+        auth=checked,
         probes={"/healthz": _liveness, "/readyz": ready},
         reports={"/metrics": partial(_measured, provider.composition)} if options.get("metrics", False) else {},
         rest=rest,
@@ -76,9 +93,15 @@ def app_of(provider: WebSessions, mcp: MCP, auth: Auth | None, options: WebField
 
 def run(composition: Composition, mcp: MCP, auth: Auth | None, address: Address, options: WebFields) -> int:
     """Serve on the network until a signal or a client ends it. Returns the exit code."""
-    provider = WebSessions(composition)
-    served = app_of(provider, mcp, auth, options, address)
-    return listen(served, address, network_options(options), composition.limits, provider)
+    provider, network = WebSessions(composition), network_options(options)
+    if not options.get("local_token", False):
+        return listen(app_of(provider, mcp, auth, options, address), address, network, composition.limits, provider)
+    _check_local(options, address)
+    from defserve.auth.local_token.files import published
+
+    with bound(address) as sockets, published(places_of(sockets)) as key:
+        served = app_of(provider, mcp, auth, options, address, key)
+        return listen(served, address, network, composition.limits, provider, sockets)
 
 
 def network_options(options: WebFields) -> NetworkOptions:
@@ -87,8 +110,37 @@ def network_options(options: WebFields) -> NetworkOptions:
         parser=options.get("parser", "auto"),
         certfile=options.get("certfile"),
         keyfile=options.get("keyfile"),
-        trusted_proxy=options.get("trusted_proxy", False),
+        forwarded=canonical_address if options.get("trusted_proxy", False) else None,
+        peer_user=options.get("trust_same_user", False),
     )
+
+
+def places_of(sockets: Iterable[socket]) -> list[tuple[str, int]]:
+    """The addresses that sockets are bound to."""
+    return [one.getsockname()[:2] for one in sockets]
+
+
+def _check_local(options: WebFields, address: Address | None) -> None:
+    """Raises UsageError for options about local callers that do not fit the address."""
+    if options.get("trust_same_user", False) and (address is None or address.scheme != "unix"):
+        raise UsageError(
+            "trust_same_user is for unix sockets: only there the system says which user calls",
+            fix="serve on unix:/path, or use local_token on a loopback address",
+        )
+    if options.get("trust_same_user", False) and options.get("trusted_proxy", False):
+        raise UsageError(
+            "trust_same_user and trusted_proxy contradict each other: callers behind a proxy are not its user",
+            fix="leave out one of the two",
+        )
+    if options.get("local_token", False):
+        if address is None or address.scheme == "unix":
+            raise UsageError(
+                "local_token needs a loopback address of the server's own",
+                fix='serve with run(on="http://127.0.0.1:8000/mcp"); on a unix socket use trust_same_user',
+            )
+        from defserve.auth.local_token.verifier import check_place
+
+        check_place(address.host)
 
 
 async def _measured(composition: Composition) -> tuple[int, bytes]:

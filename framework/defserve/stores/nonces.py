@@ -10,9 +10,9 @@ from threading import Lock
 from typing import Final, Protocol
 
 from defserve.errors import LimitExceeded
+from defserve.stores.spaces import NONCES
 from defserve.stores.store import Store, StoreChange
 
-_SPACE: Final = "nonce:"
 _SPENT: Final = "spent"
 
 
@@ -75,7 +75,7 @@ class StoreNonces:
     async def spend(self, nonce: str, *, ttl: float) -> bool:
         if not ttl > 0:
             return False
-        space, mine = _SPACE + nonce, os.urandom(8)
+        space, mine = NONCES.of(nonce), os.urandom(8)
         if await self._store.change(StoreChange(space, put={_SPENT: mine}, expect={_SPENT: None}, ttl=ttl)):
             return True
         # A store that lost its connection may repeat a change, and then find its own first attempt.

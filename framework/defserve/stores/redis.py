@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from defserve.errors import UsageError
+from defserve.stores import spaces
 from defserve.stores.formats import newer_format
 from defserve.stores.store import StoreChange, StoreFull, StoreReadOnly, StoreUnavailable
 
@@ -156,10 +157,10 @@ class RedisStore:
 
     async def _check_format(self, client: _Client) -> None:
         """Raises StoreUnavailable if a later version wrote the store. A store of 0.1.0 has no mark and has format 1."""
-        (found,) = await client.hmget(self._key("format"), ["version"])
+        (found,) = await client.hmget(self._key(spaces.FORMAT), ["version"])
         if found is None:
             with suppress(Exception):  # a Redis that can only be read stays as it is
-                await client.hsetnx(self._key("format"), "version", FORMAT)
+                await client.hsetnx(self._key(spaces.FORMAT), "version", FORMAT)
         elif not found.isdigit() or int(found) > FORMAT:
             raise StoreUnavailable(newer_format("The store", found.decode(errors="replace"), FORMAT))
 

@@ -1,13 +1,7 @@
 """The interface of a store: spaces of named values. A change to a space happens as a whole or not at all.
 
-Each feature uses spaces of its own:
-
-    checkpoints   `state:["set","owner"]`   the tree under `tree`, each checkpoint under its id
-    API keys      `keys`                    each key under its id; `checkpoints` is the secret of checkpoint ids
-    nonces        `nonce:<nonce>`           one value, expected to be absent, with a ttl: spent exactly once
-    leases        `lease:<name>`            the holder, with a ttl that it renews
-
-A store that has a problem raises one of the errors below. It recovers by itself when the problem is gone.
+Each feature uses spaces of its own, which `spaces` lists. A store that has a problem raises one of the errors below. It
+recovers by itself when the problem is gone.
 """
 
 from __future__ import annotations
@@ -17,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from defserve.errors import LimitExceeded, Refused
+from defserve.stores.spaces import Space, SpaceFamily
 
 _NONE: Final[Mapping[str, bytes]] = MappingProxyType({})
 
@@ -28,7 +23,7 @@ class StoreChange(NamedTuple):
     change to it.
     """
 
-    space: str
+    space: Space
     put: Mapping[str, bytes] = _NONE
     drop: Sequence[str] = ()
     expect: Mapping[str, bytes | None] = _NONE
@@ -46,7 +41,7 @@ class Store(Protocol):
         """Connect. May be called again, also after `close`."""
         ...
 
-    async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
+    async def get(self, space: Space, names: Sequence[str]) -> dict[str, bytes]:
         """The values of the names that exist."""
         ...
 
@@ -55,11 +50,11 @@ class Store(Protocol):
         return False."""
         ...
 
-    def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
+    def scan(self, space: Space) -> AsyncIterator[tuple[str, bytes]]:
         """Everything in a space, in any order. Changes made meanwhile may be seen or not."""
         ...
 
-    def spaces(self, prefix: str) -> AsyncIterator[str]:
+    def spaces(self, prefix: SpaceFamily) -> AsyncIterator[str]:
         """The names of the spaces that begin with `prefix` and hold anything."""
         ...
 

@@ -42,8 +42,20 @@ class EventStore(Protocol):
     """What one session has sent, by stream. Ids are unique in the session and name their stream. The store of another
     session does not know them."""
 
-    def append(self, stream: str, data: bytes, *, kind: StoredEventKind = "message", key: Hashable = None) -> str:
+    def append(
+        self,
+        stream: str,
+        data: bytes,
+        *,
+        kind: StoredEventKind = "message",
+        key: Hashable = None,
+        audience: object = None,
+    ) -> str:
         """Keep an event and return its id. A `progress` takes the place of an earlier one with its `key`."""
+        ...
+
+    def audience(self, event_id: str) -> object:
+        """Who may read an event that is kept, in the words of whoever appended it."""
         ...
 
     def release(self, event_id: str) -> None:
@@ -92,23 +104,42 @@ class MemoryEvents:
         self._made = 0
         self._bytes = 0
 
-    def append(self, stream: str, data: bytes, *, kind: StoredEventKind = "message", key: Hashable = None) -> str:
+    def append(
+        self,
+        stream: str,
+        data: bytes,
+        *,
+        kind: StoredEventKind = "message",
+        key: Hashable = None,
+        audience: object = None,
+    ) -> str:
         opened = self._open(stream)
         held = opened.bytes
         opened.append(data, kind, key if kind == "progress" else None)
+        if audience is not None:
+            opened.audiences[opened.last] = audience
         opened.shrink(self.events, self.size)
         self._bytes += opened.bytes - held
         self._make_room(opened.number)
         return self._id(opened.number, opened.last)
 
+    def audience(self, event_id: str) -> object:
+        stream, place = self._placed(event_id)
+        return stream.audiences.get(place) if stream is not None else None
+
     def release(self, event_id: str) -> None:
-        found = _ID.fullmatch(event_id)
-        stream = self._streams.get(int(found[2])) if found is not None and found[1] == self._tag else None
-        if found is not None and stream is not None:
+        stream, place = self._placed(event_id)
+        if stream is not None:
             held = stream.bytes
-            stream.release(int(found[3]))
+            stream.release(place)
             stream.shrink(self.events, self.size)
             self._bytes += stream.bytes - held
+
+    def _placed(self, event_id: str) -> tuple[_Stream | None, int]:
+        found = _ID.fullmatch(event_id)
+        if found is None or found[1] != self._tag:
+            return None, 0
+        return self._streams.get(int(found[2])), int(found[3])
 
     def mark(self, stream: str) -> str:
         opened = self._open(stream)
@@ -173,12 +204,24 @@ class MemoryEvents:
 class _Stream:
     """The events of one stream by their place, from 1. `lost` is the place of the newest that was dropped."""
 
-    __slots__ = ("number", "name", "last", "lost", "kept", "bytes", "_droppable", "_droppable_bytes", "_latest")
+    __slots__ = (
+        "number",
+        "name",
+        "last",
+        "lost",
+        "kept",
+        "audiences",
+        "bytes",
+        "_droppable",
+        "_droppable_bytes",
+        "_latest",
+    )
 
     def __init__(self, number: int, name: str) -> None:
         self.number, self.name = number, name
         self.last = self.lost = self.bytes = 0
         self.kept: dict[int, bytes] = {}
+        self.audiences: dict[int, object] = {}
         self._droppable: OrderedDict[int, Hashable] = OrderedDict()
         self._droppable_bytes = 0
         self._latest: dict[Hashable, int] = {}
@@ -211,6 +254,7 @@ class _Stream:
         key = self._droppable.pop(place)
         if key is not None:
             del self._latest[key]
+        self.audiences.pop(place, None)
         length = len(self.kept.pop(place))
         self.bytes -= length
         self._droppable_bytes -= length

@@ -3,7 +3,7 @@
 A test can run over every transport and in both eras, without set-up. A question without a prepared answer fails the
 test. Names are loaded when they are first used, because pytest imports this package at every start.
 
-May import: `host`, `protocols.mcp.versions`, `protocols.mcpl`, `runner.loopback`, `tooling`.
+May import: `auth.local_token`, `host`, `protocols.mcp.versions`, `protocols.mcpl`, `runner.loopback`, `tooling`.
 """
 
 from __future__ import annotations

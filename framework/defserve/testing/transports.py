@@ -6,8 +6,11 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from secrets import token_urlsafe
 from typing import Any
 
+from defserve.auth.local_token.client import with_local_key
+from defserve.auth.local_token.verifier import with_local_token
 from defserve.errors import UsageError
 from defserve.host.addresses import Remote, is_address
 from defserve.host.client import Client
@@ -24,11 +27,14 @@ def connect_over(over: str, server: Any, options: Options) -> AbstractAsyncConte
     """A client of `server`: an object, its name, or the address of a running server.
 
     An address names its own transport. `options` are those of `Client`, and `token` and `headers` for the network; in
-    memory and over stdio those two are ignored.
+    memory and over stdio those two are ignored. Without them the client is the local user, as in memory, unless the
+    server checks tokens. With `token=None` it is a stranger.
     """
     credentials = {name: options[name] for name in CREDENTIALS if name in options}
     rest = {name: value for name, value in options.items() if name not in CREDENTIALS}
     if isinstance(server, str) and is_address(server):
+        if not credentials:
+            server, credentials["token"] = with_local_key(server, None, {})
         return Remote(server, **credentials).connect(**rest)
     if over not in TRANSPORTS:
         raise UsageError(f"a server cannot be tested over {over!r}", fix=f"use one of {', '.join(TRANSPORTS)}")
@@ -60,6 +66,9 @@ def _over_network(scheme: str) -> Connect:
 
         server = _loaded(server)
         app = server.asgi()
+        if not credentials and app.auth is None:
+            credentials = {"token": (key := token_urlsafe(32))}
+            app.auth = with_local_token(key, None)
         async with loopback(app, server.limits, scheme=scheme) as url:
             try:
                 async with Remote(url, **credentials).connect(**options) as client:

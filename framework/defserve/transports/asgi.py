@@ -14,6 +14,10 @@ WHOLE = "whole request of defserve"
 """The member of a scope that holds a `WholeRequest`. The reader must remove it, because it refers to the scope."""
 
 
+PEER_USER = "user of the peer"
+"""The member of a scope's `state` that holds the user at the other end of a unix socket. Only our server sets it."""
+
+
 class RequestHead(Protocol):
     """A head that many requests may share. `note` keeps what the app found out about it the first time."""
 

@@ -30,9 +30,17 @@ class MemoryTransport:
     def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
         if not self.closed:
             self.peer.deliver(message, taken)
+        elif taken is not None:
+            taken()
 
     def flush(self) -> None:
         """Nothing is held back."""
+
+    def pause(self) -> None:
+        self.peer.hold()
+
+    def resume(self) -> None:
+        self.peer.let_go()
 
     def close(self) -> None:
         if not self.closed:
@@ -57,17 +65,33 @@ class MemoryPeer:
         self._server = server
         self._queue: asyncio.Queue[tuple[bytes | None, Callable[[], None] | None]] | None = None
         self._left = False
+        self._free: asyncio.Event | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         import asyncio
 
-        self._queue = asyncio.Queue()
+        self._queue, self._free = asyncio.Queue(), asyncio.Event()
+        self._free.set()
 
     def deliver(self, message: bytes | None, taken: Callable[[], None] | None = None) -> None:
-        if self._queue is not None:
+        if self._queue is not None and not self._left:
             self._queue.put_nowait((message, taken))
+        elif taken is not None:
+            taken()
+
+    def hold(self) -> None:
+        """Let senders wait."""
+        if self._free is not None:
+            self._free.clear()
+
+    def let_go(self) -> None:
+        if self._free is not None:
+            self._free.set()
 
     async def send(self, message: bytes) -> None:
+        """Send a message, when the server reads."""
+        if self._free is not None and not self._free.is_set():
+            await self._free.wait()
         self._server.take(message)
 
     async def receive(self) -> bytes | None:
@@ -81,4 +105,10 @@ class MemoryPeer:
         return message
 
     async def aclose(self) -> None:
+        """Leave. What was not received is dropped."""
+        self._left = True
+        while self._queue is not None and not self._queue.empty():
+            _, taken = self._queue.get_nowait()
+            if taken is not None:
+                taken()
         self._server.leave()

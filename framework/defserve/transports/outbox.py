@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Protocol
+from typing import Any, Protocol
+
+# The code of the reply to a call for which there was no room.
+TOO_MANY_CALLS = -32029
 
 UNREAD = 256
 SLOW = 16
@@ -34,6 +37,8 @@ class OutboundMessage(Protocol):
     def bulk(self) -> bool: ...
     @property
     def relates_to(self) -> object | None: ...
+    @property
+    def audience(self) -> tuple[Any, ...] | None: ...
 
 
 class CompleteReply:
@@ -42,7 +47,7 @@ class CompleteReply:
     __slots__ = ("data", "code", "release")
 
     answers, asks, bulk = True, False, False
-    replaces = taken = relates_to = None
+    replaces = taken = relates_to = audience = None
 
     def __init__(self, data: bytes, code: int | None) -> None:
         self.data, self.code = data, code
@@ -81,7 +86,8 @@ class ClientOutbox:
         """
         if message.replaces is not None and len(self.unread) >= SLOW:
             self._drop_first(lambda item: item.message.replaces == message.replaces)
-        if not message.data:
+        if self.gone or not message.data:
+            UnreadMessage(message, id).leave()
             return
         if message.bulk or not self.unread:  # the sender of bulk limits itself
             self.unread.append(UnreadMessage(message, id))
@@ -106,6 +112,11 @@ class ClientOutbox:
         for item in taken:
             item.leave()
         return taken
+
+    def abandon(self) -> None:
+        """Nobody reads any more: what is unread is dropped, and so is what follows."""
+        self.gone = True
+        self.take()
 
     @property
     def full(self) -> bool:

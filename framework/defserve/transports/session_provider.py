@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from defserve.auth.principals import Principal
 from defserve.limits import Limits
-from defserve.wire.messages import Id, Message, Request
+from defserve.wire.messages import Id, Message, Reply, Request
 
 BegunCall: TypeAlias = Coroutine[Any, Any, None] | tuple[bytes, int | None]
 """The rest of a call, to await; or its reply, with the reply's code if it is an error."""
@@ -23,18 +23,32 @@ class RequestOffer(Protocol):
 
 
 class TransportSession(Protocol):
-    """The part of a session that a transport uses."""
+    """The part of a session that a transport uses. `holder` knows whether it is idle, and can end it.
+
+    A transport that can stop reading sets `on_room`, and reads nothing while the session is `full`.
+    """
+
+    holder: Any
+    on_room: Callable[[], None] | None
 
     @property
     def in_flight(self) -> Mapping[Id, object]: ...
     @property
     def version(self) -> str: ...
     @property
+    def full(self) -> bool: ...
+    @property
     def takes_batches(self) -> bool: ...
     def receive(self, data: bytes | None, envelope: object | None = None) -> bool: ...
-    def take(self, message: Message | list[Message], envelope: object | None = None) -> bool: ...
-    def begin(self, request: Request, envelope: object | None = None, offer: Any = ...) -> BegunCall: ...
+    def take(
+        self, message: Message | list[Message], envelope: object | None = None, identity: Principal | None = None
+    ) -> bool: ...
+    def begin(
+        self, request: Request, envelope: object | None = None, offer: Any = ..., identity: Principal | None = None
+    ) -> BegunCall: ...
+    def takes_answer(self, reply: Reply, identity: Principal | None) -> bool: ...
     def cancel(self, id: Id) -> None: ...
+    def end_credential(self, credential: str) -> None: ...
     def close(self) -> None: ...
 
 

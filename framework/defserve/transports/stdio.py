@@ -36,10 +36,10 @@ class StdioTransport:
         self._out: deque[bytes | memoryview] = deque()
         self.queued = self._written = 0
         self._marks: deque[tuple[int, Callable[[], None]]] = deque()
-        self._writing = self._paused = self._reading = False
+        self._writing = self._paused = self._held = self._reading = False
         self._turn: threading.Event | None = None
         self._emptied: asyncio.Future[None] | None = None
-        self.closed = False
+        self.closed = self._ended_input = False
 
     # -- the process's pipes -----------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class StdioTransport:
             return
         try:
             os.set_blocking(self._output, False)
-            self._resume()
+            self._start_reading()
         except (NotImplementedError, OSError):
             # Files and Windows pipes cannot be polled.
             import threading
@@ -120,8 +120,14 @@ class StdioTransport:
             threading.Thread(target=self._read_in_thread, name="defserve-stdin", daemon=True).start()
 
     def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
-        """Queue one message. `flush` writes the queue, and calls `taken` behind the last byte of the message."""
-        if not self.closed:
+        """Queue one message. `flush` writes the queue.
+
+        `taken` is called behind the last byte of the message, or when it is clear that it will not be written.
+        """
+        if self.closed:
+            if taken is not None:
+                taken()
+        else:
             self._out.append(message)
             self._out.append(b"\n")
             self.queued += len(message) + 1
@@ -168,10 +174,37 @@ class StdioTransport:
         self.closed = True
         if self._turn is not None:
             self._turn.set()
+        self._leave_unwritten()
+
+    def _leave_unwritten(self) -> None:
+        """Nothing more is written: tell the senders."""
+        marks, self._marks = self._marks, deque()
+        for _, taken in marks:
+            taken()
+
+    def pause(self) -> None:
+        """Read nothing more: what the peer sends waits in the pipe."""
+        self._held = True
+        self._stop_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._held:
+            self._held = False
+            self._read_on()
 
     # -- reading -----------------------------------------------------------------------------------------
 
-    def _resume(self) -> None:
+    def _read_on(self) -> None:
+        """Read, unless the peer must read first, or the calls it sent must make room."""
+        if self.closed or self._ended_input or self._held or self._paused or self._loop is None:
+            return
+        if self._turn is not None:
+            self._turn.set()
+        elif not self._reading:
+            self._start_reading()
+
+    def _start_reading(self) -> None:
         assert self._loop is not None
         self._loop.add_reader(self._input, self._readable)
         self._reading = True
@@ -199,8 +232,9 @@ class StdioTransport:
                 self._stop_reading()
                 self._paused = True
             elif self._turn is not None:
-                self._turn.set()
+                self._read_on()
             return
+        self._ended_input = True
         self._stop_reading()
         try:
             if rest := self._lines.finish():
@@ -257,10 +291,7 @@ class StdioTransport:
             self._tell_emptied()
         if self._paused and self.queued < HIGH_WATER // 2 and not self.closed:
             self._paused = False
-            if self._turn is not None:
-                self._turn.set()
-            else:
-                self._resume()
+            self._read_on()
 
     def _tell_emptied(self) -> None:
         if self._emptied is not None and not self._emptied.done():
@@ -268,13 +299,13 @@ class StdioTransport:
 
     def _give_up(self) -> None:
         self._out.clear()
-        self._marks.clear()
         self.queued = 0
         self.closed = True
         self._stop_reading()
         self._tell_emptied()
         if self._turn is not None:
             self._turn.set()
+        self._leave_unwritten()
         if self._ended is not None:
             self._ended()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
@@ -43,7 +43,7 @@ def message(raw: Any) -> Message:
         method.__class__ is str
         and params.__class__ is dict
         and raw.get("jsonrpc") == "2.0"
-        and _usable_id(id)
+        and is_id(id)
         and 0 < len(method) <= METHOD_BYTES
     ):
         return Request(id, method, params, raw)
@@ -64,9 +64,9 @@ def _other_message(raw: dict[str, Any], id: Any, method: Any, params: Any) -> Me
         params = {}
     if "id" not in raw:
         return Notification(method, params if is_object(params) else {}, raw)
-    if _usable_id(id) and is_object(params):
+    if is_id(id) and is_object(params):
         return Request(id, method, params, raw)
-    if not _usable_id(id):
+    if not is_id(id):
         text = f'Invalid request: "id" must be an integer or a string of at most {ID_BYTES} characters'
         return Malformed(INVALID_REQUEST, text, notification=_null_id_notification(id, method, params, raw))
     return Malformed(INVALID_PARAMS, 'Invalid params: "params" must be an object', id)
@@ -110,7 +110,7 @@ def _batch(values: Sequence[Any]) -> Message | list[Message]:
 
 def _reply(raw: dict[str, Any]) -> Message:
     id, error = raw.get("id"), raw.get("error")
-    usable = id is None or _usable_id(id)
+    usable = id is None or is_id(id)
     if usable and "result" in raw and "error" not in raw:
         return Reply(id, raw["result"], None)
     if usable and is_object(error) and "result" not in raw:
@@ -119,7 +119,8 @@ def _reply(raw: dict[str, Any]) -> Message:
     return Malformed(INVALID_REQUEST, text, _readable_id(raw), is_reply="result" in raw or "error" in raw)
 
 
-def _usable_id(id: Any) -> bool:
+def is_id(id: Any) -> TypeGuard[Id]:
+    """Whether a JSON value can be the id of a request."""
     # A bool is an int in Python but not an id in JSON-RPC. The bound keeps a hostile integer printable.
     if type(id) is int:
         return -(1 << 512) < id < (1 << 512)
@@ -128,7 +129,7 @@ def _usable_id(id: Any) -> bool:
 
 def _readable_id(value: Any) -> Id | None:
     id = value.get("id") if is_object(value) else None
-    return id if _usable_id(id) else None
+    return id if is_id(id) else None
 
 
 def _null_id_notification(id: Any, method: str, params: Any, raw: dict[str, Any]) -> Notification | None:

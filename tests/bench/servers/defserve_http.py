@@ -8,7 +8,7 @@ from shapes import tools_of
 from defserve import Limits, Server
 
 # Room for more sessions than the 10,000 that are weighed, which is also the default.
-server = Server("bench", limits=Limits(sessions=20_000))
+server = Server("bench", limits=Limits(sessions=20_000, sessions_per_address=20_000))
 for function, kind in tools_of("calls"):
     server.tool(inline=kind == "inline")(function)
 

@@ -13,15 +13,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from defserve.guard.shell.judgement import judge
-from defserve.guard.shell.known_programs import KINDS, ON_REQUEST, PROGRAMS
-from defserve.guard.shell.program_rules import ShellMode
+from defserve.guard.shell.judgement import ShellMode, judge
+from defserve.guard.shell.tables import KINDS, ON_REQUEST, PROGRAMS
 from tests.effort import cpu_within
 
 CORPORA = Path(__file__).parents[1] / "corpora"
 CASES: list[dict[str, Any]] = [
     json.loads(line)
-    for name in ("shell", "shell_more")
+    for name in ("shell", "shell_more", "shell_everyday", "shell_attacks")
     for line in (CORPORA / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
 ]
 MODES: list[ShellMode] = ["sandbox", "readonly"]
@@ -100,7 +99,7 @@ def test_a_refused_command_has_no_words() -> None:
         ("sed 1e x", "script"),
         ("cp x /etc/passwd", "place"),
         ("cat /etc/shadow", "secret"),
-        ("kill -9 -1", "process"),
+        ("kill -9 -1", "flag"),
     ],
 )
 def test_a_refusal_names_its_rule(command: str, rule: str) -> None:
@@ -180,7 +179,7 @@ def test_no_program_is_known_and_notorious_at_once() -> None:
 
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_no_notorious_program_runs_unless_it_is_listed(name: str) -> None:
-    for words in ("", " x", " -c id", " --version"):
+    for words in ("", " x", " -c id", " --version x", " -e --version"):
         assert not judge(name + words)
 
 

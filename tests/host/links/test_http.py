@@ -58,7 +58,7 @@ async def echo(exchange: Exchange) -> None:
 
 
 def client(url: str, version: str = HANDSHAKE, **options: Any) -> Client:
-    return Client(HttpLink(url), version=version, timeout=5, **options)
+    return Client(HttpLink(url), version=version, timeout=30, **options)
 
 
 # What every request carries.
@@ -105,7 +105,7 @@ async def test_a_stateless_request_says_in_headers_what_it_is():
 async def test_headers_and_token_go_with_everything():
     async with web(session(echo)) as server:
         link = HttpLink(server.url, headers={"X-Team": "blue"}, token="t0ken")
-        async with Client(link, version=HANDSHAKE, timeout=5) as peer:
+        async with Client(link, version=HANDSHAKE, timeout=30) as peer:
             await peer.ping()
         assert {exchange.headers["authorization"] for exchange in server.seen} == {"Bearer t0ken"}
         assert {exchange.headers["x-team"] for exchange in server.seen} == {"blue"}
@@ -335,7 +335,7 @@ async def test_the_stream_is_taken_up_again_where_it_broke():
 
 async def test_a_client_need_not_listen():
     async with web(session(echo)) as server:
-        async with Client(HttpLink(server.url, listens=False), version=HANDSHAKE, timeout=5) as peer:
+        async with Client(HttpLink(server.url, listens=False), version=HANDSHAKE, timeout=30) as peer:
             await peer.ping()
         assert "GET" not in {exchange.verb for exchange in server.seen}
 
@@ -474,7 +474,7 @@ async def test_refused_credentials_are_told_with_the_challenge():
     async with web(handle) as server:
         for version in (None, HANDSHAKE, STATELESS):
             with pytest.raises(PeerError, match="HTTP 401") as refused:
-                async with Client(HttpLink(server.url), version=version, timeout=5):
+                async with Client(HttpLink(server.url), version=version, timeout=30):
                     pytest.fail("nobody was let in")
             assert str(refused.value).startswith(f"{server.url} wants a token (HTTP 401): resource_metadata=")
             assert refused.value.data == {"status": 401, "challenge": challenge}

@@ -45,7 +45,7 @@ async def test_a_message_is_a_text_frame_and_the_subprotocol_is_mcp():
 
     async with serving(handle) as url:
         link = await WebSocketLink.connect(url, token="t0ken")
-        async with Client(link, version="2025-11-25", timeout=5) as client:
+        async with Client(link, version="2025-11-25", timeout=30) as client:
             results = await asyncio.gather(*(client.request("x/y", {"n": n}) for n in range(20)))
     assert [(result["n"], result["text"]) for result in results] == [(n, True) for n in range(20)]
     assert agreed == [("mcp", "Bearer t0ken")]
@@ -58,7 +58,7 @@ async def test_a_server_that_closes_says_why():
 
     async with serving(handle) as url:
         with pytest.raises(PeerGone, match="1001 going away for good"):
-            async with Client(await WebSocketLink.connect(url), version="2025-11-25", timeout=5):
+            async with Client(await WebSocketLink.connect(url), version="2025-11-25", timeout=30):
                 pytest.fail("nobody answered")
 
 

@@ -21,6 +21,7 @@ from tests.host.mcpl import lively
 pytestmark = pytest.mark.anyio
 
 ROADS = ["memory", "stdio", "http", "ws"]
+KEY = "K" * 43
 HANDSHAKE, STATELESS = "2025-11-25", "2026-07-28"
 TURN = Turn(inference_id="inf_1", conversation_id="conv_1", turn_index=3, user_message="Hello")
 
@@ -37,8 +38,9 @@ async def hosting(road: str, version: str = HANDSHAKE, **options: Any) -> AsyncG
         async with Client(link, version=version, mcpl=mcpl, timeout=20) as client:
             yield client
     else:
-        async with at_address(lively.server, road) as url, Remote(url).connect(version, mcpl=mcpl) as client:
-            yield client
+        async with at_address(lively.server, road, KEY) as url:
+            async with Remote(url, token=KEY).connect(version, mcpl=mcpl) as client:
+                yield client
 
 
 @pytest.mark.parametrize("version", [HANDSHAKE, STATELESS])

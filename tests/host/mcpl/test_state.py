@@ -155,7 +155,7 @@ async def test_a_call_that_waits_too_long_for_its_turn_is_given_up():
             refused.append(error)
         return {"value": True}
 
-    async with example("notes", answers=Answers(ask=nested), timeout=1) as client:
+    async with example("notes", answers=Answers(ask=nested), timeout=2) as client:
         await client.call("add_note", text="a")
         assert await client.call("clear") == "1 notes gone"
     assert "takes too long" in str(refused[0])

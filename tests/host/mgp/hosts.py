@@ -14,6 +14,7 @@ from tests.host.mgp import guarded
 from tests.host.pretend import PretendServer
 
 ERAS = ["2025-11-25", "2026-07-28"]
+KEY = "K" * 43
 SCRIPT = Path(guarded.__file__)
 DONE = {"content": [{"type": "text", "text": "done"}]}
 
@@ -33,8 +34,10 @@ async def connected(road: str, version: str | None = None, **options: Any) -> As
         async with Client(link, version=version, timeout=20, **options) as client:
             yield client
     else:
-        async with at_address(guarded.server) as url, Remote(url).connect(version, **options) as client:
-            yield client
+        # A stranger's yes counts for nothing, so this client shows who it is.
+        async with at_address(guarded.server, key=KEY) as url:
+            async with Remote(url, token=KEY).connect(version, **options) as client:
+                yield client
 
 
 def mgp_block(**more: Any) -> dict[str, Any]:

@@ -124,7 +124,7 @@ async def test_while_a_person_thinks_no_deadline_passes():
     answered = asyncio.Event()
 
     async def ask(message: str, schema: dict[str, Any]) -> Any:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.3)  # longer than the client waits for an answer
         return {"v": "yes"}
 
     def called(request: dict[str, Any]) -> Any:
@@ -139,7 +139,7 @@ async def test_while_a_person_thinks_no_deadline_passes():
 
     calls: list[int] = []
     server = calling_back({"tools/call": called, "mgp/callback/respond": responded})
-    async with Client(server, version=ERAS[0], answers=Answers(ask=ask), mgp=trusting(), timeout=0.3) as client:
+    async with Client(server, version=ERAS[0], answers=Answers(ask=ask), mgp=trusting(), timeout=1.0) as client:
         assert await client.call("slow") is None
     assert answered.is_set()
 

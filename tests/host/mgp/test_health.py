@@ -27,7 +27,7 @@ roads = pytest.mark.parametrize("road", TRANSPORTS)
 @eras
 @roads
 async def test_a_server_says_how_it_is(road: str, version: str):
-    async with flowing(road, version) as client:
+    async with flowing(road, version, token=None) as client:
         found = await client.health()
         assert (found.status, found.is_healthy, found.uptime_secs >= 0) == ("degraded", False, True)
         assert found.tools_available == found.tools_total > 0
@@ -65,7 +65,7 @@ async def test_without_a_session_a_server_ends_all_the_same():
 @eras
 @pytest.mark.parametrize("road", ["http", "ws"])
 async def test_a_stranger_may_not_end_it(road: str, version: str):
-    async with flowing(road, version, Server("s", "1")) as client:
+    async with flowing(road, version, Server("s", "1"), token=None) as client:
         with pytest.raises(Refused):
             await client.shutdown()
         assert (await client.health_ping()).status == "healthy"

@@ -197,8 +197,8 @@ GATES: dict[str, tuple[str, Callable[[Seen], bool]]] = {
     "the server's icons": ("2025-11-25", lambda seen: "icons" in seen.info),
     "the server's description": ("2025-11-25", lambda seen: {"description", "websiteUrl"} <= set(seen.info)),
     "questions by URL": ("2025-11-25", lambda seen: "ask_url" in seen.can.split()),
-    "output schemas of any type": ("2026-07-28", lambda seen: "outputSchema" in seen.tools["several"]),
-    "structured content of any type": ("2026-07-28", lambda seen: "structuredContent" in seen.results["several"]),
+    "output schemas of lists": ("2025-06-18", lambda seen: "outputSchema" in seen.tools["several"]),
+    "structured content of lists": ("2025-06-18", lambda seen: "structuredContent" in seen.results["several"]),
     "resultType": (
         "2026-07-28",
         lambda seen: all("resultType" in found for found in seen.all_results),

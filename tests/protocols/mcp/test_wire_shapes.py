@@ -203,6 +203,7 @@ GATES = {
     "tools/list result.tools.#._meta": "2025-06-18",
     "tools/list result.tools.#.outputSchema": "2025-06-18",
     "tools/call result.structuredContent": "2025-06-18",
+    "tools/call result.structuredContent.result": "2025-06-18",
     "tools/call result.content.#.type=resource_link": "2025-06-18",
     "resources/list result.resources.#.title": "2025-06-18",
     "resources/list result.resources.#._meta": "2025-06-18",
@@ -222,8 +223,6 @@ GATES = {
     "tools/list result.ttlMs": "2026-07-28",
     "resources/read result.cacheScope": "2026-07-28",
     "tools/list result._meta.io.modelcontextprotocol/serverInfo": "2026-07-28",
-    "tools/list result.tools.#.outputSchema.type=array": "2026-07-28",
-    "tools/call result.structuredContent.#": "2026-07-28",
     "tools/call result.inputRequests": "2026-07-28",
 }
 

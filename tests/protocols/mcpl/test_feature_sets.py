@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
 from threading import Thread
 from typing import Any
 
@@ -11,12 +14,12 @@ from hypothesis import strategies as st
 
 from defserve import Server, UsageError
 from defserve.errors import InvalidParams
-from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY, FeaturePolicy, ScopeLists
+from defserve.protocols.mcpl.policies import MOST_BYTES, MOST_NAMES, POLICY_KEY, FeaturePolicy, ScopeLists
 from defserve.protocols.mcpl.turns import Turn
 from tests.effort import examples
 from tests.protocols.mcpl.appendix_b import FEATURE_SET, validate
 from tests.protocols.mcpl.hosts import Host, hosting
-from tests.raw import STATELESS, text_of, turns
+from tests.raw import STATELESS, text_of, turns, until
 
 SETS = ["a", "a.b", "a.b.c", "a.d", "e"]
 PATTERNS = [*SETS, "*", "a.*", "a.b.*", "e.*", "z", "a*", "*.b"]
@@ -299,6 +302,80 @@ async def test_a_set_may_come_from_a_thread():
         assert [list(change["added"]) for change in host.heard_of("featureSets/changed")] == [["late"]]
 
 
+def declaring(server: Server, between: Callable[[], object] = lambda: None) -> Callable[[str], str]:
+    """A sync tool that declares a set with everything, and does something in the middle."""
+
+    def declare(name: str) -> str:
+        made = server.feature_set(name, "Declared by a tool", scoped=True)
+        made.tool(name=f"{name}_tool")(late_tool)
+        between()
+        made.before_inference(_hook("x"))
+        made.events(_nothing)
+        return "declared"
+
+    return declare
+
+
+async def _nothing() -> AsyncIterator[str]:
+    for text in ():
+        yield text
+
+
+WHOLE = {
+    "description": "Declared by a tool",
+    "uses": ["pushEvents", "contextHooks.beforeInference", "tools"],
+    "scoped": True,
+}
+
+
+@pytest.mark.anyio
+async def test_a_set_that_a_sync_tool_declares_is_told_once_and_whole():
+    server = memory()
+    server.add_tool(declaring(server, between=lambda: time.sleep(0.001)), name="declare")
+    async with hosting(server) as host:
+        for number in range(50):
+            assert text_of(await host.call("declare", {"name": f"s{number}"})) == "declared"
+        await turns()
+        told = host.heard_of("featureSets/changed")
+    assert told == [{"added": {f"s{number}": WHOLE}} for number in range(50)]
+
+
+@pytest.mark.anyio
+async def test_a_set_that_is_half_declared_is_not_listed():
+    server, half, go_on = memory(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        half.set()
+        assert go_on.wait(30)
+
+    server.add_tool(declaring(server, between=wait), name="declare")
+    async with hosting(server) as host:
+        call = asyncio.create_task(host.call("declare", {"name": "late"}))
+        await until(half.is_set)
+        async with hosting(server) as other:
+            assert "late" not in other.advertised["featureSets"]
+            go_on.set()
+            await call
+            await turns()
+            assert other.heard_of("featureSets/changed") == [{"added": {"late": WHOLE}}]
+        async with hosting(server) as third:
+            assert third.advertised["featureSets"]["late"] == WHOLE
+
+
+@pytest.mark.anyio
+async def test_a_set_that_grows_later_is_told_again_and_one_that_is_gone_at_once_never():
+    server = memory()
+    async with hosting(server) as host:
+        late = server.feature_set("late", "Came late", uses=["tools"])
+        server.feature_set("brief", "Stays for a moment")
+        server.remove_feature_set("brief")
+        await turns()
+        late.before_inference(_hook("x"))
+        await turns()
+        uses = [change["added"]["late"]["uses"] for change in host.heard_of("featureSets/changed")]
+    assert uses == [["tools"], ["contextHooks.beforeInference", "tools"]]
+
+
 @pytest.mark.anyio
 async def test_the_first_set_comes_before_serving():
     server = Server("s", "1")
@@ -321,3 +398,14 @@ async def test_acting_without_a_policy_of_the_host_is_logged(told: bool, logged:
             for name in SETS:
                 await host.call(name)
     assert caplog.text.count("no featureSets/update") == logged
+
+
+@pytest.mark.parametrize("part", ["enabled", "disabled", "scopes"])
+def test_a_policy_is_bounded_in_bytes_however_many_updates_bring_it(part: str):
+    policy = FeaturePolicy(strict=False)
+    for number in range(3):
+        long = f"{number}" + "y" * (MOST_BYTES // 4)
+        policy.update({part: {long: {}} if part == "scopes" else [long]})
+    with pytest.raises(InvalidParams, match="longer than"):
+        policy.update({part: {"z" * MOST_BYTES: {}} if part == "scopes" else ["z" * MOST_BYTES]})
+    assert policy.revision == 3

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.protocols.mcpx.capabilities import PROFILES, Capabilities, matches, matches_strictly
+from defserve.protocols.mcpx.capabilities import LONGEST_KIND, PROFILES, Capabilities, matches, matches_strictly
 from tests.effort import cpu_within
 
 pytestmark = pytest.mark.req("MCPX-4.1w")
@@ -129,3 +129,9 @@ def test_a_flood_of_kinds_is_not_remembered():
 def test_what_is_no_list_of_patterns_is_refused(patterns: object):
     with pytest.raises(UsageError):
         Capabilities(patterns)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_kind_that_is_long_is_judged_and_not_remembered():
+    allowed = Capabilities(["chat:*"])
+    assert allowed.allow("chat:" + "x" * LONGEST_KIND) and not allowed.allow("other:" + "x" * LONGEST_KIND)
+    assert allowed._known == {}

@@ -12,7 +12,7 @@ from defserve.host.mcpx.participant import join_topic
 from defserve.protocols.mcpx.envelope import Envelope
 from defserve.protocols.mcpx.errors import NotCapable, ProposalNotPending
 from defserve.protocols.mcpx.participant import Participant
-from defserve.protocols.mcpx.proposals import MOST_OF_ONE_PROPOSER, Proposal, Proposals
+from defserve.protocols.mcpx.proposals import MOST_BYTES, MOST_OF_ONE_PROPOSER, Proposal, Proposals
 from tests.protocols.mcpx.gateways import FULL, gateway, stranger
 from tests.protocols.mcpx.servers import calculator, call, joined
 from tests.raw import until
@@ -128,6 +128,14 @@ def test_who_proposes_without_end_loses_its_own_oldest():
     for number in range(MOST_OF_ONE_PROPOSER + 5):
         tracked.add(proposed(f"p{number}", "mallory"))
     assert tracked.get("mine") is mine and tracked.get("p4") is None and tracked.get("p5") is not None
+
+
+def test_who_proposes_much_loses_its_own_oldest():
+    tracked = Proposals(clock=Clock())
+    mine = tracked.add(proposed("mine", "ann"))
+    for number in range(9):
+        tracked.add(proposed(f"p{number}", "mallory", text="x" * (MOST_BYTES // 8)))
+    assert tracked.get("mine") is mine and tracked.get("p1") is None and tracked.get("p8") is not None
 
 
 def test_an_id_that_is_known_is_not_taken_again():

@@ -323,10 +323,10 @@ async def test_a_confirmation_of_a_cancelled_call_is_too_late():
 
 async def test_over_http_nobody_answers_for_another():
     server, _ = made()
-    async with asgi.living(server.asgi()) as app:
+    async with asgi.living(asgi.with_tokens(server.asgi(), "ann", "bob")) as app:
         peers = [asgi.Peer(app, SESSION, offer(SESSION, "callbacks")) for _ in range(2)]
-        for peer, address in zip(peers, ("203.0.113.7", "203.0.113.8"), strict=True):
-            peer.address = address
+        for peer, token in zip(peers, ("ann", "bob"), strict=True):
+            peer.token = token
             await peer.open()
         one, other = peers
         exchange = one.begin_call("asks")

@@ -89,6 +89,9 @@ PEERS: dict[str, tuple[Principal, Json, tuple[str, ...]]] = {
     "authenticated, can be asked": (ALICE, ASKS, ()),
     "authenticated, mute": (ALICE, {}, ()),
     "stranger, MGP": (STRANGER, {}, MGP),
+    "stranger, MGP, can be asked": (STRANGER, ASKS, MGP),
+    "loopback, MGP": (LOOPBACK, {}, MGP),
+    "loopback, can be asked": (LOOPBACK, ASKS, ()),
     "stranger, can be asked": (STRANGER, ASKS, ()),
     "stranger, mute": (STRANGER, {}, ()),
     "loopback, mute": (LOOPBACK, {}, ()),
@@ -103,9 +106,12 @@ TABLE: dict[str, tuple[str, str]] = {
     "local, mute": (TRUSTED, REFUSED),
     "authenticated, can be asked": (ASKED, ASKED),
     "authenticated, mute": (TRUSTED, REFUSED),
-    "stranger, MGP": (CLIENT, REFUSED),
-    "stranger, can be asked": (ASKED, ASKED),
+    "stranger, MGP": (REFUSED, REFUSED),
+    "stranger, MGP, can be asked": (REFUSED, REFUSED),
+    "stranger, can be asked": (REFUSED, REFUSED),
     "stranger, mute": (REFUSED, REFUSED),
+    "loopback, MGP": (REFUSED, REFUSED),
+    "loopback, can be asked": (REFUSED, REFUSED),
     "loopback, mute": (REFUSED, REFUSED),
 }
 CASES = [
@@ -279,9 +285,9 @@ async def test_a_state_confirms_the_call_it_was_made_for_and_no_other():
 
 async def test_a_state_confirms_for_the_caller_who_was_asked():
     server, wiped, _ = made()
-    app = server.asgi()
+    app = asgi.with_tokens(server.asgi(), "ann", "bob")
     asked, other = (asgi.Peer(app, STATELESS, ASKS) for _ in range(2))
-    asked.address, other.address = "203.0.113.7", "203.0.113.8"
+    asked.token, other.token = "ann", "bob"
     call = {"name": "wipe", "arguments": {"disk": "sda"}}
     question = await asked.ask("tools/call", call)
     told = {"inputResponses": yes(question), "requestState": question["result"]["requestState"]}

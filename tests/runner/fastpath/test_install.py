@@ -23,9 +23,11 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from defserve import Limits
 from defserve.cli.commands.doctor import DoctorFinding, findings
 from defserve.runner.address import Address
-from defserve.runner.fastpath.deadlines import HeadDeadline, PatientWebSocket
+from defserve.runner.fastpath.deadlines import HeadDeadline
+from defserve.runner.fastpath.httptools import HttptoolsBounds
 from defserve.runner.fastpath.install import Fit, fits, install
 from defserve.runner.fastpath.protocol import FastProtocol
+from defserve.runner.fastpath.websockets import PatientWebSocket
 from defserve.runner.network import NetworkOptions, make_listener
 
 ROOT = Path(__file__).parents[3]
@@ -37,6 +39,7 @@ import json, uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from defserve.runner.fastpath.httptools import HttptoolsBounds
 from defserve.runner.fastpath.install import fits
 print(json.dumps([uvicorn.__version__, fits(HttpToolsProtocol, WebSocketsSansIOProtocol), fits(H11Protocol).deadlines]))
 """
@@ -103,26 +106,26 @@ def test_sockets_that_do_not_say_how_far_they_are_stay_as_they_are():
             self.transport = transport
 
     fit = fits(HttpToolsProtocol, OtherSockets)
-    assert (fit.fast_path, fit.websockets) == ("", "uvicorn has no handshake_complete, close_sent")
+    missing = "handshake_complete, close_sent, read_paused, writable"
+    assert (fit.fast_path, fit.websockets) == ("", f"uvicorn has no {missing}")
 
 
 @pytest.mark.parametrize(
     ("lost", "http", "websocket"),
     [
-        ((), FastProtocol, PatientWebSocket),
-        (("_start_asgi_task",), HeadDeadline, PatientWebSocket),
-        (("shutdown",), None, PatientWebSocket),
+        ((), (FastProtocol, HttpToolsProtocol), PatientWebSocket),
+        (("_start_asgi_task",), (HttptoolsBounds, HttpToolsProtocol), PatientWebSocket),
+        (("shutdown",), (HeadDeadline, H11Protocol), PatientWebSocket),
     ],
 )
-def test_what_fits_is_installed(
-    monkeypatch: pytest.MonkeyPatch, lost: tuple[str, ...], http: type | None, websocket: type
+def test_what_fits_is_installed_and_httptools_never_without_bounds(
+    monkeypatch: pytest.MonkeyPatch, lost: tuple[str, ...], http: tuple[type, ...], websocket: type
 ):
     for name in lost:
         monkeypatch.delattr(HttpToolsProtocol, name)
     config = SimpleNamespace(http_protocol_class=HttpToolsProtocol, ws_protocol_class=WebSocketsSansIOProtocol)
     install(config, Limits())
-    assert issubclass(config.http_protocol_class, http or HttpToolsProtocol)
-    assert issubclass(config.http_protocol_class, HeadDeadline) is (http is not None)
+    assert config.http_protocol_class.__bases__ == http
     assert issubclass(config.ws_protocol_class, websocket)
 
 

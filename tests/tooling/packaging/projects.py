@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,15 @@ README = "# Weather\n\n<!-- mcp-name: io.github.ann/weather-mcp -->\n"
 
 
 def write_project(folder: Path) -> Path:
-    files = {"pyproject.toml": PYPROJECT, "README.md": README, "src/weather_mcp/__init__.py": SERVER}
+    write(folder, {"pyproject.toml": PYPROJECT, "README.md": README, "src/weather_mcp/__init__.py": SERVER})
+    return folder
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    return folder
 
 
 def change(path: Path, **members: Any) -> None:

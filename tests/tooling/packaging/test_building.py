@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from defserve.errors import UsageError
 from defserve.tooling.packaging import building
 from defserve.tooling.packaging.building import build_command
 from defserve.tooling.packaging.project import read_project
+from defserve.tooling.packaging.wheel import read_wheel
 
 
 def only(monkeypatch: pytest.MonkeyPatch, modules: Iterable[str] = (), uv: str | None = None) -> None:
@@ -52,3 +54,16 @@ def test_a_folder_without_a_project_is_refused(tmp_path: Path, text: str | None,
         (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(UsageError, match=complaint):
         read_project(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("Name", "../../x"), ("Name", ""), ("Version", "1/../../x"), ("Version", "1\tb")]
+)
+def test_a_wheel_whose_name_or_version_cannot_be_part_of_a_file_name_is_refused(tmp_path: Path, field: str, value: str):
+    metadata = {"Name": "weather", "Version": "1.0", field: value}
+    path = tmp_path / "weather-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        text = "".join(f"{name}: {each}\n" for name, each in metadata.items())
+        archive.writestr("weather-1.0.dist-info/METADATA", text)
+    with pytest.raises(UsageError, match=f"gives itself the {field.lower()}"):
+        read_wheel(path)

@@ -507,12 +507,15 @@ async def test_too_many_sessions_are_told_to_come_back_later():
     tools = Tools(sessions=2)
     async with living(tools.server.asgi()) as app:
         clients = [await Peer(app).open() for _ in range(2)]
+        streams = [await client.listen().started() for client in clients]  # otherwise one of them would give way
         opening = {"protocolVersion": LATEST, "capabilities": {}, "clientInfo": {"name": "t"}}
         refused = await Web(app).post(request("initialize", opening, 9)).ended()
         assert (refused.status, refused.headers["retry-after"], refused.json["id"]) == (503, "1", 9)
         assert await Peer(app, STATELESS).call("add", {"a": 1, "b": 2}) == "3"
         await clients[0].delete().ended()
         await Peer(app).open()
+        for stream in streams:
+            stream.leave()
 
 
 async def test_idle_sessions_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch):

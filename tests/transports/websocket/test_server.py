@@ -38,7 +38,7 @@ def shop(limits: Limits | None = None) -> Server:
 
     @server.tool
     async def ask(ctx: Context) -> bool:
-        return await ctx.confirm("Sure?")
+        return await ctx.ask("Sure?", bool)
 
     return server
 
@@ -260,6 +260,8 @@ async def test_a_client_that_leaves_ends_its_calls_and_its_session():
 
 class PretendConversation:
     """Counts what it is told."""
+
+    full = False
 
     def __init__(self) -> None:
         self.in_flight: dict[Any, Any] = {}

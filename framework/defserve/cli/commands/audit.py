@@ -26,6 +26,7 @@ UNKNOWN: Final = 2
 VERIFY_EXAMPLES: Final = """  defserve audit verify audit.log
   defserve audit verify audit.log --key-file /etc/shop/audit.key --json
   defserve audit verify audit.log --head /mnt/witness/audit.log.head
+  defserve audit verify audit.log --anchor redis://witness.example --anchor /mnt/witness/audit.head
 """
 SHOW_EXAMPLES: Final = """  defserve audit show audit.log --last 20
   defserve audit show audit.log --type TOOL_BLOCKED --type CODE_REJECTED
@@ -51,8 +52,9 @@ def verify_log(argv: list[str]) -> int:
     try:
         options = _verify_options(argv)
         key = audit_key(options.key_file)
-        _opened(options.file).close()
-        report = verify(options.file, key, head=options.head)
+        if not options.anchor:
+            _opened(options.file).close()
+        report = verify(options.file, key, head=options.head, anchors=tuple(options.anchor))
     except SystemExit as stop:
         return UNKNOWN if stop.code else INTACT
     except UsageError as error:
@@ -69,6 +71,13 @@ def _verify_options(argv: list[str]) -> Namespace:
     parser.add_argument("file", metavar="FILE", help="the audit log")
     parser.add_argument("--key-file", metavar="FILE", help=KEY_HELP)
     parser.add_argument("--head", metavar="FILE", help="a signed head from another place (default: FILE.head)")
+    parser.add_argument(
+        "--anchor",
+        metavar="ANCHOR",
+        action="append",
+        default=[],
+        help="where the log's heads are kept elsewhere: a file, or the address of a store; repeatable",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser.parse_args(argv)
 
@@ -81,6 +90,7 @@ def page(report: AuditReport) -> Iterator[str]:
         where = f"line {report.first_bad_line}: " if report.first_bad_line else ""
         yield f"broken: {where}{report.reason}"
         yield f"  intact before that: {_count(report.events)}"
+        yield "  fix: keep the file as evidence; put back a copy that is intact, or begin a log with another name"
     if report.unsigned:
         yield f"  {_count(report.unsigned)} after the last signed head: nobody can tell whether more were cut off"
     if report.lost:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from defserve.auth.urls import is_loopback
 from defserve.cli.parser import CommandParser
 from defserve.cli.target.target import refuse_configured
 from defserve.errors import UsageError
 from defserve.host.addresses import is_address
+from defserve.runner.address import PORTS, Address
 from defserve.runner.command_line import add_serving, serving
 
 GRACE: Final = 30.0
 ABOUT: Final = """Run a server, and start it again whenever one of its files changes.
 
 Clients stay connected and are told that the lists have changed. The old server finishes running calls. If the new
-server does not start, its traceback is shown and the old one goes on serving."""
+server does not start, its traceback is shown and the old one goes on serving.
+
+On a loopback address --local-token is on: defserve's own commands connect as you. Others are strangers."""
 EXAMPLES: Final = """  defserve dev server.py
   defserve dev server.py --on http://127.0.0.1:8000/mcp --log-level info
   defserve dev shop.tools:catalogue --watch prices.toml
@@ -37,6 +41,8 @@ def main(argv: list[str]) -> int:
         help="how long running calls may take after a change (default: %(default)g)",
     )
     options = parser.parse_args(argv)
+    if options.local_token is None and os.name == "posix":
+        options.local_token = _is_on_loopback(options.on) or None
     if is_address(options.target):
         raise UsageError(
             f"{options.target!r} is an address; only code can be served", fix="name server.py or module:name"
@@ -53,6 +59,11 @@ def main(argv: list[str]) -> int:
     else:
         from defserve.tooling.devserver.sockets import serve
     return serve(ServePlan(options.target, serving(options)), files, options.grace)
+
+
+def _is_on_loopback(on: str) -> bool:
+    address = Address.parse(on, "/mcp")
+    return address.scheme in PORTS and is_loopback(address.host)
 
 
 def first_files(target: str) -> list[str]:

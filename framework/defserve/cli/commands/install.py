@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from defserve.auth.local_token.client import local_address, with_local_key
 from defserve.cli.parser import CommandParser
 from defserve.cli.target.target import TARGET_HELP, configured, headers_of, load, load_package, quiet, split_command
 from defserve.errors import DefserveError, UsageError
@@ -17,6 +18,7 @@ from defserve.host.client import Client
 from defserve.tooling.clients import files, launch
 from defserve.tooling.clients.configured import ConfiguredServer
 from defserve.tooling.clients.table import CLIENTS, SCOPES, Launch, client
+from defserve.tooling.server_names import checked_server_name, server_name_of
 
 INSTALL_ABOUT: Final = """Add a server to the settings of an MCP client.
 
@@ -46,6 +48,8 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--token", help="a bearer token for a server at an address; it is written into the settings")
     options = parser.parse_args(before)
+    if options.name is not None:
+        checked_server_name(options.name)
     if sum(map(bool, (options.target, options.module, command))) != 1:
         raise UsageError("install needs one server", fix=f"add one: {TARGET_HELP}")
     with quiet():
@@ -75,7 +79,7 @@ def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]
         own, how = Path(command[0]).stem, launch.of_command(command, env)
     elif is_address(target):
         headers = headers_of(options.header) | ({"Authorization": f"Bearer {options.token}"} if options.token else {})
-        own, how = options.name or _name_at(target, headers), Launch(url=target, headers=headers)
+        own, how = options.name or _name_at(target, headers), _launch_at(target, headers, options)
     elif options.module:
         own, how = _own(load_package(options.module)), launch.of_package(options.module, env)
     elif found := configured(target):
@@ -85,7 +89,26 @@ def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]
         )
     else:
         own, how = _own(load(target)), launch.of_target(target, env)
-    return launch.server_name(own, options.name), how
+    return options.name or server_name_of(own), how
+
+
+def _launch_at(target: str, headers: Mapping[str, str], options: Namespace) -> Launch:
+    """With the key of a server of this user, where it published one. From then on it starts with the same key.
+
+    A project's settings are shared with others, so they never hold it.
+    """
+    plain = Launch(url=target, headers=headers)
+    if "authorization" in map(str.lower, headers) or local_address(target) is None:
+        return plain
+    if client(options.client).is_shared(options.scope):
+        print("the settings of a project are shared, so the local token of the server is not written into them")
+        return plain
+    found = local_address(target, keep=not options.dry_run)
+    if found is None:
+        return plain
+    print("the settings hold the local token of the server: this client connects as you")
+    key = "(the local token)" if options.dry_run else found.key
+    return Launch(url=found.url, headers={**headers, "Authorization": f"Bearer {key}"})
 
 
 def _name_at(address: str, headers: Mapping[str, str]) -> str:
@@ -93,7 +116,8 @@ def _name_at(address: str, headers: Mapping[str, str]) -> str:
     import asyncio
 
     async def ask() -> str:
-        async with Client(await connect_url(address, headers=headers), timeout=PATIENCE) as client:
+        url, token = with_local_key(address, None, headers)
+        async with Client(await connect_url(url, headers=headers, token=token), timeout=PATIENCE) as client:
             return str(client.server_info.get("name") or "")
 
     try:

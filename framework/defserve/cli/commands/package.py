@@ -16,7 +16,7 @@ from defserve.tooling.scaffold.placeholders import Placeholder, placeholders
 
 ABOUT: Final = """Build wheel, sdist, server.json, MCPB bundle and tools.json of a project, and check that they agree.
 
-Exits with 6 if they have problems."""
+Exits with 6 if they have problems. Nothing is built if a private file or a secret would be shipped."""
 EXAMPLES: Final = """  defserve package
   defserve package weather-mcp --out release
 """
@@ -51,13 +51,20 @@ def add_package_options(parser: CommandParser) -> None:
         "folder", nargs="?", default=".", metavar="DIR", help="the project (default: the current folder)"
     )
     parser.add_argument("--out", metavar="DIR", help="where to put the files (default: DIR/dist)")
+    parser.add_argument(
+        "--allow",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="ship this file, or all that match this pattern, though it looks private; repeatable",
+    )
 
 
 def packaged(options: Namespace) -> tuple[Package, Path]:
     """What was built, and where it is."""
     project = read_project(options.folder)
     out = Path(options.out).resolve() if options.out else project.folder / "dist"
-    return make_package(project, out), out
+    return make_package(project, out, options.allow), out
 
 
 def unedited(found: list[Placeholder]) -> str:

@@ -3,6 +3,6 @@
 Code of this environment is loaded; a client connects to everything else. Errors are UsageError, PeerGone or
 PeerTimeout, and name the option that helps.
 
-May import: `cli.answers`, `core.composition`, `host`, `protocols.mcp.versions`, `tooling.clients`, `tooling.listing`,
-`transports.client_errors`, `transports.websocket.client`.
+May import: `auth.local_token`, `auth.urls`, `cli.answers`, `core.composition`, `host`, `protocols.mcp.versions`,
+`tooling.clients`, `tooling.listing`, `transports.client_errors`.
 """

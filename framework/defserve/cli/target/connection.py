@@ -9,16 +9,16 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from defserve.auth.local_token.client import with_local_key
+from defserve.auth.urls import is_loopback
 from defserve.cli.target.target import ServerTarget, headers_of
 from defserve.errors import PeerGone, PeerTimeout, UsageError
 from defserve.host.addresses import connect_url
 from defserve.host.answers import Answers
 from defserve.host.client import Client
-from defserve.host.eras import ERAS
 from defserve.host.link import Link
 from defserve.host.links.stdio import ProcessLink
 from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachable
-from defserve.transports.websocket.client import LOOPBACK
 
 # The error of a challenge → what helps.
 TOKENS: Final[Mapping[str | None, str]] = {
@@ -51,7 +51,7 @@ async def connect(
     Raises PeerGone if nothing is there, PeerTimeout and UsageError with the option that helps.
     """
     chosen: dict[str, Any] = {
-        "version": ERAS.get(options.era, options.era),
+        "version": options.era,
         "timeout": options.timeout,
         "answers": answers or _answers(),
         **({"capabilities": offer} if offer else {}),
@@ -71,12 +71,14 @@ async def connect(
     except Challenged as error:
         raise UsageError(error.message, fix=TOKENS.get(error.error, "add -H 'Authorization: …'")) from None
     except HttpRefusal as error:
-        fix = "check the address; most end with /mcp" if error.data["status"] in (404, 405) else ""
+        fix = (
+            "check the address; most end with /mcp, older ones with /sse" if error.data["status"] in (404, 405) else ""
+        )
         raise UsageError(error.message, fix=fix) from None
 
 
 def _absent(address: str) -> str:
-    if urlsplit(address).hostname in LOOPBACK:
+    if is_loopback(urlsplit(address).hostname or ""):
         return f"nothing listens there; start the server with defserve run FILE --on {address}"
     return "check the address, and that the server runs there"
 
@@ -85,7 +87,8 @@ async def _link(target: ServerTarget, options: Namespace) -> Link:
     if target.address:
         given = {**target.headers, **headers_of(options.header)}
         headers = {name.lower(): value for name, value in given.items()}
-        return await connect_url(target.address, headers=headers, token=options.token)
+        address, token = with_local_key(target.address, options.token, headers)
+        return await connect_url(address, headers=headers, token=token)
     program, *args = target.command
     return await ProcessLink.spawn(program, args, env=target.env, cwd=target.cwd, echo=options.verbose)
 

@@ -1,9 +1,9 @@
 """Judges a shell command before it is run: `judge(command, allowed=…)` gives a Verdict.
 
-The command is split into words as a shell would do it, and each program is checked against what is known of it.
-Nothing is run.
+The command is split into words as a shell would do it. They are read by the grammar of the program: only options,
+values and operands that are known to be harmless pass. Nothing is run.
 
-May import: `guard.text`, `guard.verdict`.
+May import: `guard.text`, `guard.verdict`, `guard.network.urls`.
 """
 
 from defserve.guard.shell.judgement import judge

@@ -1,69 +1,91 @@
-"""May this command line run? It must be one simple command of a known program, with no flag that runs or writes more.
+"""May this command line run? It must be one simple command of a known program, in a form known to be harmless.
 
 An allowed command comes back as `argv`, to be run with `shell=False`. Nothing is looked up on this machine.
 
-Without `allowed`, only programs from a table of known ones run. A list of bad programs would never be complete, and a
-refusal that names the setting costs less than an attack that nobody foresaw. `sandbox` stops what destroys, escapes or
-runs other programs; `readonly` stops every write as well. Package managers are allowed in `sandbox`, and they run what
-they install. Only the operating system can draw a boundary that holds.
+Without `allowed`, only programs from the tables run, with the options and operands that the tables name. A list of bad
+programs or options would never be complete, and a refusal that names the setting costs less than an attack that nobody
+foresaw. What a form does follows from the tables as well: `readonly` refuses what writes, uses the network or runs
+other programs. `sandbox` allows it in the working directory. Package managers are allowed in `sandbox`, and they run
+what they install. Only the operating system can draw a boundary that holds.
 
-With `allowed`, only what the author listed is run, and the known dangers of listed programs stay refused:
+With `allowed`, only what the author listed is run, and listed programs that are known keep to their forms:
 
     {"git": ["status", "log"]}      `git status …` and `git log …`, without --output, --ext-diff and the like
-    {"ls": None} or {"ls"}          `ls` with anything that passes its rules
+    {"ls": None} or {"ls"}          `ls` in any form that its table names
     {"kubectl": ["get", "-o"]}      a program we do not know: `kubectl get …` with the flag -o and no other
     {"python3 --version"}           exactly this command line, and nothing is asked about its flags
 
-A word that starts with a dash is never taken for data. For a known program it passes unless it can mean one of the
-program's dangerous flags, as itself, abbreviated or inside a cluster. For an unknown program with listed words it
-passes only if the author listed it. `--` does not change this: it can be the value of the flag before it, and to some
-programs it announces a command.
+Whoever lists a program means its network use and what it runs, too. `readonly` still refuses what is known to write.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+from defserve.guard.shell import grammar, tar
 from defserve.guard.shell.allow_list import Allowed, AllowList, allow_list
-from defserve.guard.shell.known_programs import KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, UNKNOWN
-from defserve.guard.shell.program_rules import Program, ShellMode, flag_violations, operands, word_violations
+from defserve.guard.shell.places import Places
+from defserve.guard.shell.specs import Table
+from defserve.guard.shell.specs import grammar as grammar_of
+from defserve.guard.shell.tables import KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, UNKNOWN_DANGERS, VERSIONED
 from defserve.guard.shell.words import words
 from defserve.guard.verdict import Verdict, Violation, refused
 
+ShellMode: TypeAlias = Literal["sandbox", "readonly"]
+
+EFFECTS = frozenset({"write", "network-use", "run"})
+REFUSED_EFFECTS: Mapping[ShellMode, frozenset[str]] = {
+    "sandbox": frozenset(),
+    "readonly": EFFECTS,
+}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _FORM = "one program and its arguments; no pipes, redirects, variables, globs or line breaks; text in single quotes"
 
 
-def judge(command: str, *, mode: ShellMode = "sandbox", allowed: Allowed | None = None) -> Verdict:
-    """Whether `command` may run, and as which argv. Never raises."""
+def judge(
+    command: str, *, mode: ShellMode = "sandbox", allowed: Allowed | None = None, root: str | None = None
+) -> Verdict:
+    """Whether `command` may run, and as which argv. Never raises.
+
+    `root` is the absolute path of the directory that the command will run in. Without it, no absolute path is inside.
+    """
     if not isinstance(command, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         return refused([Violation("text", "Blocked command: it is not text")], {"form": _FORM})
     argv, found = words(command)
     if found:
         return refused(found, {"form": _FORM})
-    listed = None if allowed is None else allow_list(allowed)
-    found = list(_by_rules(argv, mode) if listed is None else _by_list(argv, mode, listed))
+    places, listed = Places(root or ""), None if allowed is None else allow_list(allowed)
+    refusing = REFUSED_EFFECTS[mode] if listed is None else REFUSED_EFFECTS[mode] & {"write"}
+    judged = _by_rules(argv, places) if listed is None else _by_list(argv, places, listed)
+    # Two words may break the same rule: it is named once.
+    found = list(dict.fromkeys(one for one in judged if one.rule not in EFFECTS or one.rule in refusing))
     if found:
-        # Two words may break the same rule: it is named once.
-        return refused(dict.fromkeys(found), _hints(argv[0], mode, listed))
+        return refused(found, _hints(argv[0], mode, listed))
     return Verdict(True, argv=tuple(argv))
 
 
-def _by_rules(argv: Sequence[str], mode: ShellMode) -> Iterator[Violation]:
+def _by_rules(argv: Sequence[str], places: Places) -> Iterator[Violation]:
     """The author listed nothing: known programs only."""
     if name_problem := _name_problem(argv[0]):
         yield name_problem
-    elif program := PROGRAMS.get(argv[0]):
-        yield from _arguments(argv, program, mode)
+    elif _tells_version(argv):
+        return
+    elif entry := PROGRAMS.get(argv[0]):
+        yield from _arguments(argv, entry, places)
     else:
         yield _not_run(argv[0])
 
 
-def _arguments(argv: Sequence[str], program: Program, mode: ShellMode) -> Iterator[Violation]:
-    yield from flag_violations(argv[1:], program, mode, argv[0])
-    yield from word_violations(argv[1:], program, mode, argv[0])
+def _arguments(argv: Sequence[str], entry: str | Table, places: Places) -> Iterator[Violation]:
+    if entry is PROGRAMS["tar"]:
+        return tar.violations(argv[1:], places)
+    return grammar.violations(entry, argv[1:], argv[0], places)
+
+
+def _tells_version(argv: Sequence[str]) -> bool:
+    return len(argv) == 2 and argv[1] in VERSIONED.get(_plain(argv[0]), ())
 
 
 def _name_problem(name: str) -> Violation | None:
@@ -87,44 +109,55 @@ def _not_run(name: str) -> Violation:
     return Violation(kind, f"Blocked program: '{name}'")
 
 
-def _by_list(argv: Sequence[str], mode: ShellMode, listed: AllowList) -> Iterator[Violation]:
+def _by_list(argv: Sequence[str], places: Places, listed: AllowList) -> Iterator[Violation]:
     """The author listed what may run."""
     name, rest = argv[0], argv[1:]
     if not listed.names(name):
         yield _name_problem(name) or Violation("not-allowed", f"Blocked program: '{name}' is not on the list")
         return
-    program = PROGRAMS.get(_plain(name)) or ON_REQUEST.get(_plain(name))
+    entry = PROGRAMS.get(_plain(name)) or ON_REQUEST.get(_plain(name))
+    first = _first(rest, entry)
     if tuple(argv) in listed.lines:
         # The author vouches for the whole line, but readonly is a promise to the caller.
-        if mode == "readonly":
-            yield from (found for found in _arguments(argv, program or Program(), mode) if found.rule == "write")
+        yield from (found for found in _arguments(argv, entry, places) if found.rule == "write") if entry else ()
     elif (kind := KINDS.get(_plain(name))) in NEVER_OPEN:
         yield Violation(kind, f"Blocked program: '{name}' can run any program; only whole lines of it can be allowed")
-    elif name in listed.open:
-        yield from _arguments(argv, program or UNKNOWN, mode)
-    elif (first := _first(rest, program)) not in listed.firsts.get(name, ()):
+    elif name not in listed.open and first not in listed.firsts.get(name, ()):
         yield Violation("not-allowed", f"Blocked command: '{f'{name} {first}'.strip()}' is not on the list")
+    elif entry is None or _tells_version(argv):
+        yield from _unknown(argv, listed)
     else:
-        yield from _listed_first(argv, program, mode, listed.firsts[name])
+        yield from _known(argv, entry, places, listed)
 
 
-def _first(rest: Sequence[str], program: Program | None) -> str:
-    """The word that says what the program should do."""
-    prelude = program.prelude if program else frozenset[str]()
-    return next((word for word in rest if word not in prelude), "")
+def _first(rest: Sequence[str], entry: str | Table | None) -> str:
+    """The word that says what the program should do: behind options that leave its meaning alone (`git --no-pager`)."""
+    before = entry.get("", "") if entry and not isinstance(entry, str) else ""
+    options = grammar_of(before if isinstance(before, str) else "", True).options
+    return next((word for word in rest if word not in options or options[word].kinds), "")
 
 
-def _listed_first(
-    argv: Sequence[str], program: Program | None, mode: ShellMode, listed: set[str]
-) -> Iterator[Violation]:
-    """The first word is listed. Judge by its rules or, if there are none, by the flags that are listed with it."""
-    found = list(_arguments(argv, program or Program(), mode))
-    if program is None or any(violation.rule == "subcommand" for violation in found):
-        yield from _unlisted_flags(argv, listed)
-    if program is not None and program.tasks:
-        for word in filter(lambda word: word not in listed, operands(argv[1:])):
-            yield Violation("not-allowed", f"Blocked command: '{argv[0]} {word}' is not on the list")
-    yield from (violation for violation in found if violation.rule != "subcommand")
+def _unknown(argv: Sequence[str], listed: AllowList) -> Iterator[Violation]:
+    """A program without rules: with any arguments except known dangers, or with the listed flags only."""
+    if argv[0] not in listed.open:
+        yield from _unlisted_flags(argv, listed.firsts.get(argv[0], set()))
+        return
+    for flag in (word.partition("=")[0] for word in argv[1:] if word.startswith("--") and len(word) > 2):
+        if any(danger.startswith(flag) for danger in UNKNOWN_DANGERS):
+            yield Violation("flag", f"Blocked flag of {argv[0]}: '{flag}'")
+
+
+def _known(argv: Sequence[str], entry: str | Table, places: Places, listed: AllowList) -> Iterator[Violation]:
+    """A program with rules. A sub-command that has none is the author's word: with the listed flags only."""
+    found, firsts = list(_arguments(argv, entry, places)), listed.firsts.get(argv[0], set[str]())
+    if argv[0] not in listed.open:
+        if any(one.rule == "subcommand" for one in found):
+            yield from _unlisted_flags(argv, firsts)
+            found = [one for one in found if one.rule != "subcommand"]
+        if isinstance(entry, str) and "tasks" in grammar_of(entry).style:
+            for word in (word for word in argv[1:] if not word.startswith("-") and word not in firsts):
+                yield Violation("not-allowed", f"Blocked command: '{argv[0]} {word}' is not on the list")
+    yield from found
 
 
 def _unlisted_flags(argv: Sequence[str], listed: set[str]) -> Iterator[Violation]:
@@ -139,6 +172,11 @@ def _hints(name: str, mode: ShellMode, listed: AllowList | None) -> Mapping[str,
         return {"form": _FORM, "allowed": listed.readable()}
     hints: dict[str, Any] = {"form": _FORM}
     if name not in PROGRAMS:
-        hints["programs"] = sorted(known for known, rules in PROGRAMS.items() if mode == "sandbox" or not rules.writes)
+        hints["programs"] = sorted(known for known, entry in PROGRAMS.items() if mode == "sandbox" or _looks(entry))
         hints["author"] = "other programs run when the tool lists them: allowed={'program': ['first-word']}"
     return hints
+
+
+def _looks(entry: str | Table) -> bool:
+    """Whether a program has a form without effects."""
+    return not (isinstance(entry, str) and entry.lstrip().startswith("!"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json
 
+from defserve.auth.urls import is_loopback
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.host.conversation import peer_error
 from defserve.host.fields import object_of
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
-LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 
 LONGEST_MESSAGE = 64 * 1024 * 1024
 LONGEST_REFUSAL = 64 * 1024
@@ -55,7 +55,7 @@ class Endpoint:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE_SECONDS),
             # No read timeout: the caller decides how long an answer may take.
             timeout=httpx.Timeout(CONNECT_SECONDS, read=None, write=WRITE_SECONDS),
-            trust_env=self._url.host not in LOOPBACK,
+            trust_env=not is_loopback(self._url.host),
             # Loading the certificates is slow, and plain HTTP needs none: redirects stay within the origin.
             verify=self._url.scheme == "https",
         )
@@ -113,6 +113,11 @@ class Endpoint:
 
     async def aclose(self) -> None:
         await self._http.aclose()
+
+
+def authorized(headers: Mapping[str, str] | None, token: str | None) -> dict[str, str]:
+    """The headers with a bearer token, if there is one."""
+    return {**(headers or {}), **({"authorization": f"Bearer {token}"} if token else {})}
 
 
 def media_type(response: httpx2.Response) -> str:

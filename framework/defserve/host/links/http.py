@@ -14,7 +14,7 @@ from defserve.errors import PeerError, PeerGone
 from defserve.host.conversation import peer_error
 from defserve.host.fields import object_of
 from defserve.host.link import Lost
-from defserve.host.links.endpoint import EVENTS, JSON, LONGEST_MESSAGE, Endpoint, body_of, media_type
+from defserve.host.links.endpoint import EVENTS, JSON, LONGEST_MESSAGE, Endpoint, authorized, body_of, media_type
 from defserve.host.links.request_headers import request_headers, version_of
 from defserve.host.links.sse import SseParser
 from defserve.host.links.tool_headers import ToolHeaders, ToolPages
@@ -57,7 +57,7 @@ class HttpLink:
     def __init__(
         self, url: str, *, headers: Mapping[str, str] | None = None, token: str | None = None, listens: bool = True
     ) -> None:
-        self._endpoint = Endpoint(url, {**(headers or {}), **({"authorization": f"Bearer {token}"} if token else {})})
+        self._endpoint = Endpoint(url, authorized(headers, token))
         self._listens = listens
         self._session: str | None = None
         self._version: str | None = None

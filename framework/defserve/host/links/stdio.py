@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from defserve.errors import PeerGone
 from defserve.wire.framing import Lines
@@ -21,6 +22,8 @@ LONGEST_LAST_WORD = 500
 GRACE_SECONDS = 2.0
 ECHO_SECONDS = 0.2
 
+StartProcess: TypeAlias = Callable[[], Awaitable[asyncio.subprocess.Process]]
+
 log = logging.getLogger("defserve.host")
 
 
@@ -31,8 +34,14 @@ class ProcessLink:
     everything that it started.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, command: str, *, echo: bool, grace: float) -> None:
-        self._process, self._command, self._echo, self._grace = process, command, echo, grace
+    def __init__(
+        self, process: asyncio.subprocess.Process, start: StartProcess, command: str, *, echo: bool, grace: float
+    ) -> None:
+        self._start, self._command, self._echo, self._grace = start, command, echo, grace
+        self._attach(process)
+
+    def _attach(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
         self._lines = Lines(LONGEST_MESSAGE)
         self._ready: deque[bytes] = deque()
         self._ended = False
@@ -54,21 +63,29 @@ class ProcessLink:
 
         Raises PeerGone if it cannot be started.
         """
-        try:
-            process = await asyncio.create_subprocess_exec(
-                command,
-                *args,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=None if env is None else {**os.environ, **env},
-                cwd=cwd,
-                # A process group of its own, so that everything it started can be ended with it.
-                start_new_session=os.name == "posix",
-            )
-        except OSError as error:
-            raise _not_started(command, error, cwd) from None
-        return cls(process, command, echo=echo, grace=grace)
+
+        async def start() -> asyncio.subprocess.Process:
+            try:
+                return await asyncio.create_subprocess_exec(
+                    command,
+                    *args,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    env=None if env is None else {**os.environ, **env},
+                    cwd=cwd,
+                    # A process group of its own, so that everything it started can be ended with it.
+                    start_new_session=os.name == "posix",
+                )
+            except OSError as error:
+                raise _not_started(command, error, cwd) from None
+
+        return cls(await start(), start, command, echo=echo, grace=grace)
+
+    async def reopen(self) -> None:
+        """End the child and start the same command again. Raises PeerGone if it cannot be started."""
+        await self.aclose()
+        self._attach(await self._start())
 
     @property
     def returncode(self) -> int | None:

@@ -38,6 +38,7 @@ ROLLBACK: Final = "state/rollback"
 STATE_UPDATE: Final = "state/update"
 STATE_GET: Final = "state/get"
 MOST_CHECKPOINTS: Final = 1_000
+LONGEST_ID: Final = 1_024
 MOST_BYTES: Final = 16 * 1024 * 1024
 
 log = logging.getLogger("defserve.host")
@@ -75,6 +76,8 @@ class _Branch:
         self.turn = asyncio.Lock()
 
     def add(self, checkpoint: str, parent: str | None) -> None:
+        if len(checkpoint) > LONGEST_ID or len(parent or "") > LONGEST_ID:
+            return
         self.parents[checkpoint] = parent
         self.parents.move_to_end(checkpoint)
         if len(self.parents) > MOST_CHECKPOINTS:
@@ -265,6 +268,8 @@ class _Contents:
 
     def keep(self, name: str, checkpoint: str, content: Any) -> None:
         encoded = to_json(content)
+        if len(checkpoint) > LONGEST_ID:
+            return
         self._size += len(encoded) - len(self._kept.pop((name, checkpoint), b""))
         self._kept[name, checkpoint] = encoded
         while self._size > self._most:

@@ -71,7 +71,13 @@ class MgpPeer:
         """A request that belongs to a section of MGP. Raises PeerError if the server does not offer the section."""
         if section not in self.sections:
             raise PeerError(f"this server offers no {section.replace('_', ' ')} to this client")
-        return await self._client.request(method, params)
+        try:
+            result = await self._client.request(method, params)
+        except PeerError as error:
+            self._audit.requested(method, params, error)
+            raise
+        self._audit.requested(method, params, None)
+        return result
 
     # -- the conversation begins and ends ----------------------------------------------------------------
 
@@ -90,7 +96,11 @@ class MgpPeer:
         """Note in the audit trail, once, that the server is gone."""
         if self._agreement is not None:
             self._agreement = None
-            self._audit.report("SERVER_DISCONNECTED", details={"reason": reason})
+            details: Json = {"reason": reason}
+            if "audit" in self.sections:
+                # A server that reports less than this host saw does not keep what it agreed to.
+                details |= {"calls_seen": self._audit.calls, "events_reported": self._audit.reports}
+            self._audit.report("SERVER_DISCONNECTED", details=details)
 
     def _read(self, agreement: SessionTerms) -> None:
         found = agreement.capabilities
@@ -173,15 +183,17 @@ class MgpPeer:
             params["trace_id"] = trace_id  # §6.5
         if "permissions" in self.sections and self._agreement is not None and self._agreement.stateless:
             params["_meta"] = {**self._grants.meta(), **object_of(params.get("_meta"))}
-        outcome, failure = await self._attempts(params, send, observer, name, trace_id)
+        try:
+            outcome, failure = await self._attempts(params, send, observer, name, trace_id)
+        except BaseException as error:
+            self._audit.executed(name, trace_id, error)
+            raise
+        self._audit.executed(name, trace_id, outcome)
         tried |= {name}
         other = failure.fallback if failure is not None and self._may_repeat(observer) else None
         if other is not None and other not in tried:
             self._audit.report(FELL_BACK, trace_id=trace_id, tool=name, details={"fallback_tool": other})
             return await self._call({**params, "name": other}, send, observer, tried, trace_id)
-        if "audit" not in self.sections:  # otherwise the server reports it, and knows more
-            failed = isinstance(outcome, PeerError) or outcome.get("isError")
-            self._audit.report("TOOL_EXECUTED", trace_id=trace_id, tool=name, result="FAILURE" if failed else "SUCCESS")
         return _given(outcome)
 
     async def _admit(self, name: str, arguments: Json) -> None:

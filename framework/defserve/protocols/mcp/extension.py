@@ -8,6 +8,7 @@ from typing import Any
 
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Handler, Listener, Offer
+from defserve.core.session import Session
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.protocols.mcp.completion import Completions
@@ -29,6 +30,7 @@ class MCP(Extension):
     # A cancellation has to find its request even without a handshake.
     # A bare `server/discover` is a probe: "method not found" is the answer that sends clients to `initialize`.
     opens_with = frozenset({"initialize", "ping", "server/discover", "notifications/cancelled"})
+    listing = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list"})
 
     def __init__(self, identity: Identity, secret: ServerSecret) -> None:
         self.lifecycle, self._secret = McpLifecycle(identity, secret), secret
@@ -100,6 +102,9 @@ class MCP(Extension):
             "notifications/progress": _ignored,
             "notifications/roots/list_changed": _ignored,
         }
+
+    def credential_ended(self, session: Session, credential: str) -> None:
+        self.subscriptions.credential_ended(session, credential)
 
 
 def _ignored(session: Any, params: Any) -> None:

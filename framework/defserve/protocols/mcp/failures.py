@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from pydantic_core import to_json
 
-from defserve.core.profile import INTERNAL_ERROR, error_object, mask
+from defserve.core.profile import INTERNAL_ERROR, TOO_MANY_CALLS, error_object, mask
 from defserve.errors import (
     BadArguments,
     InvalidParams,
@@ -16,6 +16,7 @@ from defserve.errors import (
     Refused,
     Rejected,
     ToolError,
+    TooManyCalls,
 )
 from defserve.protocols.mcp.trace import trace_id
 from defserve.wire.messages import Params
@@ -55,6 +56,8 @@ def failure(call: Call, error: BaseException, dialect: Dialect) -> Params:
         return _error(call, code, error.message, "resource_not_found", error.data)
     if isinstance(error, ProtocolError):
         return _error(call, error.code, error.message, _symbol(error), error.data)
+    if isinstance(error, TooManyCalls):
+        return _error(call, TOO_MANY_CALLS, error.message, error.error_type, error.data)
     if call.method == "tools/call":
         return {"result": tool_failure(call, error)}
     if isinstance(error, BadArguments):

@@ -62,10 +62,13 @@ class Emitted:
 class Function:
     """What was read at registration, ready to run. `inline` runs a quick sync function on the loop.
 
+    A call's blocking code, which is its sync dependencies, their teardown and the sync function, runs in one thread.
+    A function with sync dependencies is never inline.
+
     A `plain` function is given Python values by name, so its parameters need no JSON form and no types.
     """
 
-    __slots__ = ("signature", "arguments", "injection", "inline", "_begin")
+    __slots__ = ("signature", "arguments", "injection", "inline", "_begin", "_one_thread", "_wholly_blocking")
 
     def __init__(
         self,
@@ -79,9 +82,12 @@ class Function:
         self.signature: Signature = read(function, find_provider, explicit=plain or schema is not None)
         self.arguments = _arguments(self.signature, schema, plain)
         self.injection = InjectionPlan.of(self.signature)
-        self.inline = inline
-        flow = self.signature.flow
-        self._begin = _inline if inline and flow == "sync" else _FLOWS[flow]
+        flow, injection = self.signature.flow, self.injection
+        self.inline = inline and not (injection is not None and injection.blocking)
+        self._begin = _inline if self.inline and flow == "sync" else _FLOWS[flow]
+        blocks = flow in ("sync", "generator") and self._begin is not _inline
+        self._one_thread = injection is not None and injection.needs_one_thread(blocks)
+        self._wholly_blocking = blocks and injection is not None and injection.only_blocks
 
     @property
     def streams(self) -> bool:
@@ -94,16 +100,19 @@ class Function:
             return within(call, seconds, self._begin(call, self.signature.function, kwargs))
         for name, provider in injection.direct:
             kwargs[name] = provider(call)
-        if not injection.has_dependencies:
+        if not injection.dependencies:
             return within(call, seconds, self._begin(call, self.signature.function, kwargs))
-        return within(call, seconds, self._with_dependencies(call, kwargs))
+        work = self._with_dependencies(call, kwargs, injection.provided(call))
+        if self._one_thread:
+            work = call.session.engine.in_one_thread(work, wholly=self._wholly_blocking)
+        return within(call, seconds, work)
 
-    async def _with_dependencies(self, call: Call, kwargs: dict[str, Any]) -> Any:
+    async def _with_dependencies(self, call: Call, kwargs: dict[str, Any], known: dict[Any, Any]) -> Any:
         from contextlib import AsyncExitStack
 
         assert self.injection is not None
         async with AsyncExitStack() as stack:
-            await self.injection.resolve(call, stack, kwargs)
+            await self.injection.resolve(call, stack, kwargs, known)
             return await self._begin(call, self.signature.function, kwargs)
 
 

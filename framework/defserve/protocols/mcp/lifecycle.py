@@ -28,6 +28,11 @@ CLIENT_KEY, SERVER_KEY, LOG_LEVEL_KEY = PREFIX + "clientInfo", PREFIX + "serverI
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 
+# Of an offer: the most bytes of capabilities that a session keeps, and the most of an offer that others may share.
+MOST_CAPABILITIES = 16 * 1024
+LONGEST_KEY, LONGEST_NAME = 4 * 1024, 256
+
+
 class Dialect(Profile):
     """One protocol version: what it knows (`has`) and how its replies look. The base protocol's profile."""
 
@@ -81,7 +86,9 @@ class McpLifecycle:
         asked = text(params, "protocolVersion")
         capabilities, info = optional_fields(params, "capabilities"), optional_fields(params, "clientInfo")
         version = asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
-        offer = _offer(version, capabilities or {}, info or {}, stateless=False)
+        if len(to_json(capabilities or {})) > MOST_CAPABILITIES:
+            raise InvalidParams(f"Invalid params: capabilities may have at most {MOST_CAPABILITIES} bytes")
+        offer = _offer(version, capabilities or {}, _short_info(info or {}), stateless=False)
         call.terms = session.open(offer)
         return {
             "protocolVersion": version,
@@ -118,7 +125,8 @@ class McpLifecycle:
             raise UnsupportedVersion(version)
         if LOG_LEVEL_KEY in meta and meta[LOG_LEVEL_KEY] not in LOG_LEVELS:
             raise InvalidParams(f"Invalid params: _meta[{LOG_LEVEL_KEY!r}] must be one of {', '.join(LOG_LEVELS)}")
-        self._last_offer = offer = _offer(version, capabilities, info, stateless=True)
+        offer = _offer(version, capabilities, info, stateless=True)
+        self._last_offer = offer if offer.key is not None else None
         return offer
 
     def discover(self, call: Call, params: Params) -> Params:
@@ -187,4 +195,14 @@ _NOBODY: Params = {}
 
 def _offer(version: str, capabilities: Mapping[str, Any], info: Mapping[str, Any], *, stateless: bool) -> Offer:
     key = (version, to_json(capabilities), to_json(info))
-    return Offer(version, capabilities, info, stateless=stateless, key=key)
+    # An offer without a key is not remembered.
+    is_long = len(key[1]) + len(key[2]) > LONGEST_KEY
+    return Offer(version, capabilities, info, stateless=stateless, key=None if is_long else key)
+
+
+def _short_info(info: Params) -> Params:
+    """What a session keeps of `clientInfo`. Icons may be whole pictures."""
+    if len(to_json(info)) <= LONGEST_KEY:
+        return info
+    known = ((name, info.get(name)) for name in ("name", "title", "version"))
+    return {name: value[:LONGEST_NAME] for name, value in known if isinstance(value, str)}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
+from defserve.caches import ByteCache
 from defserve.core.call import Call
 from defserve.core.registry import Registry
-from defserve.errors import InvalidParams
+from defserve.errors import InvalidParams, TimedOut
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
 from defserve.wire.codec import encode
 from defserve.wire.messages import Encoded, Params
 
-REMEMBERED_PAGES = 256
+# Of the pages that are kept: all together, and what the key of one takes.
+MOST_BYTES, KEY_BYTES = 16 * 1024 * 1024, 4 * 1024
 T = TypeVar("T")
 
 
@@ -22,7 +25,7 @@ class Listing(Generic[T]):
 
     def __init__(self, member: str, registry: Registry[T], describe: Callable[[T, Dialect], Params]) -> None:
         self.member, self.registry, self.describe = member, registry, describe
-        self._pages: dict[object, Encoded] = {}
+        self._pages = ByteCache[Encoded](MOST_BYTES)
         self._version = -1
 
     def page(self, call: Call, params: Params) -> Encoded:
@@ -35,10 +38,11 @@ class Listing(Generic[T]):
             self._version = self.registry.version
         key = (dialect.version, views, position)
         if (page := self._pages.get(key)) is None:
+            began, seconds = monotonic(), composition.limits.discovery
             page = Encoded(encode(self._page(call, dialect, views, position)))
-            if len(self._pages) >= REMEMBERED_PAGES:
-                self._pages.pop(next(iter(self._pages)))
-            self._pages[key] = page
+            self._pages.put(key, page, len(page) + KEY_BYTES)
+            if monotonic() - began > seconds:
+                raise TimedOut.of("discovery", f"listing the {self.member}", seconds)
         return page
 
     def _page(self, call: Call, dialect: Dialect, views: tuple[object, ...], position: int) -> Any:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from pydantic_core import to_jsonable_python
 
 from defserve.core.call import Call
+from defserve.core.identity import SENDER
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.lifecycle import LOG_LEVEL_KEY, LOG_LEVELS, Dialect, dialect_of, handshake_only
 from defserve.protocols.mcp.params import meta
+from defserve.wire.codec import is_id
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -123,5 +125,5 @@ def _text(value: object) -> str:
 def cancelled(session: Session, params: Params) -> None:
     """`notifications/cancelled`: stop a call. An id that names no running call is ignored."""
     id = params.get("requestId")
-    if isinstance(id, int | str) and not isinstance(id, bool):
-        session.cancel(id)
+    if is_id(id):
+        session.cancel(id, SENDER.get())

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from defserve.core.call import Call
+from defserve.core.identity import SENDER
 from defserve.protocols.mcpl.policies import agreed
 from defserve.wire.messages import Notification, Params
 
@@ -62,5 +63,5 @@ def call_of_notification(session: Session, method: str, params: Params) -> Call 
     if terms is None or agreed(terms) is None:
         return None
     call = Call(session, "", method, params, {}, terms)
-    call.settled, call.task = True, asyncio.current_task()
+    call.settled, call.task, call.identity = True, asyncio.current_task(), SENDER.get()
     return call

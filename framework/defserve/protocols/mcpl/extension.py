@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Handler, Listener, Offer, Wrapper
+from defserve.core.identity import SENDER, may_act_for
 from defserve.core.profile import error_object
 from defserve.core.registry import Registry
 from defserve.core.session import Session
 from defserve.core.stages import Stages
-from defserve.errors import MethodNotFound
+from defserve.errors import MethodNotFound, Refused
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.function import FindProvider
 from defserve.protocols.mcp.lifecycle import handshake_only
@@ -39,6 +40,7 @@ from defserve.protocols.mcpl.push import claude_channel
 from defserve.protocols.mcpl.section import LiveServer
 from defserve.protocols.mcpl.section_registry import Sections
 from defserve.protocols.mcpl.state.binding import without_state
+from defserve.protocols.mcpl.vocabulary import V05
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -91,12 +93,15 @@ class MCPL(Extension):
         self._declare_tool, self._tools, self._strict = declare_tool, tools, strict
 
     def feature_set(self, name: str, description: str, **options: Any) -> FeatureSet:
-        """Declare a set. Hosts that are connected are told."""
+        """Declare a set. Hosts that are connected are told when the code that declares it is done."""
         made = FeatureSet(self.sections, self._declare_tool, name, description, self.server.owner, **options)
+        made.strict = self._strict
+        made.whole = self.server.composition is None
+        made.changed = partial(self._afterwards, partial(self._publish, made))
         self.sets.add(name, made)
         if self.server.composition is not None:
             _serve_inbox(made, self.server.composition)
-        self._tell(lambda: {"added": {name: made.wire()}})
+        made.changed()
         return made
 
     def remove(self, name: str) -> None:
@@ -109,14 +114,41 @@ class MCPL(Extension):
             self._tools.remove(tool.name)
         for section in self.sections:
             section.removed(removed)
-        self._tell(lambda: {"removed": [name]})
+        if removed.whole:
+            self._afterwards(partial(self._tell, {"removed": [name]}))
 
-    def _tell(self, change: Callable[[], Params]) -> None:
-        """Tell every host, after the declarations that follow at once. From any thread."""
+    def _publish(self, made: Feature) -> None:
+        """A set is declared whole: show it to hosts. Later they are told what has changed."""
+        before, made.whole = made.told, True
+        made.told = made.wire(), made.wire(V05)
+        if not made.removed and before != made.told:
+            is_news = before is None or before[0] != made.told[0]
+            self._tell({"added": {made.name: made.told[0]}} if is_news else None)
+
+    def _afterwards(self, action: Callable[[], None]) -> None:
+        """Do something when the code that declares is done, so that nobody sees half of it. From any thread."""
+        call, sessions = CURRENT.get(), self.server.sessions
+        engines = [one.engine for one in ((call.session, *sessions) if call is not None else sessions)]
+        ready = [engine for engine in engines if engine.ready]
+        if self.server.composition is None:
+            return
+        if not ready:
+            action()
+            return
+        next((engine for engine in ready if engine.on_loop()), ready[0]).afterwards(action)
+
+    def _tell(self, change: Params | None) -> None:
+        """Tell every host, in the words of its version. None: it is news for those of 0.5 alone. From any thread."""
 
         def tell(session: Session) -> None:
-            if session.ready and agreed(session.terms) is not None:
-                session.engine.soon(partial(self._send_change, session, change))
+            live = agreed(session.terms)
+            if not session.ready or session.closed or live is None:
+                return
+            if live.vocabulary.manifest:
+                # Several sets that are declared together are one change.
+                session.engine.soon(partial(self._announce, session, live))
+            elif change is not None:
+                session.notify("featureSets/changed", change)
 
         self.server.for_each_session(tell)
 
@@ -140,25 +172,16 @@ class MCPL(Extension):
         as_array = str(offer.info.get("name", "")).startswith(ARRAY_HOSTS)
         return advertised(self.sections, live.vocabulary, as_array=as_array)
 
-    def _send_change(self, session: Session, change: Callable[[], Params]) -> None:
-        """Tell a host of a change, in the words of its version."""
-        live = agreed(session.terms)
-        if session.closed or live is None:
-            return
-        if live.vocabulary.manifest:
-            self._announce(session, live)
-        else:
-            session.notify("featureSets/changed", change())
-
     def _announce(self, session: Session, live: LiveTerms) -> None:
         offer = session.terms.offer if session.terms is not None else None
-        if offer is not None:
+        if offer is not None and not session.closed:
             announce(session, live, lambda: self._manifest(offer, live))
 
     def compose(self, composition: Composition) -> None:
         """Take the composition whose sessions the sets speak to."""
         self.server.composition = composition
         for one in self.sets:
+            one.told = one.wire(), one.wire(V05)
             _serve_inbox(one, composition)
 
     # -- the plug ----------------------------------------------------------------------------------------
@@ -234,17 +257,19 @@ class MCPL(Extension):
 
     def _update(self, call: Call, params: Params) -> Params:
         handshake_only(call)  # without sessions, every request brings its policy
+        if not may_act_for(call.identity, call.session.identity):
+            raise Refused("this session was opened with more rights, so its policy is not yours to change")
         live: LiveTerms = call.terms.states[self.name]
         try:
-            return updates.requested(live, params, self.sets)
+            return updates.requested(live, params, call.session, [one for one in self.sets if one.whole])
         finally:
             # The receipt leaves first, then what it permits. Without a loop nothing runs yet that could change.
             if call.session.engine.ready:
                 call.session.engine.soon(partial(self._changed, call.session))
 
     def _updated(self, session: Session, params: Params) -> None:
-        if (live := agreed(session.terms)) is not None:
-            updates.notified(live, params)
+        if (live := agreed(session.terms)) is not None and may_act_for(SENDER.get(), session.identity):
+            updates.notified(live, params, session)
             self._changed(session)
 
     def _changed(self, session: Session) -> None:
@@ -281,8 +306,7 @@ class MCPL(Extension):
         return binding is None or binding.shown(call)
 
     def view(self, call: Call) -> object:
-        allows = policy(call).allows
-        enabled = tuple(one.name for one in self.sets if allows(one))
+        enabled = tuple(one.name for one in self.sets if one.is_switched_on(call))
         return self.name in call.terms.states, enabled, is_pushed_to(call)
 
     def describe(self, item: Any, view: Any) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from defserve.errors import UsageError
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
-from defserve.protocols.mcpl.policies import agreed, is_pushed_to, is_stateless, policy
+from defserve.protocols.mcpl.policies import agreed, is_pushed_to, is_stateless, is_strangers, policy
 from defserve.protocols.mcpl.vocabulary import USES, V04, V05, Vocabulary
 from defserve.wire.messages import Params
 
@@ -26,10 +26,17 @@ UNDECLARED = ("pushEvents", "inferenceRequest")
 class Feature:
     """The part of a feature set that needs no section; `FeatureSet` adds the author's verbs.
 
-    `owner` is the server that declared it. `removed` is True once the server has taken it back.
+    `owner` is the server that declared it. `removed` is True once the server has taken it back. A `strict` set is off
+    until a host switches it on, which no stranger can. One that is declared while serving is `whole`, and shown to
+    hosts, when the code that declares it is done. `told` is what they know, by 0.4 and by 0.5. `changed` is called when
+    more is declared on it.
     """
 
     inbox: EventInbox | None = None
+    strict = False
+    whole = True
+    told: tuple[Params, Params] | None = None
+    changed: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -84,6 +91,7 @@ class Feature:
         """Note that something was declared on this set."""
         self._uses.update(dict.fromkeys(what))
         self._paths = None
+        self.changed()
 
     def wire(self, vocabulary: Vocabulary = V04) -> Params:
         """The declaration that hosts of a version are shown."""
@@ -104,8 +112,14 @@ class Feature:
         live = agreed(call.terms)
         if live is not None and not live.policy.is_said and not is_stateless(call):
             live.note_silence(call)
-        if (refusal := policy(call).refusal(self)) is not None:
-            raise refusal
+        if not self.is_switched_on(call):
+            raise policy(call).refusal(self) or FeatureDisabled(self.name)
+
+    def is_switched_on(self, call: Call) -> bool:
+        """Whether the policy of this call's host has the set on. A host without MCPL has no policy: all is on."""
+        if self.strict and agreed(call.terms) is None and is_strangers(call.session):
+            return False
+        return policy(call).allows(self)
 
     def is_enabled(self, call: Call) -> bool:
         """Whether the host of this call lets the set act now."""
@@ -135,7 +149,7 @@ class FeatureBinding:
     def shown(self, call: Call) -> bool:
         """Whether the peer of a call may see the item."""
         # `tools/call` checks the policy in its own stage, which says why it refuses.
-        return call.method == "tools/call" or policy(call).allows(self.feature_set)
+        return call.method == "tools/call" or self.feature_set.is_switched_on(call)
 
 
 class InboxBinding(FeatureBinding):

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from defserve.auth.authority import is_stranger
+from defserve.auth.principals import Principal
 from defserve.core.call import Call
 from defserve.core.extension import Offer
+from defserve.core.session import Session
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.params import meta
 from defserve.protocols.mcpl.errors import CapabilityDenied, FeatureDisabled
-from defserve.protocols.mcpl.grants import MOST_NAMES, covers, granted_paths, names_in
+from defserve.protocols.mcpl.grants import MOST_NAMES, covers, few_names_in, granted_paths, names_in
 from defserve.protocols.mcpl.vocabulary import V04, Vocabulary, vocabulary_of
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 POLICY_KEY = VENDOR + "featureSets"
 EFFECTIVE = "effectiveCapabilities"
+MOST_BYTES = 1024 * 1024
 
 
 class FeaturePolicy:
@@ -37,7 +41,7 @@ class FeaturePolicy:
 
     def __init__(self, strict: bool) -> None:
         self.strict, self.revision = strict, 0
-        self.approved: dict[tuple[str, str, bytes], Params] = {}
+        self.approved: dict[tuple[str, str, bytes, str], Params] = {}
         self._decided: dict[str, bool] = {}
         self._scopes: dict[str, ScopeLists] = {}
 
@@ -69,9 +73,12 @@ class FeaturePolicy:
         """The host's lists for a scoped set: those under the most specific pattern that covers its name."""
         return next((self._scopes[pattern] for pattern in covering(name) if pattern in self._scopes), NO_LISTS)
 
-    def update(self, params: Params) -> None:
-        """Apply `enabled`, `disabled` and `scopes`. If it raises InvalidParams, nothing has changed."""
-        enabled, disabled = names_in(params, "enabled"), names_in(params, "disabled")
+    def update(self, params: Params, *, may_enable: bool = True) -> None:
+        """Apply `enabled`, `disabled` and `scopes`. If it raises InvalidParams, nothing has changed.
+
+        Without `may_enable`, what it enables is ignored.
+        """
+        enabled, disabled = names_in(params, "enabled") if may_enable else [], names_in(params, "disabled")
         scopes = self._scopes | _scopes(params.get("scopes"))
         # A wildcard replaces the earlier entries that it covers.
         wildcards = tuple(name[:-1] for name in (*enabled, *disabled) if name == "*" or name.endswith(".*"))
@@ -79,6 +86,9 @@ class FeaturePolicy:
         decided |= dict.fromkeys(enabled, True) | dict.fromkeys(disabled, False)  # a name in both lists is off
         if len(decided) > MOST_NAMES or len(scopes) > MOST_NAMES:
             raise InvalidParams(f"Invalid params: more than {MOST_NAMES} feature sets")
+        patterns = (text for lists in scopes.values() for part in lists for text in part)
+        if sum(map(len, (*decided, *scopes, *patterns))) > MOST_BYTES:
+            raise InvalidParams(f"Invalid params: the policy is longer than {MOST_BYTES} bytes")
         self._decided, self._scopes = decided, scopes
         self.revision += 1
         self.approved = {}
@@ -139,18 +149,21 @@ class GrantPolicy(FeaturePolicy):
         """What a set uses and the host has not granted."""
         return sorted(feature_set.paths - self.granted)
 
-    def update(self, params: Params) -> None:
-        """Apply a whole policy, in place of the one before. If it raises InvalidParams, nothing is granted."""
+    def update(self, params: Params, *, may_enable: bool = True) -> None:
+        """Apply a whole policy, in place of the one before. If it raises InvalidParams, nothing is granted.
+
+        Without `may_enable`, nothing is granted either.
+        """
         self.clear()
-        granted = granted_paths(params)
-        selected, disabled = names_in(params, "enabled"), names_in(params, "disabled")
+        granted = granted_paths(params) if may_enable else frozenset[str]()
+        selected, disabled = few_names_in(params, "enabled"), few_names_in(params, "disabled")
         self._selected = tuple(selected) if params.get("enabled") is not None else None
         self._disabled, self._known = tuple(disabled), {}
         self.granted, self.ready = granted, True
 
     def reduce(self, params: Params) -> None:
         """Apply what a notification may change: more sets are disabled. Raises InvalidParams."""
-        disabled = tuple(dict.fromkeys((*self._disabled, *names_in(params, "disabled"))))
+        disabled = tuple(dict.fromkeys((*self._disabled, *few_names_in(params, "disabled"))))
         if len(disabled) > MOST_NAMES:
             self.clear()  # what cannot be remembered must not be forgotten
             raise InvalidParams(f"Invalid params: more than {MOST_NAMES} disabled feature sets")
@@ -183,14 +196,21 @@ class LiveTerms:
     `announced` is the manifest that it was told last.
     """
 
-    __slots__ = ("policy", "offered", "vocabulary", "announced", "_refused", "_noted")
+    __slots__ = ("policy", "offered", "vocabulary", "announced", "_refused", "_noted", "_strict")
 
     def __init__(self, offered: Mapping[str, Any], vocabulary: Vocabulary, strict: bool) -> None:
-        self.offered, self.vocabulary = offered, vocabulary
+        self.offered, self.vocabulary, self._strict = offered, vocabulary, strict
         self.policy = GrantPolicy(vocabulary) if vocabulary.by_grant else FeaturePolicy(strict)
         self.announced: Params | None = None
         self._refused: set[str] = set()
         self._noted = False
+
+    def update(self, found: FeaturePolicy, params: Params, session: Session) -> None:
+        """Apply what a host says to its policy. A strict server's sets are switched on by no stranger.
+
+        Raises InvalidParams.
+        """
+        found.update(params, may_enable=not (self._strict and is_strangers(session)))
 
     def adopt(self) -> GrantPolicy:
         """The policy, by grants from now on: a host below 0.5 has sent a grant."""
@@ -268,7 +288,7 @@ def policy(call: Call) -> FeaturePolicy:
         by_grant = live.vocabulary.by_grant or (is_object(given) and EFFECTIVE in given)
         kept.policy = GrantPolicy(live.vocabulary) if by_grant else FeaturePolicy(live.policy.strict)
         if is_object(given):
-            kept.policy.update(given)
+            live.update(kept.policy, given, call.session)
     return kept.policy
 
 
@@ -276,6 +296,12 @@ def vocabulary(call: Call) -> Vocabulary:
     """The vocabulary of the host of this call."""
     live = agreed(call.terms)
     return live.vocabulary if live is not None else V04
+
+
+def is_strangers(session: Session) -> bool:
+    """Whether nobody vouches for the host of a session."""
+    opened_by = session.identity
+    return isinstance(opened_by, Principal) and is_stranger(opened_by)
 
 
 def is_pushed_to(call: Call) -> bool:
@@ -305,5 +331,5 @@ def _scopes(found: Any) -> dict[str, ScopeLists]:
     for name, lists in (found or {}).items():
         if not is_object(lists):
             raise InvalidParams(f"Invalid params: scopes[{name!r}] must be an object")
-        scopes[name] = ScopeLists(names_in(lists, "whitelist"), names_in(lists, "blacklist"))
+        scopes[name] = ScopeLists(few_names_in(lists, "whitelist"), few_names_in(lists, "blacklist"))
     return scopes

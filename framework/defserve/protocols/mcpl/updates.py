@@ -14,6 +14,7 @@ from defserve.protocols.mcpl.policies import EFFECTIVE, GrantPolicy, LiveTerms
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
+    from defserve.core.session import Session
     from defserve.protocols.mcpl.feature import Feature
 
 METHOD = "featureSets/update"
@@ -23,24 +24,24 @@ UNDECIDED = (EFFECTIVE, "deniedCapabilities", "enabled")
 log = logging.getLogger("defserve")
 
 
-def requested(live: LiveTerms, params: Params, sets: Iterable[Feature]) -> Params:
+def requested(live: LiveTerms, params: Params, session: Session, sets: Iterable[Feature]) -> Params:
     """Apply a policy that came as a request. Returns the answer. Raises InvalidParams for one that is malformed."""
     if not (live.vocabulary.by_grant or EFFECTIVE in params or isinstance(live.policy, GrantPolicy)):
-        live.policy.update(params)
+        live.update(live.policy, params, session)
         return {"enabled": [one.name for one in sets if live.policy.allows(one)]}
     policy = live.adopt()
-    policy.update(params)
+    live.update(policy, params, session)
     answer = receipt(live, policy, sets)
     if not answer["accepted"]:
         policy.clear()
     return answer
 
 
-def notified(live: LiveTerms, params: Params) -> None:
+def notified(live: LiveTerms, params: Params, session: Session) -> None:
     """Apply a policy that came as a notification. What is wrong with it is only in the log."""
     try:
         if not isinstance(live.policy, GrantPolicy):
-            live.policy.update(params)
+            live.update(live.policy, params, session)
             return
         live.policy.reduce(params)
     except InvalidParams as error:

@@ -44,7 +44,7 @@ USES: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 PATHS: Final = tuple(dict.fromkeys(path for _, paths in USES.values() for path in paths))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Vocabulary:
     """The words and rules of one version.
 
@@ -74,6 +74,9 @@ class Vocabulary:
     verdicts: bool
     manifest: bool
     can_enable: bool
+
+    def __repr__(self) -> str:
+        return f"<MCPL {self.version}>"
 
     def spelled(self, uses: Iterable[str]) -> list[str]:
         """The `uses` of a set as a host of this version reads them."""

@@ -17,6 +17,7 @@ PROFILES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 REMEMBERED: Final = 512
+LONGEST_KIND: Final = 256
 
 
 def matches(kind: str, capability: str) -> bool:
@@ -79,7 +80,8 @@ class Capabilities:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
             known = not is_reserved(kind) and any(self._matches(kind, pattern) for pattern in self.patterns)
-            self._known[kind] = known
+            if len(kind) <= LONGEST_KIND:
+                self._known[kind] = known
         return known
 
     def changed(self, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Capabilities:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
+from pydantic_core import to_json
+
 from defserve.protocols.mcpx.envelope import Envelope
 from defserve.protocols.mcpx.kinds import MessageKind, context_of, parse_kind
 from defserve.wire.jsonvalue import is_object
@@ -13,6 +15,7 @@ from defserve.wire.jsonvalue import is_object
 LIFETIME: Final = 300.0
 MOST_PROPOSALS: Final = 10_000
 MOST_OF_ONE_PROPOSER: Final = 256
+MOST_BYTES: Final = 8 * 1024 * 1024  # of one proposer
 
 Clock: TypeAlias = Callable[[], float]
 Status: TypeAlias = Literal["pending", "fulfilled", "completed", "failed", "declined", "expired"]
@@ -26,6 +29,7 @@ class Proposal:
 
     __slots__ = (
         "id", "proposer", "to", "method", "params", "status", "created", "expires", "fulfiller", "result", "error",
+        "size",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +50,7 @@ class Proposal:
         self.fulfiller: str | None = None
         self.result: Any = None
         self.error: dict[str, Any] | None = None
+        self.size = 0
 
     @property
     def target(self) -> str | None:
@@ -108,11 +113,12 @@ class Proposals:
         if envelope.id in self._known:
             return None
         mine = [found for found in self._known.values() if found.proposer == envelope.sender]
-        if len(mine) >= MOST_OF_ONE_PROPOSER:
-            self._forget(mine[0])
-        elif len(self._known) >= MOST_PROPOSALS:
-            self._forget(next(iter(self._known.values())))
         body = envelope.body
+        size = len(to_json(body))
+        while mine and (len(mine) >= MOST_OF_ONE_PROPOSER or sum(each.size for each in mine) + size > MOST_BYTES):
+            self._forget(mine.pop(0))
+        if len(self._known) >= MOST_PROPOSALS:
+            self._forget(next(iter(self._known.values())))
         proposal = Proposal(
             envelope.id,
             envelope.sender,
@@ -122,6 +128,7 @@ class Proposals:
             created=self._clock(),
             lifetime=self._lifetime,
         )
+        proposal.size = size
         self._known[proposal.id] = proposal
         return proposal
 

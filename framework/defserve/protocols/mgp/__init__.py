@@ -3,5 +3,5 @@
 `extension.MGP` puts the sections together. Each section is a room, and is imported when it is first needed: a server
 without marks imports none. A peer that speaks less than MGP loses fields on the wire, never protection.
 
-May import: `core`, `wire`, `protocols.mcp`, `guard.argument_types`, `net`.
+May import: `auth.authority`, `core`, `wire`, `protocols.mcp`, `guard.argument_types`, `net`.
 """

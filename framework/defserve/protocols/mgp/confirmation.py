@@ -1,17 +1,18 @@
-"""MGP §4.4: who confirms a dangerous call. It depends on what the peer speaks, and on the server's `confirm` policy.
+"""MGP §4.4: who confirms a dangerous call. It depends on who calls, and on the server's `confirm` policy.
 
 | peer | `auto` | `always` | `never` |
 |---|---|---|---|
-| speaks MGP security | passes: the client confirms | asked | passes |
-| can be asked | asked | asked | passes |
+| local or authenticated, speaks MGP security | passes: the client confirms | asked, or refused | passes |
+| local or authenticated, can be asked | asked | asked | passes |
 | local or authenticated, cannot be asked | passes, audited: it is assumed to have asked its user | refused | passes |
-| anonymous on the network, cannot be asked | refused | refused | passes |
+| stranger (`auth.authority`), whatever it offers or answers | refused | refused | passes |
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from defserve.auth.authority import REMEDY, is_stranger
 from defserve.core.call import Call
 from defserve.errors import Refused
 from defserve.protocols.mcp.authorization.authorization import identity
@@ -24,11 +25,7 @@ if TYPE_CHECKING:
 
 LONGEST_VALUE = 200
 
-# With `always`, nothing can replace the question.
-FIX = {
-    "auto": "use a client that offers elicitation or MGP security, or authenticate",
-    "always": "use a client that offers elicitation or MGP callbacks",
-}
+FIX = "use a client that offers elicitation or MGP callbacks"
 
 
 class NotConfirmed(Refused):
@@ -43,16 +40,22 @@ async def confirmed(
     """Return when the call may go on. Raises NotConfirmed."""
     from defserve.protocols.mcp.asking import client_requests
 
-    if policy == "never" or (policy == "auto" and "tool_security" in sections(call)):
+    if policy == "never":
+        return
+    if is_stranger(identity(call)):
+        raise NotConfirmed(
+            f"{tool.name} has to be confirmed, and a caller that nobody vouches for cannot do that: {REMEDY}",
+            data={"fix": REMEDY},
+        )
+    if policy == "auto" and "tool_security" in sections(call):
         return
     if client_requests.can(call, "elicitation"):
         if not await client_requests.confirm(call, question(tool, arguments), key=f"confirm:{tool.name}"):
             raise NotConfirmed(f"{tool.name} was not confirmed: the user said no; do not call it again unasked")
         return
-    if policy == "always" or identity(call.session).kind == "anonymous":
-        fix = FIX[policy]
+    if policy == "always":
         raise NotConfirmed(
-            f"{tool.name} has to be confirmed, and this client cannot be asked: {fix}", data={"fix": fix}
+            f"{tool.name} has to be confirmed, and this client cannot be asked: {FIX}", data={"fix": FIX}
         )
     audit.report(call, "dev.defserve.unconfirmed", tool=tool.name, details={"reason": "the client cannot be asked"})
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,7 @@ class MGP(Extension):
     name = NAME
     opens_with = frozenset(method for method in METHODS if method.startswith("mgp/permission/"))
     while_draining = frozenset({"mgp/health/status"})
+    ahead_of_queue = frozenset({"mgp/permission/grant", "mgp/permission/response"})
 
     def __init__(self, tools: Registry[Tool], server_id: str, options: SecurityOptions) -> None:
         self.tools, self.options = tools, options
@@ -230,6 +232,22 @@ class MGP(Extension):
         # Without a session there is no channel for the answer.
         return self.callbacks if "callbacks" in sections(call) and not dialect_of(call).stateless else None
 
+    def lifespan(self) -> AbstractAsyncContextManager[Any] | None:
+        return self._audited() if self.options.audit else None
+
+    @asynccontextmanager
+    async def _audited(self) -> AsyncGenerator[None]:
+        """Open the audit trail before the first call, so that a log that is not intact stops the start."""
+        trail = self.audit
+        try:
+            yield
+        finally:
+            from anyio import CancelScope
+            from anyio.to_thread import run_sync
+
+            with CancelScope(shield=True):
+                await run_sync(trail.settle)
+
     def declared(self, item: Any) -> None:
         if item.kind != "tool" or not (item.options.security or sys.modules.keys() & _DECLARING):
             return
@@ -300,6 +318,11 @@ class MGP(Extension):
             self._callbacks.closed(session)
         if self._events is not None:
             self._events.closed(session)
+
+    def credential_ended(self, session: Session, credential: str) -> None:
+        if self._events is not None:
+            self._events.credential_ended(session, credential)
+        self.permissions.credential_ended(session, credential)
 
 
 def _waiting(run: Handler) -> Handler:

@@ -28,12 +28,16 @@ class WholeCycle:
     """
 
     head: KnownHead | None = None
+    is_taken = False
 
     def take_body(self: Any, limit: int) -> bytes | None:
         size = len(self.body)
         if self.more_body or not 0 < size <= MOST or size > limit:
             return None
         body, self.body = bytes(self.body), b""
+        self.is_taken = True
+        if "message_event" in self.__dict__:
+            self.message_event.clear()
         return body
 
     def respond(self: Any, status: int, body: bytes) -> bool:
@@ -66,6 +70,7 @@ class FastCycle(WholeCycle):
     def __getattr__(self, name: str) -> Any:
         if name == "message_event":
             self.message_event = asyncio.Event()
-            self.message_event.set()
+            if not self.is_taken:
+                self.message_event.set()
             return self.message_event
         return getattr(self.protocol if name != "default_headers" else self.protocol.server_state, name)

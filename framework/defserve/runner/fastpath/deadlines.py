@@ -1,23 +1,23 @@
-"""Deadlines that uvicorn lacks: for request heads (and a limit for their size), and for peers that do not read."""
+"""Bounds that uvicorn lacks: deadlines for heads and slow readers, and limits for the bytes of a request."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
 from typing import Any, cast
 
 from defserve.limits import Limits
+from defserve.runner.fastpath.crowding import OpenConnections
 
 HEAD_BYTES = 32 * 1024
 STALL = 30.0
 LINGER = 0.25
+REFUSED = 1.0
+DOUBT, MOST_DOUBT = 0.25, 15.0
 
 TIMEOUT = b"408 Request Timeout"
 TOO_LARGE = b"431 Request Header Fields Too Large"
 UNAVAILABLE = b"503 Service Unavailable"
 BAD_REQUEST = b"400 Bad Request"
-
-_WRITTEN = (b"content-length", b"content-type")
 
 
 class StallGuard(asyncio.Protocol):
@@ -57,34 +57,60 @@ class StallGuard(asyncio.Protocol):
 class HeadDeadline(StallGuard):
     """The head of a request must be complete in time, and not too long. Works with httptools and h11.
 
-    Between requests uvicorn's own keep-alive timeout applies, until the first byte of the next request.
+    Bytes that bring no part of a body (sizes and extensions of chunks, trailers) have the same limit. Between requests
+    uvicorn's own keep-alive timeout applies, until the first byte of the next request.
     """
 
     limits: Limits
     scope: Any
     cycle: Any
     connections: set[Any]
+    client: tuple[str, int] | None
+    crowd: OpenConnections
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    _bare_bytes = 0
     _awaited_behind: Any = None
-    _upgraded = False
+    _half_closed: asyncio.TimerHandle | None = None
+    _is_handed_over = False  # another protocol has the connection
     _is_leaving = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if len(self.connections) > self.limits.connections:
+            self.connections.discard(self.crowd.end_one())  # now, because a request may come before it has ended
+        self.crowd.add(self._address, self)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
+        if len(data) <= HEAD_BYTES:
+            self._feed(data)
+            return
+        # In one piece it could hold a whole head that is too long.
+        for start in range(0, len(data), HEAD_BYTES):
+            if not (self._is_handed_over or self.transport.is_closing()):
+                self._feed(data[start : start + HEAD_BYTES])
+
+    def _feed(self, data: bytes) -> None:
         before, is_head = self.cycle, self._is_read
+        room = HEAD_BYTES - self._head_bytes
+        if is_head and len(data) > room and not (self._is_handed_over or _ends_head(data, room)):
+            self._refuse(TOO_LARGE)
+            return
+        held = 0 if before is None else len(before.body)
         super().data_received(data)
         if self.cycle is not before:
             # A head is complete, usually with its body.
-            self._head_bytes = 0
+            self._head_bytes = self._bare_bytes = 0
             self._head_is_there()
             if self._is_leaving:
                 self.cycle.keep_alive = False
-        elif is_head and not self._upgraded and not self.transport.is_closing():
+        elif self._is_handed_over or self.transport.is_closing():
+            return
+        elif is_head:
             self._take_head(len(data))
+        else:
+            self._take_rest(len(data), len(self.cycle.body) > held)
         if self._has_begun and not self._head_bytes and not self.transport.is_closing():
             # Another head has begun behind the request. Its length so far is not known.
             self._take_head(1)
@@ -93,16 +119,67 @@ class HeadDeadline(StallGuard):
         """Part of a head came, perhaps while an earlier request is still answered."""
         self._head_bytes += size
         if self._head_bytes > HEAD_BYTES:
-            if self._is_between:
-                self.turn_away(TOO_LARGE)
-            else:
-                self.transport.abort()  # in the middle of a response no refusal can be sent
+            self._refuse(TOO_LARGE)
         elif self._deadline is None:
             self._await_head()
 
+    def _take_rest(self, size: int, brought_body: bool) -> None:
+        """Part of a request came behind its head. If it was answered already, the rest is only thrown away."""
+        if brought_body:
+            self._bare_bytes = 0
+            return
+        self._bare_bytes += size
+        most = HEAD_BYTES + self.limits.message if self.cycle.response_complete else HEAD_BYTES
+        if self._bare_bytes > most:
+            self._refuse(TOO_LARGE)
+
+    def _refuse(self, status: bytes) -> None:
+        """End the connection: with a refusal if the client waits for nothing else, or only for this request."""
+        cycle, is_head = self.cycle, self._is_read
+        if not is_head and not (cycle.response_started or getattr(self, "pipeline", None)):
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self.turn_away(status)
+        elif is_head and self._is_between:
+            self.turn_away(status)
+        else:
+            self.transport.abort()  # in the middle of a response no refusal can be sent
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_is_there()
+        if self._half_closed is not None:
+            self._half_closed.cancel()
+        cast(Any, super())._unset_keepalive_if_required()  # uvicorn forgets it if the connection was reset
         super().connection_lost(exc)
+        self.crowd.discard(self._address, self)
+        # The requests refer to the connection. What it received must not wait for the garbage collector.
+        self.cycle = self.scope = self.headers = self._awaited_behind = None
+
+    def eof_received(self) -> bool:
+        """The client sends no more, but it may still read: it gets the answer to what it has asked."""
+        if self._is_between or not self._is_read or self.transport.get_extra_info("sslcontext") is not None:
+            return False
+        if not self._has_begun:
+            self.cycle.keep_alive = False
+        if self._half_closed is None:
+            loop = asyncio.get_running_loop()
+            self._half_closed = loop.call_later(self.limits.idle, self.transport.abort)
+            loop.call_later(DOUBT, self._doubt_client, DOUBT)
+        return True
+
+    def _doubt_client(self, seconds: float) -> None:
+        """A client that has left looks the same. Only writing to it shows the difference, so the app is woken up."""
+        if self.cycle is None or self.transport.is_closing():
+            return
+        if self._is_between:
+            self.transport.close()
+            return
+        self._wake_app()
+        asyncio.get_running_loop().call_later(min(2 * seconds, MOST_DOUBT), self._doubt_client, 2 * seconds)
+
+    def _wake_app(self) -> None:
+        """Let `receive` return once more: an `http.request` behind the end of the body."""
+        self.cycle.message_event.set()
 
     def shutdown(self) -> None:
         """The next response is the last. An idle connection is closed after a moment: a request may be on its way, and
@@ -122,13 +199,23 @@ class HeadDeadline(StallGuard):
         if not self._is_between:
             self.cycle.keep_alive = False  # an upgrade in the middle of a response: that response is the last
             return
-        self._upgraded = True
+        self._is_handed_over = True
+        self.crowd.discard(self._address, self)
         if (request[0].method if request else self.scope["method"].encode()) != b"GET":
             self.turn_away(BAD_REQUEST)  # the other protocol would not answer
         elif len(self.connections) > self.limits.connections:
             self.turn_away(UNAVAILABLE)
         else:
             cast(Any, super()).handle_websocket_upgrade(*request)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it may give way to a new connection: no request has come that must be answered."""
+        return self._is_between
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client is not None else ""
 
     @property
     def _is_between(self) -> bool:
@@ -158,7 +245,7 @@ class HeadDeadline(StallGuard):
 
     def _too_late(self) -> None:
         self._deadline = None
-        if self._upgraded or self.transport.is_closing():
+        if self._is_handed_over or self.transport.is_closing():
             return
         if self.cycle is not self._awaited_behind:
             self._head_bytes = 0  # it came, but an earlier request had to be answered first
@@ -170,25 +257,31 @@ class HeadDeadline(StallGuard):
     def turn_away(self, status: bytes) -> None:
         """Refuse before a request was read, and close the connection."""
         self._head_is_there()
+        self._is_handed_over = True
         self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
-        self.transport.close()
+        self.transport.set_protocol(FinalReader(self, self.transport))
 
 
-class PatientWebSocket(StallGuard):
-    """When the server stops, uvicorn does not close the socket. The app does, as soon as its calls are answered."""
+class FinalReader(asyncio.Protocol):
+    """Reads a refused connection for a moment, and drops what comes.
 
-    handshake_complete: bool
-    close_sent: bool
+    If a connection is closed while its client sends, the system tells the client so, and drops the refusal.
+    """
 
-    async def send(self, message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "websocket.http.response.start":
-            # uvicorn writes these by itself, and older versions would send them twice.
-            message = {**message, "headers": [each for each in message["headers"] if each[0] not in _WRITTEN]}
-        await cast(Any, super()).send(message)
-        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
-            # A refusal is an answer too. Without this line uvicorn logs an error for each refusal.
-            self.handshake_complete = True
+    def __init__(self, served: asyncio.Protocol, transport: asyncio.Transport) -> None:
+        self._served = served
+        self._timer = asyncio.get_running_loop().call_later(REFUSED, transport.abort)
+        transport.resume_reading()
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
 
-    def shutdown(self) -> None:
-        if not self.handshake_complete or self.close_sent:
-            cast(Any, super()).shutdown()
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        self._served.connection_lost(exc)
+
+
+def _ends_head(data: bytes, most: int) -> bool:
+    """Whether a head may end within so many bytes: there is a blank line, or one that began in an earlier piece."""
+    return data.startswith((b"\n", b"\r\n")) or data.find(b"\n\r\n", 0, most) >= 0 or data.find(b"\n\n", 0, most) >= 0

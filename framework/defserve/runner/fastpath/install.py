@@ -7,23 +7,32 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from defserve.limits import Limits
+from defserve.runner.fastpath.crowding import OpenConnections
 from defserve.runner.fastpath.cycle import FastCycle, WholeCycle
-from defserve.runner.fastpath.deadlines import HeadDeadline, PatientWebSocket
+from defserve.runner.fastpath.deadlines import HeadDeadline
+from defserve.runner.fastpath.httptools import HttptoolsBounds
 from defserve.runner.fastpath.known_heads import KnownHeads
 from defserve.runner.fastpath.protocol import FastProtocol
+from defserve.runner.fastpath.websockets import PatientWebSocket
 
 # Undocumented parts of uvicorn that are used by the deadlines, and those that only the fast path uses.
-_FOR_DEADLINES = ("connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing", "shutdown")
-_SET_FOR_DEADLINES = ("transport", "scope", "cycle", "connections")
-_FOR_FAST_PATH = tuple(
+_FOR_DEADLINES = tuple(
     (
-        "on_message_begin on_headers_complete on_message_complete _start_asgi_task _unsupported_upgrade_warning "
-        "on_response_complete timeout_keep_alive_handler _unset_keepalive_if_required"
+        "connection_made connection_lost data_received eof_received pause_writing resume_writing shutdown "
+        "handle_websocket_upgrade _unset_keepalive_if_required"
     ).split()
+)
+_SET_FOR_DEADLINES = ("transport", "scope", "headers", "cycle", "client", "connections")
+_SET_IN_CYCLE_FOR_DEADLINES = frozenset(
+    "response_started response_complete keep_alive body more_body disconnected message_event".split()
+)
+_FOR_HTTPTOOLS = ("on_message_begin", "on_headers_complete", "on_message_complete")
+_FOR_FAST_PATH = tuple(
+    "_start_asgi_task _unsupported_upgrade_warning on_response_complete timeout_keep_alive_handler".split()
 )
 _SET_FOR_FAST_PATH = tuple(
     (
-        "app client server scheme tasks limit_concurrency loop app_state flow pipeline server_state "
+        "app client server scheme tasks limit_concurrency loop app_state flow server_state "
         "timeout_keep_alive timeout_keep_alive_task"
     ).split()
 )
@@ -35,8 +44,8 @@ _SET_IN_CYCLE = frozenset(
         "chunked_encoding expected_content_length"
     ).split()
 )
-_FOR_WEBSOCKETS = ("connection_lost", "pause_writing", "resume_writing", "send", "shutdown")
-_SET_FOR_WEBSOCKETS = ("transport", "handshake_complete", "close_sent")
+_FOR_WEBSOCKETS = tuple("connection_lost pause_writing resume_writing send receive shutdown handle_cont".split())
+_SET_FOR_WEBSOCKETS = ("transport", "handshake_complete", "close_sent", "read_paused", "writable")
 
 FAST = "HttpToolsProtocol"
 
@@ -53,12 +62,13 @@ def fits(http: Any, websocket: Any = None) -> Fit:
     """What fits uvicorn's class for an HTTP parser, and its class for WebSockets."""
     module = sys.modules[http.__module__]
     cycle_sets = _names_in(getattr(module, "RequestResponseCycle", None))
-    missing = _missing(http, (*_FOR_DEADLINES, "handle_websocket_upgrade"), _SET_FOR_DEADLINES)
-    missing += [f"cycle.{name}" for name in ("response_complete", "keep_alive") if name not in cycle_sets]
+    missing = _missing(http, _FOR_DEADLINES, _SET_FOR_DEADLINES)
+    missing += _missing(http, _FOR_HTTPTOOLS, ("pipeline",)) if _is_fast(http) else []
+    missing += [f"cycle.{name}" for name in sorted(_SET_IN_CYCLE_FOR_DEADLINES - cycle_sets)]
     websockets = _worded(_missing(websocket, _FOR_WEBSOCKETS, _SET_FOR_WEBSOCKETS)) if websocket is not None else ""
     if missing:
         return Fit("the deadlines do not fit", _worded(missing), websockets)
-    if http.__name__ != FAST:
+    if not _is_fast(http):
         return Fit(f"it needs httptools, and the parser is {http.__name__}", "", websockets)
     missing = _missing(http, _FOR_FAST_PATH, _SET_FOR_FAST_PATH)
     missing += [f"cycle.{name}" for name in sorted(_SET_IN_CYCLE - cycle_sets)]
@@ -72,23 +82,34 @@ def install(config: Any, limits: Limits) -> Fit:
     """Put our classes into a loaded `uvicorn.Config`, as far as they fit. The caller should log what does not fit."""
     http, websocket = config.http_protocol_class, config.ws_protocol_class
     fit = fits(http, websocket)
+    if fit.deadlines and _is_fast(http):
+        # httptools takes trailers for headers, and bounds nothing. h11 does neither.
+        from uvicorn.protocols.http.h11_impl import H11Protocol as http
+
+        config.http_protocol_class, fit = http, fit._replace(deadlines=fits(http).deadlines)
+    shared = {"limits": limits, "crowd": OpenConnections()}
     if not fit.fast_path:
         cycle = sys.modules[http.__module__].RequestResponseCycle
         config.http_protocol_class = type(
             f"Fast{http.__name__}",
             (FastProtocol, http),
             {
-                "limits": limits,
+                **shared,
                 "heads": KnownHeads(),
                 "fast_cycle": type("FastCycle", (FastCycle, cycle), {}),
                 "parsed_cycle": type("ParsedCycle", (WholeCycle, cycle), {}),
             },
         )
     elif not fit.deadlines:
-        config.http_protocol_class = type(f"Timed{http.__name__}", (HeadDeadline, http), {"limits": limits})
+        bounds = HttptoolsBounds if _is_fast(http) else HeadDeadline
+        config.http_protocol_class = type(f"Timed{http.__name__}", (bounds, http), shared)
     if websocket is not None and not fit.websockets:
         config.ws_protocol_class = type(f"Patient{websocket.__name__}", (PatientWebSocket, websocket), {})
     return fit
+
+
+def _is_fast(http: Any) -> bool:
+    return http.__name__ == FAST
 
 
 def _missing(kind: Any, methods: Iterable[str], attributes: Iterable[str]) -> list[str]:

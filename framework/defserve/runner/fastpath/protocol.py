@@ -12,7 +12,7 @@ from contextvars import Context
 from typing import Any
 
 from defserve.runner.fastpath.cycle import FastCycle, WholeCycle
-from defserve.runner.fastpath.deadlines import HeadDeadline
+from defserve.runner.fastpath.httptools import HttptoolsBounds
 from defserve.runner.fastpath.known_heads import UNKNOWN, KnownHead, KnownHeads
 from defserve.transports.asgi import WHOLE
 
@@ -25,7 +25,7 @@ CLOSE = (b"connection", b"close")
 _H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
 
 
-class FastProtocol(HeadDeadline):
+class FastProtocol(HttptoolsBounds):
     """Mixed in before uvicorn's protocol for httptools. Connections of one server share the heads they know."""
 
     heads: KnownHeads
@@ -40,13 +40,10 @@ class FastProtocol(HeadDeadline):
     loop: asyncio.AbstractEventLoop
     app_state: dict[str, Any]
     flow: Any
-    pipeline: Any
     server_state: Any
     timeout_keep_alive: float
     timeout_keep_alive_task: asyncio.TimerHandle | None
-    _head_begun = False  # part of a head came; the parser says so
     _idle_since = 0.0
-    _read: object | None = None
     _running: Any = None
     _lessons = LESSONS
 
@@ -92,28 +89,10 @@ class FastProtocol(HeadDeadline):
         cycle.__class__, cycle.protocol = self.parsed_cycle, self
         if CLOSE in cycle.scope["headers"]:
             cycle.keep_alive = False  # older versions of uvicorn know it only when they write the response
-        self._running = cycle.scope[WHOLE] = cycle
+        self._running = cycle
+        if app is self.app:
+            cycle.scope[WHOLE] = cycle  # which the app removes
         super()._start_asgi_task(cycle, app)  # pyright: ignore
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()  # pyright: ignore
-        self._head_begun = True
-
-    def on_headers_complete(self) -> None:
-        self._head_begun = False
-        super().on_headers_complete()  # pyright: ignore
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()  # pyright: ignore
-        self._read = self.cycle
-
-    @property
-    def _is_read(self) -> bool:
-        return self._read is self.cycle
-
-    @property
-    def _has_begun(self) -> bool:
-        return self._head_begun
 
     def _unsupported_upgrade_warning(self) -> None:
         """httptools drops the body of such a request. Later parts of the body would look like the next request."""
@@ -131,7 +110,7 @@ class FastProtocol(HeadDeadline):
             self.flow.resume_reading()
 
     def timeout_keep_alive_handler(self) -> None:
-        if self._upgraded:
+        if self._is_handed_over:
             return  # another protocol has the connection
         left = self._idle_since + self.timeout_keep_alive - self.loop.time()
         if left <= 0 and self.cycle.response_complete and not self._head_bytes:
@@ -139,11 +118,15 @@ class FastProtocol(HeadDeadline):
         else:
             self.timeout_keep_alive_task = self.loop.call_later(max(left, 1), self.timeout_keep_alive_handler)
 
+    def _wake_app(self) -> None:
+        super()._wake_app()
+        if self._running is not None:
+            self._running.message_event.set()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        super()._unset_keepalive_if_required()  # pyright: ignore
         super().connection_lost(exc)
         # uvicorn tells only the newest request; the one that is being answered may be an earlier one.
-        running = self._running
+        running, self._running = self._running, None
         if running is not None and not running.response_complete:
             running.disconnected = True
             running.message_event.set()

@@ -6,8 +6,8 @@ removed, added or moved. The log's own remarks have `log` in place of `event`: `
 
 The chain cannot show that its end was cut off. The head can: `<path>.head` is one signed line with the `seq` and `mac`
 of a record that must exist, and the format of the log. Two attacks remain possible. Records after the head can be
-removed until the head is signed again. And an attacker can put back an older log together with its older head. If that
-matters, keep copies of the head elsewhere.
+removed until the head is signed again. And an attacker can remove the log together with its head, or put back older
+ones. Heads that are kept elsewhere (`anchors`) show the second.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import hmac
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from defserve.errors import UsageError
 from defserve.stores.formats import newer_format
 from defserve.wire.jsonvalue import is_object
+
+if TYPE_CHECKING:
+    from defserve.stores.audit.anchors import AuditAnchors
 
 FORMAT: Final = 1
 """The format of the log and its head. The head names it for all lines."""
@@ -133,15 +136,19 @@ class AuditKeys:
             return None
         except (OSError, ValueError) as error:
             raise AuditLogBroken(f"its head cannot be read: {reason_of(error)}") from None
+        return self.head_in(raw)
+
+    def head_in(self, raw: bytes, name: str = "its head") -> AuditHead:
+        """The head in these bytes. Raises AuditLogBroken unless it is genuine. The message calls it `name`."""
         said = parse_line(raw) or {}
         try:
             head = AuditHead(int(said["seq"]), str(said["mac"]), str(said["time"]), int(said.get("format", 0)))
         except (KeyError, ValueError, TypeError, OverflowError):
-            raise AuditLogBroken("its head cannot be read") from None
+            raise AuditLogBroken(f"{name} cannot be read") from None
         if head.format > FORMAT:
             raise AuditLogBroken(newer_format("it", head.format, FORMAT))
         if not hmac.compare_digest(self.signed(head), raw):
-            raise AuditLogBroken("its head was altered, or signed with another key")
+            raise AuditLogBroken(f"{name} was altered, or signed with another key")
         return head
 
 
@@ -151,25 +158,53 @@ def head_path(path: str | os.PathLike[str]) -> Path:
 
 
 def verify(
-    path: str | os.PathLike[str], key: bytes | str, *, head: str | os.PathLike[str] | None = None
+    path: str | os.PathLike[str],
+    key: bytes | str,
+    *,
+    head: str | os.PathLike[str] | None = None,
+    anchors: AuditAnchors = (),
 ) -> AuditReport:
-    """Check every line of a log, and that it reaches the record that its head names.
+    """Check every line of a log, and that it has the records that its head and its anchors name.
 
-    `head` is a copy of the head that was kept elsewhere. Every problem of the files is in the report. Raises
-    UsageError for a key that is too short.
+    `head` is a copy of the head that was kept elsewhere, `anchors` are as `AuditLog` has them. Every problem of the
+    files is in the report. Raises UsageError for a key that is too short, and for an anchor that cannot be reached.
     """
     keys = AuditKeys(key)
-    check = _Check(keys)
+    # The heads first: if the log is being written, it can only have grown since.
+    anchored, problem = _anchored(anchors, Path(path), keys)
+    check = _Check(keys, anchored)
     try:
-        # The head first: if the log is being written, it can only have grown since.
-        signed = keys.head(Path(head) if head is not None else head_path(path))
+        check.signed = keys.head(Path(head) if head is not None else head_path(path))
         with open(path, "rb") as file:
-            check.read(file, signed)
+            check.read(file)
     except AuditLogBroken as bad:
         return check.report(reason=str(bad))
     except (OSError, ValueError) as error:
-        return check.report(reason=f"{UNREADABLE}: {reason_of(error)}")
-    return check.against(signed)
+        reason = f"{UNREADABLE}: {reason_of(error)}"
+        return check.against_anchors(reason) or check.report(reason=reason)
+    report = check.against_anchors() or check.against_head()
+    return check.report(reason=problem) if report.ok and problem else report
+
+
+def _anchored(anchors: AuditAnchors, path: Path, keys: AuditKeys) -> tuple[dict[str, AuditHead], str]:
+    """The head at each anchor, by the anchor's name; and why another anchor has none."""
+    found, problem = dict[str, AuditHead](), ""
+    if anchors != ():
+        from defserve.stores.audit.anchors import AnchorUnavailable, anchors_of
+
+        for anchor in anchors_of(anchors, path):
+            try:
+                raw = anchor.last()
+                if raw is None:
+                    raise AuditLogBroken(f"the anchor {anchor.name} holds no head of this log")
+                found[anchor.name] = keys.head_in(raw, f"the head at {anchor.name}")
+            except AuditLogBroken as bad:
+                problem = problem or str(bad)
+            except AnchorUnavailable as error:
+                raise UsageError(
+                    f"the anchor {anchor.name} cannot be reached: {error}", fix="try again, or verify without it"
+                ) from None
+    return found, problem
 
 
 def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -193,21 +228,23 @@ def reason_of(error: Exception) -> str:
 class _Check:
     """One pass over a log."""
 
-    def __init__(self, keys: AuditKeys) -> None:
-        self._keys, self._seq = keys, 0
+    def __init__(self, keys: AuditKeys, anchored: Mapping[str, AuditHead]) -> None:
+        self._keys, self._seq, self._anchored = keys, 0, anchored
+        self.signed: AuditHead | None = None
         self._mac: str = GENESIS
         self._events = self._lost = self._unsigned = 0
         self._line: int | None = None
 
-    def read(self, file: BinaryIO, head: AuditHead | None) -> None:
+    def read(self, file: BinaryIO) -> None:
         """Follow the chain to its end. Raises AuditLogBroken where it breaks, and remembers the line."""
         for self._line, raw in numbered_lines(file):
             if not raw.endswith(b"\n") and len(raw) < MAX_LINE:
                 break
-            self._follow(self._keys.record(raw), head)
+            self._follow(self._keys.record(raw))
         self._line = None
 
-    def _follow(self, record: AuditRecord, head: AuditHead | None) -> None:
+    def _follow(self, record: AuditRecord) -> None:
+        head = self.signed
         if record.seq > self._seq + 1:
             raise AuditLogBroken(f"{record.seq - self._seq - 1} records before it are missing")
         if record.seq <= self._seq:
@@ -216,6 +253,9 @@ class _Check:
             raise AuditLogBroken("it does not follow the record before it")
         if head is not None and record.seq == head.seq and record.mac != head.mac:
             raise AuditLogBroken("the signed head names another record here")
+        for name, anchored in self._anchored.items():
+            if record.seq == anchored.seq and record.mac != anchored.mac:
+                raise AuditLogBroken(f"the anchor {name} names another record here, signed {anchored.time}")
         self._seq, self._mac = record.seq, record.mac
         if record.is_event:
             self._events += 1
@@ -223,7 +263,17 @@ class _Check:
         elif record.body.get("type") == "lost":
             self._lost += int(record.body.get("events", 0))
 
-    def against(self, head: AuditHead | None) -> AuditReport:
+    def against_anchors(self, reason: str = "") -> AuditReport | None:
+        """What an anchor names and the log does not have. None if nothing is missing and there is no other reason."""
+        for name, head in self._anchored.items():
+            if self._seq < head.seq:
+                missing = f"{head.seq - self._seq} records are missing at its end"
+                reason = f"{reason or missing}; the anchor {name} names record {head.seq}, signed {head.time}"
+                return self.report(reason=reason, truncated=True)
+        return self.report(reason=reason) if reason else None
+
+    def against_head(self) -> AuditReport:
+        head = self.signed
         if head is None:
             return self.report(reason="its head is missing, so its end may be cut off", truncated=True)
         if self._seq < head.seq:

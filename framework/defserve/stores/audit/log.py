@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from defserve.errors import Refused, UsageError
 from defserve.redaction import redact
@@ -33,6 +33,10 @@ from defserve.stores.audit.chain import (
 )
 from defserve.stores.audit.key import audit_key
 from defserve.stores.files import open_locked, replace, write
+
+if TYPE_CHECKING:
+    from defserve.stores.audit.anchoring import Anchoring
+    from defserve.stores.audit.anchors import AuditAnchors
 
 __all__ = ["AuditLog", "AuditUnavailable", "AuditReport", "verify"]
 
@@ -59,6 +63,10 @@ class AuditLog:
     is removed, and a `recovered` record reports it. Raises UsageError if the log is open elsewhere, cannot be opened,
     or is not intact: then it is evidence, and must not be overwritten.
 
+    `anchors` are places elsewhere that keep each signed head: file names, addresses of stores, `syslog:`, or objects
+    with `name`, `last()` and `keep(head, before)`. A log that lacks a record that an anchor names is not continued. If
+    an anchor cannot be reached, that is logged, and it gets a later head.
+
     Events are written as they are, so redact them first. Values that JSON cannot hold are shown as `redact` shows them.
     """
 
@@ -67,6 +75,7 @@ class AuditLog:
         path: str | os.PathLike[str],
         *,
         key: bytes | str | None = None,
+        anchors: AuditAnchors = (),
         head_events: int = 1_000,
         head_seconds: float = 60.0,
         linger: float = LINGER,
@@ -81,6 +90,9 @@ class AuditLog:
         self._failing = self._closed = False
         self._wake, self._stop = Event(), Event()
         self._process = os.getpid()
+        self._anchoring, self._anchor_lock = _anchoring(self.path, self._keys, anchors), Lock()
+        self._anchored: AuditHead | None = None
+        self._anchor_again = clock()
         self._file = open_locked(self.path, "the audit log")
         try:
             self._resume()
@@ -125,6 +137,15 @@ class AuditLog:
         self._check_process()
         self._write(())
 
+    def settle(self) -> None:
+        """Write what is left, sign the head and tell the anchors. Raises AuditUnavailable if it cannot be written."""
+        self._check_process()
+        with self._file_lock:
+            if self._file < 0:
+                return
+            self._write_and_sign()
+        self._anchor(self._clock())
+
     def close(self) -> None:
         """Write what is left, sign the head and close the file. Raises AuditUnavailable if that fails."""
         if os.getpid() != self._process:
@@ -139,13 +160,11 @@ class AuditLog:
         self._writer.join()
         with self._file_lock:
             try:
-                self._write_all(())
-                self._sign()
-            except OSError as error:
-                self._fail(error)
+                self._write_and_sign()
             finally:
                 os.close(self._file)
                 self._file = -1
+        self._anchor(self._clock())
 
     def __enter__(self) -> AuditLog:
         return self
@@ -240,12 +259,21 @@ class AuditLog:
         due = self._signed_at if behind >= self._head_events else self._signed_at + self._head_seconds
         return max(due, self._sign_again) - self._clock()
 
+    def _write_and_sign(self) -> None:
+        try:
+            self._write_all(())
+            self._sign()
+        except OSError as error:
+            self._fail(error)
+
     def _sign(self) -> None:
         head = AuditHead(self._seq, self._mac, _now())
         if (head.seq, head.format) == (self._head.seq, self._head.format):
             return
         replace(head_path(self.path), self._keys.signed(head))
         self._head, self._signed_at = head, self._clock()
+        if self._anchoring is not None:
+            self._wake.set()
 
     def _try_sign(self) -> None:
         try:
@@ -255,10 +283,25 @@ class AuditLog:
             # Do not try again at once, or every event would wait for the failure.
             self._sign_again = self._clock() + self._head_seconds
 
+    # -- the anchors (under neither lock: they may take long) --------------------------------------------------
+
+    def _anchor(self, after: float) -> None:
+        """Tell the anchors of the last head, unless they failed and are not due until after that time."""
+        if self._anchoring is None:
+            return
+        with self._anchor_lock:
+            head = self._head
+            if head is self._anchored or self._anchoring.keep(head):
+                self._anchored = head
+            else:
+                self._anchor_again = after + self._head_seconds
+
     # -- the writer --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            if (now := self._clock()) >= self._anchor_again:
+                self._anchor(now)
             self._wake.wait(min(max(self._due(), 0.0), self._head_seconds))
             self._stop.wait(self._linger)
             self._wake.clear()
@@ -283,11 +326,13 @@ class AuditLog:
             head = self._keys.head(head_path(self.path))
             self._seq, self._mac, self._size, torn = _chain_end(self._file, self._keys)
             _check_head(head, self._seq, self._mac)
+            if self._anchoring is not None:
+                self._anchoring.check()
         except AuditLogBroken as bad:
-            raise UsageError(
-                f"the audit log {self.path} cannot be continued: {bad}",
-                fix=f"see `defserve audit verify {self.path}`; for a new log, move it and its .head away and keep them",
-            ) from None
+            fix = f"see `defserve audit verify {self.path}`; for a new log, move it and its .head away and keep them"
+            if self._anchoring is not None:
+                fix += ", and use another name: that of the file, or #NAME at the end of an anchor's address"
+            raise UsageError(f"the audit log {self.path} cannot be continued: {bad}", fix=fix) from None
         try:
             if torn:
                 self._cut_torn_end()
@@ -296,6 +341,15 @@ class AuditLog:
             self._sign()
         except OSError as error:
             raise UsageError(f"the audit log {self.path} cannot be written: {error.strerror}") from None
+
+
+def _anchoring(path: Path, keys: AuditKeys, anchors: AuditAnchors) -> Anchoring | None:
+    if anchors == ():
+        return None
+    from defserve.stores.audit.anchoring import Anchoring
+    from defserve.stores.audit.anchors import anchors_of
+
+    return Anchoring(path, keys, anchors_of(anchors, path))
 
 
 def _closed() -> UsageError:

@@ -6,9 +6,9 @@ import hmac
 import secrets
 from typing import Final
 
+from defserve.stores.spaces import API_KEYS, SECRETS
 from defserve.stores.store import Store, StoreChange
 
-KEYS: Final = "keys"
 KEY: Final = "checkpoints"
 _LABEL: Final = b"defserve checkpoint ids v1"
 
@@ -20,12 +20,17 @@ def derive_secret(known: bytes) -> bytes:
 
 async def stored_checkpoint_secret(store: Store) -> bytes | None:
     """The secret for ids in the store, if there is one."""
-    return (await store.get(KEYS, [KEY])).get(KEY)
+    # 0.1.0 kept it among the API keys. It stays there too, so that servers of 0.1.0 in the same store find it.
+    for space in (SECRETS, API_KEYS):
+        if (found := (await store.get(space, [KEY])).get(KEY)) is not None:
+            return found
+    return None
 
 
 async def checkpoint_secret(store: Store, known: bytes | None) -> bytes:
     """The secret for ids to use with a store. If the server has no secret, one is made in the store at first use."""
     if known is not None:
         return derive_secret(known)
-    await store.change(StoreChange(KEYS, put={KEY: secrets.token_bytes(32)}, expect={KEY: None}))
-    return (await store.get(KEYS, [KEY]))[KEY]
+    secret = await stored_checkpoint_secret(store) or secrets.token_bytes(32)
+    await store.change(StoreChange(SECRETS, put={KEY: secret}, expect={KEY: None}))
+    return (await store.get(SECRETS, [KEY]))[KEY]

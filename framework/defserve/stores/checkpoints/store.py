@@ -23,7 +23,6 @@ from defserve.stores.checkpoints.diffs import Op, diff
 from defserve.stores.checkpoints.ids import RANDOM, is_id, make_id, verify_id
 from defserve.stores.checkpoints.patches import MAX_BYTES, MAX_DEPTH, is_shorter
 from defserve.stores.checkpoints.tree import (
-    SPACES,
     Checkpoint,
     CheckpointGone,
     CheckpointRecord,
@@ -37,6 +36,7 @@ from defserve.stores.checkpoints.tree import (
     problems,
     prune,
 )
+from defserve.stores.spaces import CHECKPOINTS
 from defserve.stores.store import Store, StoreBusy, StoreChange, StoreCorrupt
 
 TREE: Final = "tree"
@@ -272,7 +272,7 @@ class CheckpointStore:
         raise _contended()
 
     async def list_trees(self) -> list[TreeKey]:
-        return sorted([TreeKey.of(space) async for space in self._store.spaces(SPACES)])
+        return sorted([TreeKey.of(space) async for space in self._store.spaces(CHECKPOINTS)])
 
     async def export(self, key: TreeKey) -> AsyncIterator[dict[str, Any]]:
         """Every checkpoint with its content, as JSON, the oldest first."""

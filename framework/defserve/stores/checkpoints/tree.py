@@ -21,6 +21,7 @@ from defserve.errors import Refused, UsageError
 from defserve.stores.checkpoints.contents import CheckpointDraft
 from defserve.stores.checkpoints.ids import canonical
 from defserve.stores.checkpoints.patches import MAX_OPS, BadPatch, replay
+from defserve.stores.spaces import CHECKPOINTS, Space
 from defserve.stores.store import StoreCorrupt
 
 SNAPSHOT_EVERY: Final = 16
@@ -28,9 +29,6 @@ WHOLE: Final = 4_096
 """A content of up to this many bytes, a page of most databases, is kept whole, so that reading it is one step."""
 
 Form = Literal["snapshot", "patch", "opaque"]
-
-SPACES: Final = "state:"
-"""The name of every tree's space begins with this."""
 
 
 class CheckpointGone(Refused):
@@ -49,18 +47,18 @@ class TreeKey(NamedTuple):
     owner: str
 
     @property
-    def space(self) -> str:
+    def space(self) -> Space:
         return _space(self)
 
     @classmethod
     def of(cls, space: str) -> TreeKey:
-        feature_set, owner = from_json(space.removeprefix(SPACES))
+        feature_set, owner = from_json(space.removeprefix(CHECKPOINTS))
         return cls(feature_set, owner)
 
 
 @lru_cache(maxsize=4096)
-def _space(key: TreeKey) -> str:
-    return SPACES + to_json([key.feature_set, key.owner]).decode()
+def _space(key: TreeKey) -> Space:
+    return CHECKPOINTS.of(to_json([key.feature_set, key.owner]).decode())
 
 
 class Checkpoint(NamedTuple):

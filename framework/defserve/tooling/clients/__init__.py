@@ -3,5 +3,5 @@
 An edit keeps every other byte of the file, or is refused. Files are replaced in one step, with a backup. Nothing here
 starts a server or imports one.
 
-May import: `host.targets`.
+May import: `host.addresses`, `host.targets`.
 """

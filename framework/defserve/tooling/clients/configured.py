@@ -16,7 +16,6 @@ FILE: Final = ".mcp.json"
 # The key of `.mcp.json` and most clients, and that of VS Code.
 KEYS: Final = ("mcpServers", "servers")
 VARIABLE: Final = re.compile(r"\$\{(?:env:)?([^}:]+)(?::-([^}]*))?\}")
-OLDER: Final = "sse"
 
 
 class ConfiguredServer(NamedTuple):
@@ -127,11 +126,6 @@ def _configured(name: str, path: str, entry: Any) -> ConfiguredServer:
     command, url = entry.get("command"), entry.get("url")
     if not (command or url) or not all(isinstance(text, str) for text in (command or "", url or "")):
         raise UsageError(f"{place} has neither a command nor a url", fix='give it "command" and "args", or "url"')
-    if url and entry.get("type") == OLDER:
-        raise UsageError(
-            f"{place} uses HTTP+SSE of 2024, which is not supported here",
-            fix="if it also has a Streamable HTTP endpoint, use that: defserve list https://…/mcp",
-        )
     launch = Launch(command or "", _args(entry), _texts(entry.get("env")), url or "", _texts(entry.get("headers")))
     return ConfiguredServer(name, path, launch, str(entry.get("cwd") or ""))
 

@@ -14,7 +14,7 @@ from defserve.errors import UsageError
 from defserve.host.targets import is_module, split_target
 from defserve.tooling.clients.table import Launch
 
-NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def of_command(command: Sequence[str], env: Mapping[str, str]) -> Launch:
@@ -42,27 +42,12 @@ def of_package(package: str, env: Mapping[str, str]) -> Launch:
     return _run("-m", _findable(package, env), package)
 
 
-def server_name(own: str, given: str | None) -> str:
-    """What the client calls the server. Raises UsageError for a name that some clients refuse."""
-    if given is not None:
-        return checked_name(given)
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", own).strip("-")[:64] or "server"
-
-
-def checked_name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise UsageError(
-            f"{name!r} cannot be the name of a server in a client", fix="use at most 64 letters, digits, - and _"
-        )
-    return name
-
-
 def environment(pairs: Sequence[str]) -> dict[str, str]:
     """`K=V` pairs."""
     found: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        if not equals or not VARIABLE.fullmatch(name):
             raise UsageError(f"--env {pair.partition('=')[0]!r} is not a variable", fix="write --env NAME=value")
         found[name] = value
     return found

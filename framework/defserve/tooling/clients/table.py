@@ -7,8 +7,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from defserve.errors import UsageError
+from defserve.host.addresses import OLDER_PATH
 
 Scope = Literal["user", "project"]
 Format = Literal["json", "toml"]
@@ -40,6 +42,10 @@ class ClientApp(NamedTuple):
     paths: Mapping[Scope, Callable[[], Path]]
     format: Format = "json"
     then: str = ""
+
+    def is_shared(self, scope: Scope | None) -> bool:
+        """Whether these settings belong to a project, and so to everybody who works on it."""
+        return (scope or next(iter(self.paths))) == "project"
 
     def path(self, scope: Scope | None, project: Path) -> Path:
         """The settings file. Raises UsageError for a scope that the client does not have."""
@@ -114,11 +120,15 @@ def _typed(launch: Launch) -> dict[str, Any]:
     """With the name of the transport; only some of these clients know `ws`."""
     if not launch.url:
         return {"type": "stdio", **_started(launch)}
-    return {"type": "ws" if launch.url.startswith("ws") else "http", **_plain(launch)}
+    return {"type": "ws" if launch.url.startswith("ws") else _http_type(launch), **_plain(launch)}
+
+
+def _http_type(launch: Launch) -> str:
+    return "sse" if urlsplit(launch.url).path.rstrip("/").endswith(OLDER_PATH) else "http"
 
 
 def _gemini(launch: Launch) -> dict[str, Any]:
-    return {**_plain(launch), "type": "http"} if launch.url else _plain(launch)
+    return {**_plain(launch), "type": _http_type(launch)} if launch.url else _plain(launch)
 
 
 def _windsurf(launch: Launch) -> dict[str, Any]:

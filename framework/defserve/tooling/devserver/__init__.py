@@ -2,5 +2,5 @@
 
 Every request is answered once, by the child that took it or with an error. A child that does not start changes nothing.
 
-May import: `protocols.mcp.resources.subscriptions`, `runner`.
+May import: `auth.local_token`, `protocols.mcp.resources.subscriptions`, `runner`, `serving.web`, `wire`.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from defserve.protocols.mcp.resources.subscriptions import KINDS, SUBSCRIPTION_KEY
+from defserve.wire.codec import is_id
 
 Json = dict[str, Any]
 
@@ -70,4 +71,5 @@ def is_acknowledgement(message: Json, of: set[Any]) -> bool:
     """Whether it acknowledges a listen request that was acknowledged before."""
     if message.get("method") != "notifications/subscriptions/acknowledged":
         return False
-    return member(member(message, "params"), "_meta").get(SUBSCRIPTION_KEY) in of
+    id = member(member(message, "params"), "_meta").get(SUBSCRIPTION_KEY)
+    return is_id(id) and id in of

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from defserve.tooling.devserver.client_setup import (
     LISTEN,
@@ -20,6 +20,8 @@ from defserve.tooling.devserver.client_setup import (
     member,
 )
 from defserve.tooling.devserver.process import Child, NotServing
+from defserve.wire.codec import encode, is_id
+from defserve.wire.jsonvalue import is_array, is_object
 
 CANCELLED = "notifications/cancelled"
 INTERNAL_ERROR = -32603
@@ -48,8 +50,8 @@ class ChildConnection:
         self.idle.clear()
 
     def finish(self, id: Any) -> bool:
-        """Remove a request. True if this child had to answer it."""
-        known = self.requests.pop(id, None) is not None
+        """Remove a request. True if this child had to answer it. A peer may have sent any value as its id."""
+        known = is_id(id) and self.requests.pop(id, None) is not None
         if not self.requests:
             self.idle.set()
         return known
@@ -88,7 +90,8 @@ class Relay:
                 await link.child.send(_line({**message, "id": id}))
         elif message["method"] == CANCELLED:
             id = member(message, "params").get("requestId")
-            link = next((link for link in self._links.values() if id in link.requests), self._current)
+            found = (link for link in self._links.values() if is_id(id) and id in link.requests)
+            link = next(found, self._current)
             if link is not None:
                 await link.child.send(line)
         else:
@@ -190,7 +193,13 @@ class Relay:
 
     async def _listen(self, link: ChildConnection) -> None:
         """Read what a child says, until it ends."""
-        while line := await link.child.output.readline():
+        while True:
+            try:
+                line = await link.child.output.readline()
+            except ValueError:  # a line that is too long is left out
+                continue
+            if not line:
+                break
             await self._from_child(link, line)
         del self._links[link.child]
         self.lost(link.child)  # at once: nobody would answer what comes now
@@ -227,7 +236,7 @@ class Relay:
             if not ours.done():
                 ours.set_result(message)
             return
-        if link.requests.get(id, {}).get("method") == "initialize":
+        if is_id(id) and link.requests.get(id, {}).get("method") == "initialize":
             link.capabilities = member(member(message, "result"), "capabilities")
         if id is None or link.finish(id):
             await self._write(line)
@@ -270,15 +279,20 @@ def _read(line: bytes) -> Json | list[Json]:
         found = from_json(line)
     except ValueError:
         return []
-    if isinstance(found, list):
-        return [cast("Json", one) for one in cast("list[Any]", found) if isinstance(one, dict)]
-    return cast("Json", found) if isinstance(found, dict) else []
+    if is_array(found):
+        return [one for one in found if is_object(one) and _has_method_name(one)]
+    return found if is_object(found) and _has_method_name(found) else []
+
+
+def _has_method_name(message: Json) -> bool:
+    """Whether its method, if it has one, is a text. Other messages are passed on, and their receiver reports them."""
+    return isinstance(message.get("method", ""), str)
 
 
 def _is_request(message: Json) -> bool:
     # The server reports an id of another type.
-    return "method" in message and isinstance(message.get("id"), str | int | float)
+    return "method" in message and is_id(message.get("id"))
 
 
 def _line(message: Json) -> bytes:
-    return to_json(message) + b"\n"
+    return encode(message) + b"\n"

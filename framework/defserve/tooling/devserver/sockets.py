@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from defserve.auth.local_token.files import published
 from defserve.errors import UsageError
 from defserve.runner.address import Address
 from defserve.runner.sockets import BACKLOG, bound
+from defserve.serving.web import places_of
 from defserve.tooling.devserver.plan import READY, ServePlan
 from defserve.tooling.devserver.process import Child, NotServing
 from defserve.tooling.devserver.stdio import FAREWELL_SECONDS, stop_signals
@@ -23,7 +26,12 @@ def serve(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
     address = Address.parse(plan.options["on"], "/mcp")
     if os.name != "posix":
         raise UsageError("dev cannot serve on a socket on this system", fix="use stdio:, or defserve run")
-    with bound(address) as sockets, tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder:
+    local = plan.options.get("local_token", False)
+    with (
+        bound(address) as sockets,
+        published(places_of(sockets)) if local else nullcontext(),
+        tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder,
+    ):
         for one in sockets:
             one.listen(BACKLOG)  # clients that come while there is no child wait
         sessions = Path(folder) / "sessions"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from defserve.errors import UsageError
+from defserve.tooling.server_names import checked_server_id
 from defserve.wire.jsonvalue import is_array
 
 
@@ -15,15 +18,19 @@ def mgp_entry(
     *,
     command: Sequence[str] = (),
     url: str = "",
-    env: Iterable[str] = (),
+    env: Sequence[str] = (),
 ) -> str:
     """The entry as TOML. `mgp` is what the server says at `initialize`; if it is empty, the section is left out.
 
-    `env` names the variables that the server needs. The kernel fills them in.
+    `env` names the variables that the server needs. The kernel fills them in. Raises UsageError for a server or a
+    variable that cannot have its name there.
     """
+    for name in env:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UsageError(f"--env {name[:60]!r} is not the name of a variable", fix="write --env NAME")
     sections: dict[str, Mapping[str, Any]] = {
         "[[servers]]": {
-            "id": mgp.get("server_id") or info.get("name") or "server",
+            "id": checked_server_id(str(mgp.get("server_id") or info.get("name") or "server")),
             **({"url": url} if url else {"command": command[0], "args": list(command[1:])}),
             "transport": "http" if url else "stdio",
         },

@@ -5,24 +5,28 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
+from defserve.tooling.packaging.private_files import private_kind
+
 EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 MODE: Final = 0o100644
 
-# Never part of a bundle, like everything that `.mcpbignore` names.
+# Never part of a bundle, like everything that is private and what `.mcpbignore` names.
 LEFT_OUT: Final = (
     ".*", "__pycache__", "*.pyc", "*.pyo", "*.egg-info", "venv", "env", "node_modules", "dist", "build", "*.mcpb",
-    "*.key", "*.pem", "keys.json", "manifest.json",
+    "manifest.json",
 )  # fmt: skip
 
 
-def write_bundle(path: Path, folder: Path, manifest: dict[str, Any]) -> list[str]:
-    """Write the bundle and return the names of its files."""
-    files = sorted(bundled(folder))
+def write_bundle(
+    path: Path, folder: Path, manifest: dict[str, Any], is_allowed: Callable[[str], bool] = lambda _: False
+) -> list[str]:
+    """Write the bundle and return the names of its files. A private file is in it only if it is allowed."""
+    files = sorted(name for name in bundled(folder) if private_kind(name) is None or is_allowed(name))
     draft = path.with_name(f"{path.name}.new")
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
         _add(archive, "manifest.json", (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from defserve.errors import UsageError
 from defserve.tooling.packaging.building import build
 from defserve.tooling.packaging.bundle import write_bundle
 from defserve.tooling.packaging.documents import disagreements, manifest_json, schema_problems, server_json
+from defserve.tooling.packaging.privacy import is_allowed, refuse_private
 from defserve.tooling.packaging.project import ProjectFolder
 from defserve.tooling.packaging.tools_json import tools_json
 from defserve.tooling.packaging.wheel import Wheel, read_wheel
@@ -23,11 +25,13 @@ class Package(NamedTuple):
     problems: tuple[str, ...]
 
 
-def make_package(project: ProjectFolder, out: Path) -> Package:
+def make_package(project: ProjectFolder, out: Path, allowed: Sequence[str] = ()) -> Package:
     """Build everything into the folder `out`.
 
-    Raises UsageError if that fails. What can be built but should not be published is in `problems`.
+    Raises UsageError if that fails, or if a private file or a secret is in what was built; then nothing of it is left.
+    `allowed` are files that are shipped all the same. What can be built but should not be published is in `problems`.
     """
+    allowed = (*project.allowed, *allowed)
     wheel_path, sdist = build(project, out)
     wheel = read_wheel(wheel_path)
     server, manifest = server_json(project, wheel), manifest_json(project, wheel)
@@ -37,7 +41,7 @@ def make_package(project: ProjectFolder, out: Path) -> Package:
         *disagreements(server, manifest, wheel),
     ]
     bundle = out / f"{wheel.name}-{wheel.version}.mcpb"
-    write_bundle(bundle, project.folder, manifest)
+    write_bundle(bundle, project.folder, manifest, lambda name: is_allowed(name, allowed))
     files = [wheel_path, sdist, bundle, _written(out / "server.json", server)]
     if project.target is None:
         problems.append('pyproject.toml: no server is registered; add [project.entry-points."defserve.servers"]')
@@ -46,6 +50,7 @@ def make_package(project: ProjectFolder, out: Path) -> Package:
             files.append(_written(out / "tools.json", tools_json(wheel_path, project.target)))
         except UsageError as error:
             problems.append(str(error))
+    refuse_private(project.folder, files, allowed)
     return Package(wheel, tuple(files), tuple(problems))
 
 

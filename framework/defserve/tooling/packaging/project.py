@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from defserve.errors import UsageError
 from defserve.host.targets import GROUP
-from defserve.wire.jsonvalue import is_object
+from defserve.wire.jsonvalue import as_list, is_array, is_object
 
 MARKER: Final = re.compile(r"mcp-name:\s*([^\s>]+?)(?=\s|-->|$)")
 
@@ -21,6 +22,8 @@ class ProjectFolder(NamedTuple):
     folder: Path
     about: dict[str, Any]
     backend: str
+    allowed: tuple[str, ...] = ()
+    """`allow` in `[tool.defserve.package]`: files that are shipped though they look private."""
 
     @property
     def name(self) -> str:
@@ -61,9 +64,22 @@ def read_project(folder: str | Path) -> ProjectFolder:
     about: Any = whole.get("project")
     if not is_object(about) or not isinstance(about.get("name"), str):
         raise UsageError("pyproject.toml has no [project] with a name", where=str(path))
-    return ProjectFolder(
-        path.parent, about, str(whole.get("build-system", {}).get("build-backend", "setuptools.build_meta"))
-    )
+    backend = str(whole.get("build-system", {}).get("build-backend", "setuptools.build_meta"))
+    return ProjectFolder(path.parent, about, backend, _allowed(whole, path))
+
+
+def _allowed(whole: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    found: Any = whole.get("tool", {})
+    for name in ("defserve", "package", "allow"):
+        found = found.get(name) if is_object(found) else None
+    patterns = as_list(found or [])
+    if not is_array(found or []) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise UsageError(
+            "[tool.defserve.package] allow is not a list of paths",
+            where=str(path),
+            fix='write, for example, allow = ["tests/data/*.pem"]',
+        )
+    return tuple(map(str, patterns))
 
 
 def normalized(name: str) -> str:

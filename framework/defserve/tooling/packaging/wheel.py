@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from configparser import ConfigParser
 from email.parser import BytesParser
 from email.policy import compat32
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from defserve.errors import UsageError
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,127}")
 
 
 class Wheel(NamedTuple):
@@ -34,6 +37,13 @@ def read_wheel(path: Path) -> Wheel:
             text = archive.read(entries).decode() if entries else ""
     except (zipfile.BadZipFile, StopIteration, OSError):
         raise UsageError(f"{path} is not a wheel") from None
+    for field in ("Name", "Version"):
+        # They become part of file names.
+        if not NAME.fullmatch(str(message[field])):
+            raise UsageError(
+                f"{path.name} gives itself the {field.lower()} {str(message[field])[:60]!r}",
+                fix="use letters, digits, dots, - and _, as package indexes do",
+            )
     scripts = ConfigParser(delimiters=("=",), interpolation=None)
     scripts.optionxform = str  # pyright: ignore[reportAttributeAccessIssue]
     scripts.read_string(text)

@@ -79,6 +79,11 @@ class TemplateQuestions:
             raise UsageError(f"{name}: unknown {answer!r}", fix=f"use one of {', '.join(allowed)}")
         if not re.fullmatch(pattern, answer):
             raise UsageError(f"{name}: {answer!r} is not valid", fix=fix)
+        if name == "project_slug" and answer in self.settings["_reserved_names"]:
+            raise UsageError(
+                f"{name}: {answer!r} means something else to programs that read it",
+                fix=f"use another, for example {answer}-server",
+            )
         if name == "package_name" and self._taken(answer):
             raise UsageError(
                 f"{name}: {answer!r} is taken by another module", fix=f"use another, for example {answer}_server"

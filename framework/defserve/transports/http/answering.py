@@ -7,16 +7,27 @@ from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
+from defserve.auth.live.bearers import BearerCredential
 from defserve.transports.http.exchange import Exchange
-from defserve.transports.outbox import CompleteReply, OutboundMessage
+from defserve.transports.outbox import TOO_MANY_CALLS, CompleteReply, OutboundMessage
 from defserve.transports.session_provider import BegunCall, SessionProvider, TransportSession
 from defserve.wire.messages import Id
 
 # Error code → HTTP status, in the stateless era. Any other error is a 200 with the error inside.
-STATUS = {-32700: 400, -32600: 400, -32601: 404, -32602: 400, -32020: 400, -32021: 400, -32022: 400}
+STATUS = {
+    -32700: 400,
+    -32600: 400,
+    -32601: 404,
+    -32602: 400,
+    -32020: 400,
+    -32021: 400,
+    -32022: 400,
+    TOO_MANY_CALLS: 429,
+}
 
 SILENCE = 15.0
 CLIENT_LEFT = 499
+RETRY = ((b"retry-after", b"1"),)
 
 
 class ResponseRoute(Protocol):
@@ -71,16 +82,29 @@ class SingleResponse:
         return b""
 
     def attached(self) -> None:
-        """Nothing to do: there is one reader."""
+        """The call waits. From here on its credential may end before it does."""
+        if self.exchange.live is not None:
+            self.exchange.live.hold(self)
+
+    def shown(self) -> tuple[BearerCredential, ...]:
+        return self.exchange.shown()
+
+    def credential_ended(self, key: Any) -> None:
+        """Its call fails, and so the response ends."""
+        self.conversation.end_credential(key)
 
     def left(self) -> None:
         """A client that disconnects cancels its call."""
         self.conversation.cancel(self.id)
 
     def detach(self, exchange: Exchange) -> None:
-        """Nothing to do: such a response cannot be resumed."""
+        """The response has ended, and cannot be resumed."""
+        if exchange.live is not None:
+            exchange.live.release(self)
 
     def over(self) -> None:
+        if self.exchange.unread:
+            self.exchange.abandon()
         self.provider.end(self.conversation)
 
 
@@ -89,6 +113,8 @@ def route_message(message: Any) -> None:
     route = message.destination
     if isinstance(route, SingleResponse):
         route.push(message)
+    elif message.taken is not None:
+        message.taken()
 
 
 def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable[None] | None:
@@ -103,6 +129,8 @@ def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable
         route.push(CompleteReply(data, code))
         return _answer_in_the_end(exchange, route)
     route.over()
+    if code == TOO_MANY_CALLS:
+        return exchange.respond(429, data, RETRY)
     return exchange.answer(route.statuses.get(code, 200) if code else 200, data)
 
 
@@ -156,8 +184,9 @@ async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
     reply = exchange.only
     if reply is None:
         return False
-    exchange.unread.clear()  # as in `run`
-    await exchange.respond(route.statuses.get(reply.code, 200) if reply.code else 200, reply.data)
+    exchange.take()
+    headers = RETRY if reply.code == TOO_MANY_CALLS else ()
+    await exchange.respond(route.statuses.get(reply.code, 200) if reply.code else 200, reply.data, headers)
     return True
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 
-from defserve.auth.buckets import FAILED_AUTH, Buckets
+from defserve.auth.authority import LONGEST_ADDRESS, same_user_or_stranger, stranger_at
 from defserve.auth.challenges import Denied
+from defserve.auth.failures import FailedTokens
+from defserve.auth.live.bearers import LiveBearers
 from defserve.auth.options import Auth
-from defserve.auth.principals import LOCAL, Principal, anonymous
-from defserve.transports.asgi import Receive, Scope, Send
+from defserve.auth.principals import Principal
+from defserve.transports.asgi import PEER_USER, Receive, Scope, Send
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.gate import Gate
 from defserve.transports.http.headers import Headers, accepts, is_json, prefers_events, routing
 from defserve.transports.http.rest import RestMount, RestRules
 from defserve.transports.http.sse import MESSAGES, STREAM, LegacySse
 from defserve.transports.http.streamable import HttpRules, Streamable, refuse
+from defserve.transports.http.target import read_target
 from defserve.transports.session_provider import SessionProvider
 from defserve.transports.websocket.server import WebSockets, offers_another, refusing
 from defserve.wire.codec import INVALID_REQUEST, encode
@@ -33,8 +36,6 @@ Noted = tuple[Methods, Headers, str | None, tuple[str, str, str | None] | None, 
 
 CLOSE = ((b"connection", b"close"),)
 
-_stranger = lru_cache(maxsize=1024)(anonymous)
-
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
@@ -50,7 +51,7 @@ class HttpOptions:
     trusted_proxy: bool = False
     bind: str = "127.0.0.1"
     port: int | None = None
-    is_local: bool = False
+    trust_same_user: bool = False
     legacy_sse: bool = False
     auth: Auth | None = None
     probes: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
@@ -63,7 +64,8 @@ class HttpApp:
 
     def __init__(self, provider: SessionProvider, rules: HttpRules, options: HttpOptions) -> None:
         self.provider, self.options, self.auth = provider, options, options.auth
-        self._failures, self._refusal = Buckets(FAILED_AUTH), rules.refusal
+        self.live = LiveBearers(self.auth) if self.auth is not None else None
+        self._failures, self._refusal = FailedTokens(trusted_proxy=options.trusted_proxy), rules.refusal
         self.gate = Gate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
         )
@@ -101,7 +103,7 @@ class HttpApp:
             elif scope["type"] == "websocket":
                 await self._websocket(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, principal=self._nobody(scope), refusal=self._refusal)
+        exchange = Exchange(scope, receive, send, principal=self._nobody(scope), refusal=self._refusal, live=self.live)
         noted: Noted | None = exchange.head.note if exchange.head is not None else None
         if noted is not None:
             methods, exchange.headers, exchange.version, exchange.routing, exchange.prefers_events = noted
@@ -123,7 +125,7 @@ class HttpApp:
 
     async def _let_in(self, exchange: Exchange, scope: Scope) -> Methods | None:
         """The methods at the path of a request. None: it was refused, and the refusal is sent."""
-        if not await self._passes(exchange):
+        if not await self._passes(exchange, scope):
             return None
         path = self._path(scope)
         methods = self._routes.get(path)
@@ -135,8 +137,9 @@ class HttpApp:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # "websocket.connect"
-        exchange = Exchange(scope, receive, refusing(scope, send), principal=self._nobody(scope), refusal=self._refusal)
-        if not await self._passes(exchange):
+        refuse = refusing(scope, send)
+        exchange = Exchange(scope, receive, refuse, principal=self._nobody(scope), refusal=self._refusal)
+        if not await self._passes(exchange, scope):
             return
         if self._path(scope) != self.endpoint:
             await exchange.respond(404, b"Not found", plain=True)
@@ -147,39 +150,46 @@ class HttpApp:
             await exchange.respond(400, b"The subprotocol here is mcp", plain=True)
             return
         await self.provider.start(self.close)
-        await self.sockets.serve(exchange.principal, scope, receive, send)
+        await self.sockets.serve(exchange.principal, scope, receive, send, self.live)
 
-    async def _passes(self, exchange: Exchange) -> bool:
+    async def _passes(self, exchange: Exchange, scope: Scope) -> bool:
         exchange.read_head()
         host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
-        refusal = self.gate.check(host, origin, site)
+        target = scope.get("raw_path") or b""
+        is_path = target.startswith(b"/") and not target.startswith(b"//")
+        refusal = (None if is_path else read_target(scope, host)) or self.gate.check(host, origin, site)
         if refusal is None:
             return True
         await exchange.respond(refusal.status, refusal.text.encode(), plain=True)
         return False
 
     def _nobody(self, scope: Scope) -> Principal:
-        """The principal of a request without credentials: its address, or on a unix socket our own user."""
-        if self.options.is_local:
-            return LOCAL
+        """The principal of a request without credentials."""
         client = scope.get("client")
-        return _stranger(client[0] if client else "unknown")
+        if client is None and self.options.trust_same_user:
+            return same_user_or_stranger(scope["state"].get(PEER_USER))
+        return stranger_at(client[0] if client and len(client[0]) <= LONGEST_ADDRESS else "")
 
     async def _authenticate(self, exchange: Exchange, scope: Scope) -> bool:
         assert self.auth is not None
-        address = exchange.principal.id
         given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if given and (wait := self._failures.peek(address)):
-            await exchange.respond(429, b"Too many bad tokens", [(b"retry-after", b"%d" % (wait + 1))], plain=True)
-            return False
         found = await self.auth.authenticate(given)
+        if found is None:
+            return True
         if isinstance(found, Principal):
             exchange.principal = found
             return True
-        if given:
-            self._failures.take(address)
-        await self._challenge(exchange, found)
+        # A token that is good, but not good enough, is no guess.
+        if given and found.status != 403 and (wait := self._failed(scope)):
+            await exchange.respond(429, b"Too many bad tokens", [(b"retry-after", b"%d" % (wait + 1))], plain=True)
+        else:
+            await self._challenge(exchange, found)
         return False
+
+    def _failed(self, scope: Scope) -> float:
+        client, headers = scope.get("client"), scope["headers"]
+        forwarded_for = (value for name, value in headers if name == b"x-forwarded-for")
+        return self._failures.count(client[0] if client else "", forwarded_for)
 
     async def _ask_for_scopes(self, exchange: Exchange, scopes: Sequence[str]) -> None:
         assert self.auth is not None
@@ -293,6 +303,8 @@ class HttpApp:
     def close(self) -> None:
         """End every session."""
         self.streamable.close()
+        if self.live is not None:
+            self.live.close()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:

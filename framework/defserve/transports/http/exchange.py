@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
+from defserve.auth.live.bearers import BearerCredential, LiveBearers
 from defserve.auth.principals import Principal
 from defserve.core.stepping import rest
 from defserve.transports.asgi import WHOLE, HeaderList, Receive, RequestHead, Scope, Send, WholeRequest
@@ -24,7 +25,8 @@ class Exchange(ClientOutbox):
     """A request and its response. `push` may be called at any time. Messages are written in the order of `push`.
 
     `version` comes from its header. `routing` is the version, the method and the name, if headers give all of them
-    (`headers.routing`). `prefers_events` is None until the Accept header was read.
+    (`headers.routing`). `prefers_events` is None until the Accept header was read. `is_doubted`: the client may have
+    gone.
     """
 
     headers: Headers
@@ -35,10 +37,13 @@ class Exchange(ClientOutbox):
         "head",
         "headers",
         "principal",
+        "live",
         "prefers_events",
+        "is_doubted",
         "version",
         "routing",
         "refusal",
+        "_is_read",
         "_scope",
         "_whole",
         "_send",
@@ -46,14 +51,26 @@ class Exchange(ClientOutbox):
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, *, principal: Principal, refusal: RefusalData | None
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        principal: Principal,
+        refusal: RefusalData | None,
+        live: LiveBearers | None = None,
     ) -> None:
         super().__init__()
-        self.principal, self.refusal = principal, refusal
+        self.principal, self.refusal, self.live = principal, refusal, live
         self.prefers_events: bool | None = None
+        self.is_doubted = self._is_read = False
         self._scope, self._receive, self._send = scope, receive, send
         self._whole: WholeRequest | None = (whole := scope.pop(WHOLE, None))
         self.head: RequestHead | None = whole.head if whole is not None else None
+
+    def shown(self) -> tuple[BearerCredential, ...]:
+        """The credential that the request shows, if credentials are checked."""
+        return self.live.shown(self.principal, self._scope["headers"]) if self.live is not None else ()
 
     def read_head(self) -> None:
         """Read the headers, for a head that is not known yet."""
@@ -82,7 +99,9 @@ class Exchange(ClientOutbox):
 
     def body_at_hand(self, limit: int) -> bytes | None:
         """The request's body, if it is there already. Otherwise `body` waits for it."""
-        return self._whole.take_body(limit) if self._whole is not None else None
+        body = self._whole.take_body(limit) if self._whole is not None else None
+        self._is_read = body is not None
+        return body
 
     async def body(self, limit: int, seconds: float) -> bytes | None:
         """The request's body. None: it is larger than `limit`, or its client left half-way.
@@ -96,6 +115,7 @@ class Exchange(ClientOutbox):
             message = done.value
             if "body" in message and not message.get("more_body", False):
                 # The body came with the headers, so it needs no timer.
+                self._is_read = True
                 return message["body"] if len(message["body"]) <= limit else None
             if self._announces_more_than(limit):
                 return None
@@ -124,12 +144,19 @@ class Exchange(ClientOutbox):
             size, more = size + len(chunks[-1]), message.get("more_body", False)
             if size > limit:
                 return None
+        self._is_read = True
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def watch(self, left: Callable[[], None]) -> None:
-        """Wait for the client to go away, then call `left`."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        """Wait for the client to go away, then call `left`.
+
+        Our own server says `http.request` again when the client has closed its side. It may read or be gone.
+        """
+        while (message := await self._receive())["type"] != "http.disconnect":
+            if self._is_read:
+                self.is_doubted = True
+                self.rouse()
+            self._is_read = not message.get("more_body", False)
         self.leave(left)
 
     def leave(self, left: Callable[[], None]) -> None:
@@ -173,7 +200,8 @@ class Exchange(ClientOutbox):
     async def stream(self, keep_alive: float, left: Callable[[], None]) -> None:
         """Write events until the request is answered or dropped, its client is gone, or it stops reading."""
         while not self.gone:
-            if not await self.wait(keep_alive):
+            if not await self.wait(keep_alive) or self.is_doubted:
+                self.is_doubted = False
                 await self._write(sse_format.KEEP_ALIVE, left)
                 continue
             events = b"".join(sse_format.event(item.message.data, id=item.id) for item in self.take())

@@ -91,7 +91,7 @@ class Gate:
         if refusal is None and origin is None and fetch_site is not None and "cross-site" in fetch_site.lower():
             # If there is an Origin, the list of origins has decided.
             refusal = GateRefusal(403, "a page of another site may not call this server (Sec-Fetch-Site: cross-site)")
-        if refusal is None:
+        if refusal is None and len(fetch_site or "") <= _LONGEST:
             if len(self._passed) >= _REMEMBERED:
                 self._passed.clear()
             self._passed.add(values)

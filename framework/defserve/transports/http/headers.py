@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from defserve.caches import remember_short
 from defserve.wire.jsonvalue import is_object
 
 BLANKS = b" \t"
@@ -83,7 +84,7 @@ def _repeated(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
     return {name: several for name, several in values.items() if len(several) > 1}
 
 
-@lru_cache(maxsize=256)
+@remember_short(256)
 def prefers_events(accept: str | None) -> bool:
     """Whether an Accept header names both forms, and the stream of events before JSON."""
     names = [entry.partition(";")[0].strip() for entry in (accept or "").lower().split(",")]
@@ -91,7 +92,7 @@ def prefers_events(accept: str | None) -> bool:
     return both and names.index("text/event-stream") < names.index("application/json")
 
 
-@lru_cache(maxsize=256)
+@remember_short(256)
 def accepts(accept: str | None, media: str) -> bool:
     """Whether an Accept header allows `media` (lower case). The most specific range decides. No header allows all."""
     if accept is None:
@@ -115,7 +116,7 @@ def _weighs(parameters: list[str]) -> bool:
     return True
 
 
-@lru_cache(maxsize=256)
+@remember_short(256)
 def is_json(content_type: str | None) -> bool:
     """Whether a Content-Type is exactly application/json, in UTF-8 if it names a charset.
 

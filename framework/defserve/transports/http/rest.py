@@ -31,6 +31,7 @@ STATUS: Final[Mapping[str, int]] = {
     "invalid_params": 400,
     "unknown_tool": 404,
     "refused": 403,
+    "credential_ended": 401,
     "validation_blocked": 403,
     "code_safety_violation": 403,
     "permission_denied": 403,
@@ -164,6 +165,7 @@ class RestMount:
                     (b"", None),
                 )
         finally:
+            exchange.abandon()
             conversation.close()
         body, status = begun
         if body:

@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from defserve.stores.stream_events import EventGap, EventStore, MemoryEvents, StoredEventKind
+from defserve.auth.live.bearers import BearerCredential, LiveBearers
+from defserve.auth.principals import Principal
+from defserve.stores.stream_events import EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
 from defserve.transports.http import sse_format
 from defserve.transports.http.exchange import Exchange
-from defserve.transports.outbox import UNREAD, ClientOutbox, OutboundMessage
+from defserve.transports.outbox import TOO_MANY_CALLS, UNREAD, ClientOutbox, OutboundMessage
 from defserve.transports.session_provider import TransportSession
 
 RETRY_MS = 1000
 STANDALONE = "standalone"
+# More streams than a session keeps events of.
+OWNERS = 1024
+# How many credentials may use one session at a time. A client that refreshes its token uses two.
+CREDENTIALS = 32
 
 
 class HttpSession:
     """The session that `Mcp-Session-Id` names. Bound to the principal that opened it.
 
-    `primed`: a response may end early; its client has an event id to come back with (SEP-1699).
+    Another credential of that principal may use it, with its own rights: what it reads and resumes is only what it may
+    see. `primed`: a response may end early; its client has an event id to come back with (SEP-1699).
     """
 
     conversation: TransportSession
 
-    def __init__(self, id: str, principal: str) -> None:
-        self.id, self.principal, self.primed = id, principal, False
-        self.used, self.readers = time.monotonic(), 0
+    def __init__(self, id: str, opener: Principal) -> None:
+        self.id, self.opener, self.primed = id, opener, False
+        self.opened = self.used = time.monotonic()
+        self.readers = 0
         self.events: EventStore = MemoryEvents()
         self.streams: dict[str, ResponseStream] = {}
         self.standalone = StandaloneStream(self)
         self.named = 0
+        self._owners: dict[str, Principal] = {}
+        self._credentials: dict[str, BearerCredential] = {}
+        self._live: LiveBearers | None = None
+        self.end: Callable[[], None] = self.close
+        """Ends the session. Whoever lists it sets this."""
         self._unread: dict[str, None] = {}
 
     def outlet(self, message: Any) -> None:
@@ -49,13 +62,26 @@ class HttpSession:
         if found is None:
             return None
         name, missed = found
-        stream = self.standalone if name == STANDALONE else self.streams.get(name)
+        if name == STANDALONE:
+            return self.standalone, self.standalone.resume_after(missed, exchange)
+        owner, stream = self._owners.get(name), self.streams.get(name)
+        if owner is None or not exchange.principal.covers(owner):
+            return None
         if stream is None:
             self._unread.pop(name, None)
             stream = ResponseStream(self, exchange)
             stream.name, stream.answered = name, True
         stream.resume(exchange)
-        return stream, b"".join(sse_format.event(data, id=id) for id, data in missed)
+        return stream, _encoded(missed)
+
+    def name_stream(self, owner: Principal) -> str:
+        """A name for the stream of a request, which only its sender, and who has its rights, can resume."""
+        self.named += 1
+        name = f"call-{self.named}"
+        self._owners[name] = owner
+        if len(self._owners) > OWNERS:
+            del self._owners[next(other for other in self._owners if other not in self.streams)]
+        return name
 
     def answered_unread(self, name: str) -> None:
         """A call was answered while its client was away. Past `UNREAD` such answers, the oldest is dropped."""
@@ -66,15 +92,55 @@ class HttpSession:
             del self._unread[oldest]
             self.events.finish(oldest)
 
+    # -- credentials -------------------------------------------------------------------------------------
+
+    def note(self, exchange: Exchange) -> None:
+        """A request with this credential belongs to the session."""
+        if exchange.live is None or exchange.principal.credential in self._credentials:
+            return
+        for shown in exchange.shown():
+            self._credentials[shown.key] = shown
+        if self._live is None and self._credentials:
+            self._live = exchange.live
+            self._live.hold(self)
+        if len(self._credentials) > CREDENTIALS:
+            self.credential_ended(next(iter(self._credentials)))
+
+    def shown(self) -> tuple[BearerCredential, ...]:
+        return tuple(self._credentials.values())
+
+    def credential_ended(self, key: Any) -> None:
+        """End what belongs to a credential, and the session itself if no other one with its opener's rights is left."""
+        self._credentials.pop(key, None)
+        self.conversation.end_credential(key)
+        # What its calls are told comes first.
+        for stream in (self.standalone, *self.streams.values()):
+            if stream.exchange is not None and stream.exchange.principal.credential == key:
+                stream.drop()
+        if not any(shown.principal.covers(self.opener) for shown in self._credentials.values()):
+            self.end()
+
     def is_idle(self, seconds: float) -> bool:
         """Whether nothing is running, and the client has sent nothing for so many seconds."""
         return not (self.readers or self.streams) and time.monotonic() - self.used > seconds
 
+    def give_way(self) -> None:
+        self.end()
+
+    def idle(self) -> tuple[bool, float] | None:
+        """As a `SessionHolder`: whether it was never used since it was opened, and for how long it is idle."""
+        if self.readers or self.streams or self.conversation.in_flight:
+            return None
+        return self.used == self.opened, time.monotonic() - self.used
+
     def close(self) -> None:
         for stream in (self.standalone, *self.streams.values()):
             stream.drop()
+        self.standalone.forget()
         self.conversation.close()
         self.events.forget()
+        if self._live is not None:
+            self._live.release(self)
 
 
 class ResponseStream:
@@ -82,8 +148,8 @@ class ResponseStream:
 
     __slots__ = ("session", "name", "exchange", "answered", "_first")
 
-    # With a session, errors are only in the body; the HTTP status is 200.
-    statuses: Mapping[int, int] = {}
+    # With a session, errors of a call are only in the body; the HTTP status is 200.
+    statuses: Mapping[int, int] = {TOO_MANY_CALLS: 429}
     exchange: Exchange | None
 
     def __init__(self, session: HttpSession, exchange: Exchange | None) -> None:
@@ -121,10 +187,16 @@ class ResponseStream:
         elif message.replaces is not None:
             kind = "progress"
         events = self.session.events
-        id = events.append(self.name, message.data, kind=kind, key=message.replaces)
+        id = events.append(
+            self.name, message.data, kind=kind, key=message.replaces, audience=self._audience_kept(message)
+        )
         if kind == "request":
             message.release = partial(events.release, id)
         return id
+
+    def _audience_kept(self, message: OutboundMessage) -> object:
+        """Who may read an event later, where that is not the same for the whole stream."""
+        return None
 
     def start(self) -> bytes:
         """The response becomes a stream that can be resumed. Returns its first event, which may have no data."""
@@ -135,8 +207,7 @@ class ResponseStream:
 
     def _take_name(self) -> None:
         assert self.exchange is not None
-        self.session.named += 1
-        self.name = f"call-{self.session.named}"
+        self.name = self.session.name_stream(self.exchange.principal)
         if not self.answered:
             self.session.streams[self.name] = self
         if self.session.primed:
@@ -207,31 +278,89 @@ class StandaloneStream(ResponseStream):
         self.name = STANDALONE
         self._waiting: ClientOutbox | None = None
 
+    def push(self, message: OutboundMessage) -> None:
+        id = self._kept(message) if message.data else None
+        if self.is_read and self._is_for(message.audience):
+            assert self.exchange is not None
+            self.exchange.push(message, id)
+        else:
+            self._left_unread(message, id)
+
+    def _is_for(self, audience: tuple[Any, ...] | None) -> bool:
+        """Whether the client that reads now may see a message. Otherwise the message waits for another one."""
+        assert self.exchange is not None
+        reader = self.exchange.principal
+        return audience == () or any(map(reader.covers, audience or (self.session.opener,)))
+
+    def _audience_kept(self, message: OutboundMessage) -> object:
+        return message.audience
+
     def _left_unread(self, message: OutboundMessage, id: str | None) -> None:
         if self._waiting is None:
             self._waiting = ClientOutbox()
         self._waiting.keep(message, id)
 
+    def is_taken(self, reader: Principal) -> bool:
+        """Whether another client reads, and `reader` may not take its place: it may see no more than that one."""
+        if self.exchange is None or not self.is_read:
+            return False
+        current = self.exchange.principal
+        return current.covers(reader) or not reader.covers(current)
+
     def attach(self, exchange: Exchange) -> None:
         """A client begins to read. What waited for it comes first."""
-        waiting, self._waiting = self._waiting, None
-        self.exchange = exchange
-        for item in waiting.unread if waiting is not None else ():
-            exchange.push(item.message, item.id)
+        self._take_over(exchange)
+        self._read_waiting(())
 
-    def resume(self, exchange: Exchange) -> None:
+    def resume_after(self, missed: Sequence[StoredEvent], exchange: Exchange) -> bytes:
+        """A client continues to read. Returns those of the events it missed that it may see."""
+        self._take_over(exchange)
+        events = self.session.events
+        mine = [event for event in missed if self._is_for(cast("tuple[Any, ...] | None", events.audience(event[0])))]
+        self._read_waiting({id for id, _ in mine})
+        return _encoded(mine)
+
+    def _take_over(self, exchange: Exchange) -> None:
+        if self.exchange is not None and self.exchange is not exchange:
+            self._put_back(self.exchange)
+            self.drop()
+        self.exchange = exchange
+
+    def _read_waiting(self, known: Collection[str]) -> None:
+        """Send what waited for this client, except the events that it gets in another way."""
+        assert self.exchange is not None
+        waiting, self._waiting = self._waiting, None
+        for item in waiting.unread if waiting is not None else ():
+            if not self._is_for(item.message.audience):
+                self._left_unread(item.message, item.id)
+            elif item.id in known:
+                item.leave()
+            else:
+                self.exchange.push(item.message, item.id)
+
+    def forget(self) -> None:
+        """Drop what waits: nobody will ask for it."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            waiting.take()  # these are among the events that the client missed
-        super().resume(exchange)
+            waiting.take()
 
     def hang_up(self) -> None:
         """Nothing to do: it belongs to no call."""
 
     def detach(self, exchange: Exchange) -> None:
-        if self.exchange is exchange and exchange.unread:
-            later, self._waiting = self._waiting, ClientOutbox()
-            for item in (*exchange.unread, *(later.unread if later is not None else ())):
-                self._waiting.keep(item.message, item.id)
-            exchange.unread.clear()
+        if self.exchange is exchange:
+            self._put_back(exchange)
         super().detach(exchange)
+
+    def _put_back(self, exchange: Exchange) -> None:
+        """What a client has not read waits for the next one."""
+        if not exchange.unread:
+            return
+        later, self._waiting = self._waiting, ClientOutbox()
+        for item in (*exchange.unread, *(later.unread if later is not None else ())):
+            self._waiting.keep(item.message, item.id)
+        exchange.unread.clear()
+
+
+def _encoded(events: Sequence[StoredEvent]) -> bytes:
+    return b"".join(sse_format.event(data, id=id) for id, data in events)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from defserve.transports.http.session import HttpSession
 
@@ -28,13 +29,15 @@ class HttpSessions:
 
     def add(self, session: HttpSession) -> None:
         self._open[session.id] = session
+        session.end = partial(self.end, session)
+        session.conversation.holder = session
         self._look_later()
 
     def find(self, id: str, principal: str) -> HttpSession | None:
         """The session with this id, if it is this principal's and not idle for too long."""
         session = self._open.get(id)
         # Another principal's session is not found: an id is never authority.
-        if session is None or session.principal != principal:
+        if session is None or session.opener.id != principal:
             return None
         now = time.monotonic()
         if now - session.used > self.idle and session.is_idle(self.idle):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from typing import Any
 from urllib.parse import parse_qs
 
+from defserve.auth.live.bearers import BearerCredential
 from defserve.errors import LimitExceeded
 from defserve.transports.asgi import Scope
 from defserve.transports.http import sse_format
 from defserve.transports.http.answering import SILENCE
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.headers import accepts
+from defserve.transports.http.session import CREDENTIALS
 from defserve.transports.http.streamable import refuse
-from defserve.transports.outbox import OutboundMessage
+from defserve.transports.outbox import TOO_MANY_CALLS, OutboundMessage
 from defserve.transports.session_provider import SessionProvider, TransportSession
 from defserve.wire.codec import INVALID_REQUEST, decode
 from defserve.wire.messages import Malformed
@@ -30,6 +33,8 @@ class Feed:
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange, self.draining = exchange, False
+        self._credentials: dict[str, BearerCredential] = {}
+        self.note(exchange)
 
     def push(self, message: OutboundMessage) -> None:
         """A message for the peer. This stream does not end with an answer."""
@@ -47,6 +52,25 @@ class Feed:
 
     def left(self) -> None:
         """Nothing to do: the end of the stream ends the session."""
+
+    # -- credentials -------------------------------------------------------------------------------------
+
+    def note(self, exchange: Exchange) -> None:
+        """A message with this credential belongs to the session."""
+        for shown in exchange.shown() if exchange.principal.credential not in self._credentials else ():
+            self._credentials[shown.key] = shown
+        if len(self._credentials) > CREDENTIALS:
+            self.credential_ended(next(iter(self._credentials)))
+
+    def shown(self) -> tuple[BearerCredential, ...]:
+        return tuple(self._credentials.values())
+
+    def credential_ended(self, key: Any) -> None:
+        """End the calls of a credential, and the session if it was opened with it."""
+        self._credentials.pop(key, None)
+        self.conversation.end_credential(key)
+        if key == self.exchange.principal.credential:
+            self.exchange.drop()
 
 
 class LegacySse:
@@ -69,6 +93,8 @@ class LegacySse:
             return
         id = secrets.token_urlsafe(24)
         self.feeds[id] = feed
+        if exchange.live is not None:
+            exchange.live.hold(feed)
         watch = asyncio.create_task(exchange.watch(feed.left))
         try:
             target = f"{root}{self.base}{MESSAGES}?session_id={id}"
@@ -77,7 +103,10 @@ class LegacySse:
         finally:
             watch.cancel()
             del self.feeds[id]
+            exchange.abandon()
             feed.conversation.close()
+            if exchange.live is not None:
+                exchange.live.release(feed)
 
     async def find(self, exchange: Exchange, scope: Scope) -> Feed | None:
         """The session that a POST is for. None: it was refused."""
@@ -86,9 +115,17 @@ class LegacySse:
         if feed is None or feed.exchange.principal.id != exchange.principal.id:
             await refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; open the stream again")
             return None
+        if not feed.exchange.principal.covers(exchange.principal):
+            # The answer would go to a reader that may see less than this caller.
+            text = "Forbidden: the stream of this session was opened with fewer rights; open another one"
+            await refuse(exchange, 403, INVALID_REQUEST, text)
+            return None
         if feed.exchange.full:
             text = "Too many answers of this session are unread"
             await refuse(exchange, 503, INTERNAL_ERROR, text, headers=FULL)
+            return None
+        if feed.conversation.full:
+            await refuse(exchange, 429, TOO_MANY_CALLS, "Too many calls of this session wait", headers=FULL)
             return None
         return feed
 
@@ -99,7 +136,8 @@ class LegacySse:
         if isinstance(message, Malformed) and message.notification is None:
             await refuse(exchange, 400, message.code, message.message, message.id)
             return
-        feed.conversation.take(message, feed)
+        feed.note(exchange)
+        feed.conversation.take(message, feed, exchange.principal)
         await exchange.respond(202)
 
     def drain(self) -> None:

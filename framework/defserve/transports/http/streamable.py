@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +18,7 @@ from defserve.transports.http.sessions import HttpSessions
 from defserve.transports.session_provider import RequestOffer, SessionProvider, TransportSession
 from defserve.wire.codec import INVALID_REQUEST, decode, encode
 from defserve.wire.jsonvalue import is_object
-from defserve.wire.messages import Id, Malformed, Message, Notification, Request
+from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
 
 INVALID_PARAMS, INTERNAL_ERROR, HEADER_MISMATCH = -32602, -32603, -32020
 
@@ -102,7 +101,7 @@ class Streamable:
         """Let a broken answer fail the question it was meant for. Otherwise the question would wait for ever."""
         id = exchange.headers.get("mcp-session-id") if malformed.is_reply else None
         if id is not None and (session := self.sessions.find(id, exchange.principal.id)) is not None:
-            session.conversation.take(malformed)
+            session.conversation.take(malformed, None, exchange.principal)
 
     async def _take_alone(self, exchange: Exchange, message: Message | list[Message]) -> None:
         version = exchange.version
@@ -146,7 +145,7 @@ class Streamable:
         if not isinstance(session, HttpSession):
             return session
         route = ResponseStream(session, exchange)
-        return run(exchange, route, session.conversation.begin(request, route, offer))
+        return run(exchange, route, session.conversation.begin(request, route, offer, exchange.principal))
 
     async def _take(self, exchange: Exchange, message: Message | list[Message]) -> None:
         session = self._session(exchange)
@@ -158,15 +157,18 @@ class Streamable:
                 exchange, 400, INVALID_REQUEST, "Invalid request: batches are not part of this protocol version"
             )
             return
+        if isinstance(message, Reply) and not session.conversation.takes_answer(message, exchange.principal):
+            await refuse(exchange, 403, INVALID_REQUEST, "Forbidden: this question is for a caller with more rights")
+            return
         route = ResponseStream(session, exchange)
-        session.conversation.take(message, route)
+        session.conversation.take(message, route, exchange.principal)
         if isinstance(message, list):
             await answer(exchange, route)
         else:
             await exchange.respond(202)
 
     async def _open(self, exchange: Exchange, request: Request) -> None:
-        session = HttpSession(secrets.token_urlsafe(24), exchange.principal.id)
+        session = HttpSession(secrets.token_urlsafe(24), exchange.principal)
         try:
             session.conversation = self._conversation(session, exchange.principal)
         except LimitExceeded as error:
@@ -177,7 +179,8 @@ class Streamable:
             while not exchange.finished:
                 await exchange.wait()
                 # The response to an opening is only its answer: the client has no session yet, and so no stream.
-                exchange.unread = deque(item for item in exchange.unread if item.message.answers)
+                unread = exchange.take()
+                exchange.unread.extend(item for item in unread if item.message.answers)
         finally:
             accepted = exchange.only is not None and exchange.only.code is None
             if not accepted:
@@ -188,6 +191,7 @@ class Streamable:
             return
         session.primed = session.conversation.version in self.rules.primed_versions
         self.sessions.add(session)
+        session.note(exchange)
         await exchange.respond(200, reply.data, [(b"mcp-session-id", session.id.encode())])
 
     def _conversation(self, session: HttpSession, principal: Principal) -> TransportSession:
@@ -207,6 +211,7 @@ class Streamable:
             return refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; initialize again")
         if version is not None and version not in self.rules.handshake_versions:
             return refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
+        session.note(exchange)
         return session
 
     # -- GET and DELETE ----------------------------------------------------------------------------------
@@ -233,7 +238,7 @@ class Streamable:
             route, missed = resumed
         else:
             route, missed = session.standalone, b""
-            if session.standalone.is_read:
+            if session.standalone.is_taken(exchange.principal):
                 await refuse(exchange, 409, INVALID_REQUEST, "Conflict: this session's stream is already open")
                 return
             session.standalone.attach(exchange)
@@ -247,6 +252,9 @@ class Streamable:
         session = self._session(exchange)
         if not isinstance(session, HttpSession):
             await session
+            return
+        if not exchange.principal.covers(session.opener):
+            await refuse(exchange, 403, INVALID_REQUEST, "Forbidden: this session was opened with more rights")
             return
         self.sessions.end(session)
         await exchange.respond(204)

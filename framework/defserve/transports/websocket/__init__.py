@@ -2,6 +2,6 @@
 
 One socket is one session, one text frame is one message. While a peer does not read, nothing more is read from it.
 
-May import: `auth.principals`, `transports.asgi`, `transports.outbox`, `transports.client_errors`,
-`transports.session_provider`.
+May import: `auth.live`, `auth.principals`, `auth.urls`, `transports.asgi`, `transports.outbox`,
+`transports.client_errors`, `transports.session_provider`.
 """

@@ -9,14 +9,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from defserve.auth.urls import is_loopback
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachable
 from defserve.version import VERSION
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
-
-LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 
 CONNECT_SECONDS = 10.0
 PING_SECONDS = 20.0
@@ -41,6 +40,8 @@ class WebSocketClient:
         self._backlog = 0
         self._more, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
+        self._reading = asyncio.Event()
+        self._reading.set()
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -71,6 +72,13 @@ class WebSocketClient:
     def flush(self) -> None:
         """Nothing is held back."""
 
+    def pause(self) -> None:
+        """Read nothing more: what the peer sends waits in the connection."""
+        self._reading.clear()
+
+    def resume(self) -> None:
+        self._reading.set()
+
     async def written(self, seconds: float) -> None:
         """Wait until everything has been sent, for at most so many seconds."""
         with suppress(TimeoutError):
@@ -98,6 +106,7 @@ class WebSocketClient:
                 received([await self._socket.recv(decode=False)])
                 if self._backlog > BACKLOG_BYTES:
                     await self._idle.wait()
+                await self._reading.wait()
         except closed as error:
             frame = error.rcvd or error.sent
             self.end = (frame.code, frame.reason) if frame is not None else (1006, "without a reason")
@@ -107,23 +116,29 @@ class WebSocketClient:
 
     async def _write(self) -> None:
         closed = websockets_library().ConnectionClosed
-        while not self.closed:
-            await self._more.wait()
-            self._more.clear()
-            while self._waiting and not self.closed:
-                message, taken = self._waiting.popleft()
-                try:
-                    await self._socket.send(message, text=True)
-                except closed:
-                    self.closed = True
-                self._backlog -= len(message)
-                if taken is not None:
-                    taken()
-            self._idle.set()
-        while self._waiting:
-            _, taken = self._waiting.popleft()
-            if taken is not None:
-                taken()
+        try:
+            while not self.closed:
+                await self._more.wait()
+                self._more.clear()
+                while self._waiting and not self.closed:
+                    message, _ = self._waiting[0]
+                    try:
+                        await self._socket.send(message, text=True)
+                    except closed:
+                        self.closed = True
+                    self._take_first()
+                self._idle.set()
+        finally:
+            self.closed = True
+            while self._waiting:
+                self._take_first()
+
+    def _take_first(self) -> None:
+        """The first message was sent, or never will be."""
+        message, taken = self._waiting.popleft()
+        self._backlog -= len(message)
+        if taken is not None:
+            taken()
 
 
 async def dial(
@@ -148,7 +163,7 @@ async def dial(
         "ping_interval": PING_SECONDS,
         "ping_timeout": PING_SECONDS,
         "close_timeout": CLOSE_SECONDS,
-        "proxy": None if parts.hostname in LOOPBACK else True,
+        "proxy": None if is_loopback(parts.hostname or "") else True,
     }
     try:
         socket = await library.connect(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from defserve.auth.live.bearers import BearerCredential, LiveBearers
+from defserve.auth.live.credentials import ENDED
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
 from defserve.transports.asgi import Receive, Scope, Send
@@ -25,6 +27,7 @@ class CloseReason(NamedTuple):
 
 NO_BINARY = CloseReason(1003, "one JSON message a text frame")
 TOO_BIG = CloseReason(1009, "message too big")
+CREDENTIAL_ENDED = CloseReason(1008, ENDED)
 RESTART = CloseReason(1012, "the server is stopping")
 FULL = 1013
 
@@ -40,8 +43,13 @@ class WebSockets:
         self.open: set[WebSocket] = set()
         self.draining = False
 
-    async def serve(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one socket from its acceptance to its end. The caller has checked that the client may connect."""
+    async def serve(
+        self, principal: Principal, scope: Scope, receive: Receive, send: Send, live: LiveBearers | None = None
+    ) -> None:
+        """Serve one socket from its acceptance to its end. The caller has checked that the client may connect.
+
+        The socket ends with the credential that it was opened with.
+        """
         await send({"type": "websocket.accept", "subprotocol": chosen_subprotocol(scope)})
         socket = WebSocket(receive, send, self.provider.limits.message)
         try:
@@ -49,13 +57,19 @@ class WebSockets:
         except LimitExceeded as error:
             await socket.close(CloseReason(FULL, error.message))
             return
+        socket.conversation.on_room = socket.read_on
         self.open.add(socket)
+        if live is not None:
+            socket.credentials = live.shown(principal, scope["headers"])
+            live.hold(socket)
         try:
             if self.draining:
                 socket.drain()
             await socket.serve()
         finally:
             self.open.discard(socket)
+            if live is not None:
+                live.release(socket)
 
     def drain(self) -> None:
         """Close every socket as soon as its calls are answered."""
@@ -67,21 +81,28 @@ class WebSockets:
 class WebSocket(ClientOutbox):
     """One accepted socket."""
 
-    __slots__ = ("conversation", "draining", "_limit", "_receive", "_send", "_written")
+    __slots__ = ("conversation", "draining", "credentials", "_limit", "_receive", "_room", "_send", "_tasks", "_why")
 
     conversation: TransportSession
 
     def __init__(self, receive: Receive, send: Send, limit: int) -> None:
         super().__init__()
         self.draining = False
+        self.credentials: tuple[BearerCredential, ...] = ()
+        self._tasks: list[asyncio.Task[CloseReason | None]] = []
+        self._why: CloseReason | None = None
         self._receive, self._send, self._limit = receive, send, limit
-        self._written = asyncio.Event()
+        self._room = asyncio.Event()
 
     def push(self, message: OutboundMessage) -> None:
         """A message for the peer."""
         self.keep(message)
         self._finish_if_drained()
         self.rouse()
+
+    def read_on(self) -> None:
+        """There may be room for more of the client's calls."""
+        self._room.set()
 
     def drain(self) -> None:
         self.draining = True
@@ -91,27 +112,37 @@ class WebSocket(ClientOutbox):
     def _finish_if_drained(self) -> None:
         self.finished = self.draining and not self.conversation.in_flight
 
+    def shown(self) -> tuple[BearerCredential, ...]:
+        return self.credentials
+
+    def credential_ended(self, key: Any) -> None:
+        """Close the socket at once, even if its client does not read."""
+        self._why = CREDENTIAL_ENDED
+        for task in self._tasks:
+            task.cancel()
+
     async def serve(self) -> None:
-        """Serve until the client leaves, breaks a rule or stops reading, or the server stops."""
-        tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+        """Serve until the client leaves, breaks a rule or stops reading, its credential ends, or the server stops."""
+        self._tasks = tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.gone = True
             for task in tasks:
                 task.cancel()
+            self.abandon()
             self.conversation.close()
         for task in done:
-            if (reason := task.result()) is not None:
+            if (reason := self._why or task.result()) is not None:
                 await self.close(reason)
+                break
 
     async def _read(self) -> CloseReason | None:
         """Hand every message to the session. Returns why the socket must be closed, or None if the client left."""
         while True:
-            while self.full:
-                # The client does not read its answers. Further requests would only add more of them.
-                self._written.clear()
-                await self._written.wait()
+            while self.full or self.conversation.full:
+                # The client does not read its answers, or has sent more calls than can wait.
+                self._room.clear()
+                await self._room.wait()
             event = await self._receive()
             if event["type"] == "websocket.disconnect":
                 return None
@@ -129,10 +160,12 @@ class WebSocket(ClientOutbox):
             while await self.wait():
                 while self.unread:
                     item = self.unread.popleft()
-                    async with asyncio.timeout(STALL):
-                        await self._send({"type": "websocket.send", "text": item.message.data.decode()})
-                    self._written.set()
-                    item.leave()
+                    try:
+                        async with asyncio.timeout(STALL):
+                            await self._send({"type": "websocket.send", "text": item.message.data.decode()})
+                    finally:
+                        item.leave()
+                    self._room.set()
                 if self.finished:
                     return RESTART
         except (TimeoutError, OSError):  # stalled, or gone

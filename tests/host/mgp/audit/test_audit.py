@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from defserve import AuditLog, Rejected
 from defserve.errors import BadArguments, Draining, PeerError, TimedOut, ToolError
 from defserve.host import AuditServer, Client, Mgp
+from defserve.host.mgp import access
 from defserve.host.mgp.failures import Failure
 from defserve.protocols.mgp import errors
 from defserve.protocols.mgp.audit.trail import EVENT_TYPES
@@ -18,7 +20,7 @@ from defserve.protocols.mgp.confirmation import NotConfirmed
 from defserve.protocols.mgp.errors import PermissionDenied, RateLimited
 from tests.host.mgp import guarded
 from tests.host.mgp.hosts import DONE, ERAS, Trail, connected, mgp_block, plain, risky, speaking, tool, trusting
-from tests.host.pretend import STATELESS, Fail, PretendServer
+from tests.host.pretend import SILENCE, STATELESS, Fail, PretendServer
 
 pytestmark = pytest.mark.anyio
 
@@ -42,10 +44,10 @@ async def test_a_servers_events_are_forwarded_to_the_hosts_sinks(road: str, vers
     events: list[Any] = []
     async with connected(road, version, mgp=trusting(audit=Trail(events))) as client:
         await client.call("add", a=1, b=2)
-    executed = [event for event in events if event["event_type"] == "TOOL_EXECUTED"]
+    executed = [event for event in events if event["event_type"] == "TOOL_EXECUTED" and "reported_by" in event]
     assert [event["target"] for event in executed] == [{"server_id": "test.guarded", "tool_name": "add"}]
     assert executed[0]["reported_by"] == "test.guarded"
-    assert kinds(events) == ["SERVER_CONNECTED", "PERMISSION_GRANTED", "SERVER_DISCONNECTED"]
+    assert kinds(events) == ["SERVER_CONNECTED", "PERMISSION_GRANTED", "TOOL_EXECUTED", "SERVER_DISCONNECTED"]
 
 
 @pytest.mark.req("MGP-6.3f")
@@ -65,7 +67,7 @@ async def test_an_audit_server_gets_every_event_and_the_log_what_it_cannot(caplo
             await client.call("add", a=1, b=2)
         await audit.flush()
     told = [event["event_type"] for event in keeper.asked("notifications/mgp.audit")]
-    assert told == ["SERVER_CONNECTED", "PERMISSION_GRANTED", "TOOL_EXECUTED", "SERVER_DISCONNECTED"]
+    assert told == ["SERVER_CONNECTED", "PERMISSION_GRANTED", *["TOOL_EXECUTED"] * 2, "SERVER_DISCONNECTED"]
     with caplog.at_level(logging.INFO, "defserve.audit"):
         audit.append({"event_type": "com.example.late"})
         await audit.flush()
@@ -92,8 +94,73 @@ async def test_the_host_tells_of_calls_to_a_server_that_does_not():
             await client.call("greet", name="Ann")
     told = [event for event in events if event["event_type"] == "TOOL_EXECUTED"]
     assert [event["result"] for event in told] == ["SUCCESS", "FAILURE"]
-    assert set(told[0]) == {"timestamp", "trace_id", "event_type", "actor", "target", "result", "details"}
+    names = {"timestamp", "trace_id", "event_type", "actor", "target", "result", "details", "observed_by"}
+    assert set(told[0]) == names and told[0]["observed_by"] == "me"
     assert (told[0]["actor"], told[0]["target"]["server_id"]) == ({"type": "client", "id": "me"}, "pretend")
+
+
+def auditing(**replies: Any) -> PretendServer:
+    """A server that agrees to report its calls, and does not."""
+    listed = {"tools": [tool("act", "x"), tool("hang", "x")]}
+    block = mgp_block(extensions=["security", "audit", "access_control", "lifecycle"])
+    return speaking(block, {"tools/list": listed, "tools/call": DONE, **replies})
+
+
+async def test_a_server_that_agreed_to_report_and_keeps_silent_is_audited_all_the_same():
+    events: list[Any] = []
+    async with Client(auditing(), version=ERAS[0], mgp=trusting(audit=Trail(events)), info={"name": "me"}) as client:
+        await client.call("act", x="1")
+    assert [event["event_type"] for event in events] == ["SERVER_CONNECTED", "TOOL_EXECUTED", "SERVER_DISCONNECTED"]
+    assert all(event["observed_by"] == "me" and "reported_by" not in event for event in events)
+    assert events[-1]["details"] | {"calls_seen": 1, "events_reported": 0} == events[-1]["details"]
+
+
+async def test_what_a_server_claims_is_never_taken_for_what_the_host_saw():
+    events: list[Any] = []
+    server = auditing(ping={})
+    lie = {
+        "event_type": "TOOL_EXECUTED",
+        "actor": {"type": "client", "id": "me"},
+        "observed_by": "me",
+        "result": "SUCCESS",
+    }
+    async with Client(server, version=ERAS[0], mgp=trusting(audit=Trail(events)), info={"name": "me"}) as client:
+        server.say({"method": "notifications/mgp.audit", "params": {**lie, "reported_by": "somebody else"}})
+        await client.ping()
+    (claim,) = [event for event in events if event["event_type"] == "TOOL_EXECUTED"]
+    assert claim["reported_by"] == "pretend.mgp" and "observed_by" not in claim
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "timeout", "gone"])
+async def test_a_call_without_an_answer_is_told_of(ending: str):
+    events: list[Any] = []
+    server = auditing(**{"tools/call": SILENCE})
+    async with Client(server, version=ERAS[0], mgp=trusting(audit=Trail(events)), timeout=20) as client:
+        calling = asyncio.create_task(client.call_raw("hang", {"x": "1"}, timeout=0.3 if ending == "timeout" else None))
+        await server.told(lambda message: message.get("method") == "tools/call")
+        if ending == "cancelled":
+            calling.cancel()
+        elif ending == "gone":
+            server.leave()
+        with pytest.raises((PeerError, asyncio.CancelledError)):
+            await calling
+    told = [event for event in events if event["event_type"] == "TOOL_EXECUTED"]
+    assert [event["result"] for event in told] == ["CANCELLED" if ending == "cancelled" else "FAILURE"]
+
+
+async def test_what_the_host_changes_at_a_server_is_told_of_whether_or_not_it_worked():
+    events: list[Any] = []
+    server = auditing(**{"mgp/access/grant": {}, "mgp/access/revoke": Fail(-32000, "no")})
+    async with Client(server, version=ERAS[0], mgp=trusting(audit=Trail(events))) as client:
+        assert client.mgp is not None
+        await access.grant(client.mgp, "agent.helper", "act")
+        with pytest.raises(PeerError):
+            await access.revoke(client.mgp, "agent.helper", None)
+    told = [(event["event_type"], event["result"], event["details"]) for event in events[1:-1]]
+    assert told == [
+        ("ACCESS_GRANTED", "SUCCESS", {"agent_id": "agent.helper", "tool_name": "act"}),
+        ("ACCESS_REVOKED", "FAILURE", {"agent_id": "agent.helper", "error": "PeerError"}),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +249,13 @@ async def test_the_fallback_tool_is_tried_last(version: str):
     async with guarded.server.connect(version, mgp=trusting(audit=Trail(events))) as client:
         assert await client.call("moody", name="Ann") == "hello Ann"
     assert guarded.attempts == ["moody", "moody"]
-    assert kinds(events)[-3:] == ["dev.defserve.tool_retried", "dev.defserve.tool_fell_back", "SERVER_DISCONNECTED"]
+    assert kinds(events)[2:] == [
+        "dev.defserve.tool_retried",
+        "TOOL_EXECUTED",
+        "dev.defserve.tool_fell_back",
+        "TOOL_EXECUTED",
+        "SERVER_DISCONNECTED",
+    ]
 
 
 async def test_without_retry_the_first_error_is_reported():

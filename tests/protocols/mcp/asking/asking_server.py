@@ -195,19 +195,19 @@ def deaf_thread(ctx: Context) -> str:
     return " ".join(answers)
 
 
-@server.tool(timeout=0.3)
+@server.tool(timeout=0.8)
 async def impatient(ctx: Context) -> str:
     return await ctx.ask("Take your time", str)
 
 
-@server.tool(timeout=0.3)
+@server.tool(timeout=0.8)
 async def impatient_reader(ctx: Context) -> str:
     await asyncio.sleep(0)
     await ctx.read_resource("plain://text")
     return await ctx.ask("Take your time", str)
 
 
-@server.tool(timeout=0.3)
+@server.tool(timeout=0.8)
 def impatient_thread(ctx: Context) -> str:
     return ctx.wait(ctx.ask("Take your time", str))
 

@@ -117,7 +117,7 @@ def test_a_thread_that_catches_everything_and_asks_on_does_not_hang(asker: Asker
 @pytest.mark.parametrize("tool", ["impatient", "impatient_thread", "impatient_reader"])
 def test_the_timeout_stands_still_while_a_person_thinks(asker: Asker, tool: str):
     def slowly(message: str) -> str:
-        time.sleep(0.45)  # the tools have 0.3 s
+        time.sleep(1.0)  # the tools have 0.8 s
         return "done"
 
     asker.person.says = slowly

@@ -153,7 +153,7 @@ async def test_keys_of_the_author_never_collide():
         assert sorted(asked.values()) == ["0?", "1?", "2?"]
         answers = {key: yes(value=message) for key, message in asked.items()}
         done = await ask(peer, "collide", answers, first["requestState"])
-        assert done["structuredContent"] == ["0?", "1?", "2?"]
+        assert done["structuredContent"] == {"result": ["0?", "1?", "2?"]}
 
 
 # -- answers that do not fit ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from defserve import Context, Server
 from defserve.core.extension import Extension
-from defserve.protocols.mcp.resources.cache import ResourceCache
+from defserve.protocols.mcp.resources.cache import KEY_BYTES, ResourceCache
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw
 
 pytestmark = pytest.mark.anyio
@@ -165,11 +165,11 @@ def test_what_was_begun_before_a_change_is_not_kept():
 
 
 def test_what_was_not_read_for_longest_goes_first():
-    kept = ResourceCache(Clock(), most=10)
+    kept = ResourceCache(Clock(), most=2 * (KEY_BYTES + 6))
     for uri in ("a", "b"):
         kept.put(uri, "v", [{"text": "12345"}], TTL, kept.changes)
     assert kept.get("a", "v") is not None
     kept.put("c", "v", [{"blob": "12345"}], TTL, kept.changes)
     assert [kept.get(uri, "v") is not None for uri in "abc"] == [True, False, True]
-    kept.put("d", "v", [{"text": "x" * 11}], TTL, kept.changes)
+    kept.put("d", "v", [{"text": "x" * 1000}], TTL, kept.changes)
     assert kept.get("d", "v") is None and kept.get("a", "v") is not None

@@ -26,6 +26,10 @@ class Model(BaseModel):
     n: int = 1
 
 
+class Tree(BaseModel):
+    below: list[Tree] = []
+
+
 @dataclass
 class Data:
     n: int = 1
@@ -63,17 +67,25 @@ ROWS: dict[str, Row] = {
     "a dataclass": Row(returns(Data, Data()), [N], {"n": 1}),
     "a TypedDict": Row(returns(Typed, {"n": 1}), [N], {"n": 1}),
     "a dict": Row(returns(dict[str, int], {"n": 1}), [N], {"n": 1}),
-    "a list": Row(returns(list[int], [1, 2]), ["[1,2]"], [1, 2]),
-    "a list of models": Row(returns(list[Model], [Model()]), [f"[{N}]"], [{"n": 1}]),
+    "a list": Row(returns(list[int], [1, 2]), ["[1,2]"], {"result": [1, 2]}),
+    "a list of models": Row(returns(list[Model], [Model()]), [f"[{N}]"], {"result": [{"n": 1}]}),
+    "a model or None": Row(returns(Model | None, Model()), [N], {"result": {"n": 1}}),
+    "a model that is None": Row(returns(Model | None, None), ["null"], {"result": None}),
+    "one of two models": Row(returns(Model | Data, Model()), [N], {"result": {"n": 1}}),
+    "a model that holds itself": Row(returns(Tree, Tree()), ['{"below":[]}'], {"below": []}),
+    "a bare list": Row(returns(list[int], [1, 2]), ["[1,2]"], [1, 2], structured="bare"),
     "int": Row(returns(int, 3), ["3"]),
     "float": Row(returns(float, 0.5), ["0.5"]),
     "bool": Row(returns(bool, True), ["true"]),
     "a date": Row(returns(date, date(2026, 1, 2)), ["2026-01-02"]),
     "an enum": Row(returns(Colour, Colour.RED), ["red"]),
     "a literal": Row(returns(Literal["a"], "a"), ["a"]),
-    "a structured scalar": Row(returns(int, 3), ["3"], 3, structured=True),
+    "a structured scalar": Row(returns(int, 3), ["3"], {"result": 3}, structured=True),
+    "a structured str": Row(returns(str, "x"), ["x"], {"result": "x"}, structured=True),
+    "a bare scalar": Row(returns(int, 3), ["3"], 3, structured="bare"),
     "an unstructured model": Row(returns(Model, Model()), [N], structured=False),
     "not annotated": Row(returns(Any, {"n": 1}), [N], {"n": 1}),
+    "a list, not annotated": Row(returns(Any, [1]), ["[1]"]),
     "parts": Row(returns(list[str | Text], ["a", Text("b")]), ["a", "b"]),
 }
 
@@ -102,7 +114,17 @@ async def test_a_result_is_text_and_where_the_version_has_it_structured_content(
             import jsonschema
 
             jsonschema.validate(result["structuredContent"], tool["outputSchema"])
+            assert tool["outputSchema"]["type"] == "object" or row.options.get("structured") == "bare"
         assert ("outputSchema" in tool) is (carried and case != "not annotated")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("case", ROWS)
+async def test_our_client_gives_the_value_without_its_wrapping(version: str, case: str):
+    row = ROWS[case]
+    async with serving(row).connect(version=version) as client:
+        value = await client.call("give")
+        assert not (isinstance(value, dict) and "result" in value)
 
 
 CONTENT: dict[str, tuple[Any, Json, tuple[str, Json] | None]] = {

@@ -187,13 +187,13 @@ async def test_everyone_has_no_single_answer(server: Server, consolidation: Any)
 
 
 async def test_a_call_infers_with_its_own_host_and_its_time_stands_still(server: Server, consolidation: Any):
-    @server.tool(timeout=0.5)
+    @server.tool(timeout=1.0)
     async def summarise(ctx: Context) -> str:
         assert ctx.can("infer")
         return str(await consolidation.infer("Summarise"))
 
     async def slowly(message: Json) -> Json:
-        await asyncio.sleep(0.7)  # longer than the tool's own time
+        await asyncio.sleep(1.3)  # longer than the tool's own time
         return {"content": "slow"}
 
     async with hosting(server, answers={"inference/request": slowly}) as host, hosting(server):

@@ -20,7 +20,7 @@ from defserve.errors import NoBackChannel, PeerError, PeerGone, PeerTimeout
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.peers import everyone
 from defserve.protocols.mcpl.push.event import Event
-from defserve.protocols.mcpl.push.section import REMEMBERED, UNDER_WAY
+from defserve.protocols.mcpl.push.section import UNDER_WAY
 from tests.protocols.mcpl.hosts import MCPL, SILENCE, Host, HostError, Json, hosting, session_of
 from tests.raw import STATELESS, text_of, turns, until
 
@@ -286,13 +286,14 @@ async def test_another_session_gets_the_same_event(server: Server, reminders: An
         assert texts(first) == texts(second) == ["Lunch"]
 
 
-async def test_only_so_many_ids_are_remembered(server: Server, reminders: Any):
+async def test_only_so_many_ids_are_remembered(server: Server, reminders: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("defserve.protocols.mcpl.push.section.MOST_BYTES", 3_000)
     async with hosting(server) as host:
-        for number in range(REMEMBERED + 1):
+        for number in range(20):
             await reminders.push("tick", id=f"evt_{number}")
-        await reminders.push("tick", id=f"evt_{REMEMBERED}")
+        await reminders.push("tick", id="evt_19")
         await reminders.push("tick", id="evt_0")
-        assert len(host.asked) == REMEMBERED + 2
+        assert len(host.asked) == 21
 
 
 # -- order and room --------------------------------------------------------------------------------------

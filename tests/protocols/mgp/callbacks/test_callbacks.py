@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from defserve import Context, Declined, Limits, Server
 from defserve.errors import PeerGone
 from defserve.protocols.mgp.callbacks.callbacks import REQUEST, CallbackSection, OpenCallbacks
-from tests.asgi import Peer, last, living, text
+from tests.asgi import Peer, last, living, text, with_tokens
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw, text_of, turns
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +58,7 @@ def inn(limits: Limits | None = None) -> Server:
     async def both(ctx: Context) -> str:
         return " and ".join(await ctx.gather(ctx.ask("Left?", str), ctx.ask("Right?", str)))
 
-    @server.tool(timeout=0.3)
+    @server.tool(timeout=1.0)
     async def hurried(ctx: Context) -> str:
         return await ctx.ask("Take your time", str)
 
@@ -335,7 +335,7 @@ async def test_the_tools_own_time_stands_still_while_a_person_thinks():
     async with kernel() as peer:
         id = await peer.begin("hurried")
         callback = await peer.asked()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.3)  # longer than the tool's own time
         await peer.respond(callback, "done")
         assert text_of((await peer.peer.reply_to(id))["result"]) == "done"
 
@@ -448,8 +448,10 @@ async def test_an_answer_gets_through_while_the_server_drains():
 
 @pytest.mark.req("MGP-13.4")
 async def test_over_http_the_question_travels_on_the_stream_of_its_call():
-    async with living(inn().asgi()) as app:
-        peer = await Peer(app, capabilities=OFFER).open()
+    async with living(with_tokens(inn().asgi(), "ann")) as app:
+        peer = Peer(app, capabilities=OFFER)
+        peer.token = "ann"
+        await peer.open()
         call = peer.begin_call("wipe", id="call-7")
         callback = await call.next()
         assert callback["method"] == REQUEST
@@ -461,8 +463,11 @@ async def test_over_http_the_question_travels_on_the_stream_of_its_call():
 
 
 async def test_over_http_another_session_cannot_answer():
-    async with living(inn().asgi()) as app:
-        peer, stranger = await Peer(app, capabilities=OFFER).open(), await Peer(app, capabilities=OFFER).open()
+    async with living(with_tokens(inn().asgi(), "ann")) as app:
+        peer, stranger = Peer(app, capabilities=OFFER), Peer(app, capabilities=OFFER)
+        for one in (peer, stranger):
+            one.token = "ann"
+            await one.open()
         call = peer.begin_call("wipe")
         callback = await call.next()
         params = {"callback_id": callback["params"]["callback_id"], "response": "confirm"}

@@ -30,7 +30,7 @@ from defserve.runner.connection import Connection
 from defserve.runner.lifespans import entered_lifespans
 from defserve.transports.stdio import StdioTransport
 from tests.asgi import Peer, living
-from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, speaking
+from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, speaking
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw, text_of, turns, until
 
 pytestmark = pytest.mark.anyio
@@ -364,13 +364,14 @@ async def test_two_principals_never_see_each_others_events():
         assert channels(await events(alice)) == ["model.token_usage"]
 
 
-async def test_of_callers_nobody_can_tell_apart_only_the_session_names_one():
+@pytest.mark.parametrize("who", [LOOPBACK, STRANGER], ids=["on this machine", "elsewhere"])
+async def test_of_callers_nobody_can_tell_apart_only_the_session_names_one(who: Principal):
     plant = Plant()
     async with (
-        subscriber(plant.server, "*", who=LOOPBACK) as (one, _),
-        subscriber(plant.server, "*", who=LOOPBACK) as (other, _),
+        subscriber(plant.server, "*", who=who) as (one, _),
+        subscriber(plant.server, "*", who=who) as (other, _),
     ):
-        await plant.usage.emit(tokens_used=1, to=LOOPBACK)
+        await plant.usage.emit(tokens_used=1, to=who)
         assert await events(one) == await events(other) == []
         await one.call("mine")
         assert channels([m["params"] for m in one.heard]) == ["tool.started", "model.token_usage", "tool.completed"]

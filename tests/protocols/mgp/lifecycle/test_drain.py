@@ -41,7 +41,9 @@ ENDINGS = ("a signal", "a request")
 
 def source(on: str = "", threads: int = 64) -> str:
     """A script that serves on an address; without one, on standard input and output."""
-    return SERVED.replace("THREADS", str(threads)) + (f"server.run({on!r})\nsys.exit()\n" if on else "")
+    return SERVED.replace("THREADS", str(threads)) + (
+        f"server.run({on!r}, trust_same_user=True)\nsys.exit()\n" if on else ""
+    )
 
 
 def naps() -> list[tuple[str, float]]:

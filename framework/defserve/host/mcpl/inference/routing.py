@@ -12,6 +12,7 @@ from defserve.protocols.mcpl.policies import covering
 from defserve.protocols.mcpl.turns import ModelInfo
 
 MOST_PINNED: Final = 1_000
+LONGEST_ID: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Router:
             return self.conversations[conversation_id]
         pinned = self._pins.get((server_id, conversation_id)) if self._pins is not None else None
         model = pinned or self._routed(server_id, feature_set)
-        if self._pins is not None and model is not None:
+        if self._pins is not None and model is not None and len(conversation_id) <= LONGEST_ID:
             self._pins[server_id, conversation_id] = model
             self._pins.move_to_end((server_id, conversation_id))
             if len(self._pins) > MOST_PINNED:

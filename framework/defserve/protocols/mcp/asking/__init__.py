@@ -3,8 +3,8 @@
 With a handshake, a question is a request to the client. Without one, the question is left in the reply, and the
 function runs again with the answers. Recorded answers are sealed, bound to their request, and accepted once.
 
-May import: `binding`, `core.call`, `protocols.mcp.content`, `protocols.mcp.lifecycle`, `protocols.mcp.params`,
-`stores.nonces`, `stores.store`, `wire.messages`.
+May import: `auth.authority`, `binding`, `core.call`, `protocols.mcp.authorization`, `protocols.mcp.content`,
+`protocols.mcp.lifecycle`, `protocols.mcp.params`, `stores.nonces`, `stores.store`, `wire.messages`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         ask,
         ask_url,
         can,
+        can_confirm,
         choose,
         confirm,
         gather,
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 else:
     __getattr__ = lazy(
         __name__,
-        {"defserve.protocols.mcp.asking.client_requests": "ask ask_url can choose confirm gather once roots sample"},
+        {
+            "defserve.protocols.mcp.asking.client_requests": (
+                "ask ask_url can can_confirm choose confirm gather once roots sample"
+            )
+        },
     )
 
-__all__ = ["ask", "ask_url", "can", "choose", "confirm", "gather", "once", "roots", "sample"]
+__all__ = ["ask", "ask_url", "can", "can_confirm", "choose", "confirm", "gather", "once", "roots", "sample"]

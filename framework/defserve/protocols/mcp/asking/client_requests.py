@@ -107,7 +107,15 @@ async def choose(
 
 
 async def confirm(call: Call, message: str, *, key: str | None = None) -> bool:
-    """Yes or no. Only an answer with proof that the question was asked counts."""
+    """Yes or no. Only an answer with proof that the question was asked counts.
+
+    Raises NoBackChannel for a stranger: its yes would count for nothing, so it is not asked.
+    """
+    _require(call, "elicitation")
+    if _is_strangers(call):
+        from defserve.auth.authority import REMEDY
+
+        raise NoBackChannel(f"nobody vouches for this caller, so it cannot confirm anything: {REMEDY}")
     try:
         form = Form.of_one({"type": "boolean", "title": "Confirm"})
         return await ask(call, message, form, key=key, strict=True) is True
@@ -153,6 +161,11 @@ def can(call: Call, capability: str, detail: str | None = None) -> bool:
     return _obstacle(call, capability, detail) is None
 
 
+def can_confirm(call: Call) -> bool:
+    """Whether this call may ask for a yes that counts."""
+    return not _is_strangers(call) and can(call, "elicitation")
+
+
 # -- ways to ask -----------------------------------------------------------------------------------------
 
 
@@ -182,6 +195,13 @@ async def _question(
     if (answer := rounds.answer(name, digest, acceptable, strict)) is None:
         answer = await rounds.suspend(call, name, digest, {"method": method, "params": params})
     return answer
+
+
+def _is_strangers(call: Call) -> bool:
+    from defserve.auth.authority import is_stranger
+    from defserve.protocols.mcp.authorization.authorization import identity
+
+    return is_stranger(identity(call))
 
 
 def _require(call: Call, capability: str, detail: str | None = None) -> Dialect:

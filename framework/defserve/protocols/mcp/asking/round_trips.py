@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from defserve.core.call import Call
 from defserve.errors import Suspended
 from defserve.protocols.mcp.asking.effects import Effects
-from defserve.protocols.mcp.asking.request_state import Sealer, binding
+from defserve.protocols.mcp.asking.request_state import InvalidState, Sealer, binding
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.params import optional_fields, text
 from defserve.wire.messages import Params
@@ -50,6 +50,9 @@ class RoundTrips:
             self.unproven = given
             return
         payload = await _sealer(call).open(text(params, "requestState"), binding=_binding(call))
+        # An answer counts only with at least the rights of the call that asked.
+        if call.identity is not None and not call.identity.has_rights(payload["rights"]):
+            raise InvalidState
         self.effects.done = payload["once"]
         self.answers = {key: (digest, answer) for key, (digest, answer) in payload["answers"].items()}
         # All answers, because this run may stop at another question before it reaches theirs.
@@ -109,6 +112,7 @@ class RoundTrips:
             "answers": self.answers,
             "once": self.effects.done,
             "asked": {key: digest for key, (digest, _) in self.open.items()},
+            "rights": call.identity.rights if call.identity is not None else None,
         }
         return {
             "resultType": "input_required",

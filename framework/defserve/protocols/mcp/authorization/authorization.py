@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from defserve.auth.authority import is_local
 from defserve.auth.buckets import Buckets, Rate
 from defserve.auth.principals import LOCAL, Principal
 from defserve.core.call import Call
 from defserve.core.extension import Extension
-from defserve.core.session import Session
 from defserve.core.stages import Stages
 from defserve.errors import LimitExceeded, Refused
 
@@ -33,19 +33,19 @@ class Authorization(Extension):
         self._by_key = Buckets()
 
     def visible(self, call: Call, item: Any) -> bool:
-        caller = identity(call.session)
+        caller = identity(call)
         return (item.kind != "tool" or caller.may_read(item.name)) and not caller.missing(item.options.scopes)
 
     def view(self, call: Call) -> object:
-        caller = identity(call.session)
-        return None if caller.kind == "local" else (type(caller), caller.scopes)
+        caller = identity(call)
+        return None if is_local(caller) else (type(caller), caller.scopes)
 
     def stages(self) -> Stages:
         return Stages(admit=self._admit)
 
     def _admit(self, call: Call, item: Any) -> None:
-        caller = identity(call.session)
-        if caller.kind == "local" or caller.is_shared_identity:
+        caller = identity(call)
+        if is_local(caller):
             return
         if item.kind == "tool" and not caller.may_invoke(item.name):
             raise NotPermitted(f"this key may not call {item.name}", data={"permission": f"ToolInvoke({item.name})"})
@@ -69,7 +69,7 @@ class Authorization(Extension):
             self._by_key.take(key, rate)
 
 
-def identity(session: Session) -> Principal:
-    """Who a session belongs to. A session without authentication belongs to a process of the same user."""
-    found = session.identity
+def identity(call: Call) -> Principal:
+    """Who sent a request. Where nothing authenticates, that is a process of the same user."""
+    found = call.identity
     return found if isinstance(found, Principal) else LOCAL

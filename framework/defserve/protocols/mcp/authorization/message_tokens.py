@@ -39,9 +39,11 @@ class MessageTokens:
         shown, session = call.raw.pop(MEMBER, None), call.session
         if session.is_local:
             caller, known = await self._caller(shown), session.identity
-            if isinstance(known, Principal) and known.kind == "token" and known.id != caller.id:
+            if not isinstance(known, Principal) or known.kind != "token":
+                session.belong_to(caller)
+            elif known.id != caller.id:
                 raise NotPermitted("this conversation belongs to somebody else")
-            session.belong_to(caller.id, caller)
+            call.identity = caller
         return await next(call, params)
 
     async def _caller(self, shown: Any) -> Principal:
@@ -50,8 +52,8 @@ class MessageTokens:
         if not is_token(shown["token"]):
             raise TokenRequired("the token is not valid here")
         found = await self._auth.authenticate([f"Bearer {shown['token']}".encode("latin-1")])
-        if not isinstance(found, Denied):
+        if isinstance(found, Principal):
             return found
-        if found.status == 403:
+        if isinstance(found, Denied) and found.status == 403:
             raise NotPermitted("the token lacks a scope", data={"scopes": list(self._auth.scopes)})
         raise TokenRequired("the token is not valid here")

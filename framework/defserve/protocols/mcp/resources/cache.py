@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from defserve.wire.messages import Params
 
-MOST_BYTES = 16 * 1024 * 1024
+MOST_BYTES, KEY_BYTES = 16 * 1024 * 1024, 256
 
 
 class CachedContents(NamedTuple):
@@ -43,7 +43,7 @@ class ResourceCache:
 
     def put(self, uri: str, version: str, contents: list[Params], ttl: float, changes: int) -> None:
         """Keep what a function gave, unless something has been forgotten since `changes` was read."""
-        size = sum(len(str(part.get("text") or part.get("blob") or "")) for part in contents)
+        size = KEY_BYTES + len(uri) + sum(len(str(part.get("text") or part.get("blob") or "")) for part in contents)
         with self._lock:
             if changes != self.changes or size > self._most:
                 return

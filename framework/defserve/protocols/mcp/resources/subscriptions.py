@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from defserve.core.call import Call
+from defserve.core.identity import may_act_for
 from defserve.errors import InvalidParams, LimitExceeded
 from defserve.protocols.mcp.failures import ResourceNotFound
 from defserve.protocols.mcp.lifecycle import PREFIX, Dialect, handshake_only, stateless_only
@@ -17,6 +18,7 @@ from defserve.wire.messages import Params
 if TYPE_CHECKING:
     from defserve.core.composition import Composition
     from defserve.core.engine import Engine
+    from defserve.core.identity import PeerIdentity
     from defserve.core.session import Session
 
 SUBSCRIPTION_KEY = PREFIX + "subscriptionId"
@@ -26,13 +28,30 @@ KINDS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resource
 UPDATED = "notifications/resources/updated"
 
 
+# The most bytes of the URIs of one session, or of one request.
+MOST_BYTES = 256 * 1024
+
+
 class SubscribedUris:
-    """The resources a session wants to hear of."""
+    """The resources a session wants to hear of, each with the callers who asked, by credential."""
 
     __slots__ = ("uris",)
 
     def __init__(self) -> None:
-        self.uris: set[str] = set()
+        self.uris: dict[str, dict[str, PeerIdentity | None]] = {}
+
+    def asked_for(self) -> list[str]:
+        """Each resource, as often as it was asked for."""
+        return [uri for uri, callers in self.uris.items() for _ in callers]
+
+    def drop(self, uris: Iterable[str], is_over: Callable[[PeerIdentity | None], bool]) -> None:
+        """Forget those who asked for a resource and no longer do."""
+        for uri in list(uris):
+            left = {name: caller for name, caller in self.uris.get(uri, {}).items() if not is_over(caller)}
+            if left:
+                self.uris[uri] = left
+            else:
+                self.uris.pop(uri, None)
 
 
 class ListenRequest:
@@ -64,15 +83,17 @@ class Subscriptions:
         uri = text(params, "uri")
         if not self._readable(call, uri):
             raise ResourceNotFound(uri)
-        uris = call.session.local(SubscribedUris).uris
-        if uri not in uris and len(uris) >= call.session.composition.limits.subscriptions:
+        subscribed, caller = call.session.local(SubscribedUris), call.identity
+        name, known = caller.credential if caller is not None else "", subscribed.uris.get(uri, {})
+        if name not in known and not _fit([*subscribed.asked_for(), uri], call):
             raise LimitExceeded("too many subscriptions in this session", data={"limit": "subscriptions"})
-        uris.add(uri)
+        subscribed.uris[uri] = {**known, name: caller}
         return {}
 
     def unsubscribe(self, call: Call, params: Params) -> Params:
         handshake_only(call)
-        call.session.local(SubscribedUris).uris.discard(text(params, "uri"))
+        subscribed = call.session.local(SubscribedUris)
+        subscribed.drop([text(params, "uri")], lambda caller: may_act_for(call.identity, caller))
         return {}
 
     async def listen(self, call: Call, params: Params) -> Params:
@@ -80,6 +101,7 @@ class Subscriptions:
         stateless_only(call)
         listening = self._listening_for(call, fields(params, "notifications"))
         call.endless = True
+        call.session.make_room(1)
         self._listening.add(listening)
         honoured: Params = {member: True for kind, member in KINDS.items() if kind in listening.kinds}
         if listening.uris:
@@ -92,16 +114,22 @@ class Subscriptions:
                 raise
         finally:
             self._listening.discard(listening)
+            call.session.make_room(-1)
         return {"resultType": "complete", "_meta": {SUBSCRIPTION_KEY: call.id}}
 
     def _listening_for(self, call: Call, wanted: Params) -> ListenRequest:
         uris = wanted.get("resourceSubscriptions", [])
         if not is_array(uris) or not all(isinstance(uri, str) for uri in uris):
             raise InvalidParams("Invalid params: resourceSubscriptions must be a list of URIs")
-        if len(uris) > call.session.composition.limits.subscriptions:
+        if not _fit(uris, call):
             raise LimitExceeded("too many subscriptions in one request", data={"limit": "subscriptions"})
         kinds = frozenset(kind for kind, member in KINDS.items() if wanted.get(member) is True)
         return ListenRequest(call, kinds, frozenset(uri for uri in uris if self._readable(call, uri)))
+
+    def credential_ended(self, session: Session, credential: str) -> None:
+        """Forget what was subscribed to with a key or token that is no longer good."""
+        if (subscribed := session.peek(SubscribedUris)) is not None:
+            subscribed.drop(subscribed.uris, lambda caller: caller is not None and caller.credential == credential)
 
     # -- what clients are told ---------------------------------------------------------------------------
 
@@ -135,7 +163,7 @@ class Subscriptions:
         for kind in sorted(self._changed.pop(engine, ())):
             method = f"notifications/{kind}/list_changed"
             for session in self._sessions(engine):
-                session.notify(method, {})
+                session.notify(method, {}, audience=())
             for listening in self._listening_on(engine):
                 if kind in listening.kinds:
                     listening.tell(method, {})
@@ -144,7 +172,8 @@ class Subscriptions:
         for session in self._sessions(engine):
             subscribed = session.peek(SubscribedUris)
             if subscribed is not None and uri in subscribed.uris and principal in (None, session.principal):
-                session.notify(UPDATED, {"uri": uri})
+                callers = tuple(caller for caller in subscribed.uris[uri].values() if caller is not None)
+                session.notify(UPDATED, {"uri": uri}, audience=callers or None)
         for listening in self._listening_on(engine):
             if uri in listening.uris and principal in (None, listening.call.principal):
                 listening.tell(UPDATED, {"uri": uri})
@@ -166,3 +195,7 @@ def _run(engine: Engine, action: Callable[[], None]) -> bool:
         engine.soon(action)
         return True
     return engine.post(action)
+
+
+def _fit(uris: Collection[str], call: Call) -> bool:
+    return len(uris) <= call.session.composition.limits.subscriptions and sum(map(len, uris)) <= MOST_BYTES

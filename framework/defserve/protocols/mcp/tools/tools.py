@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any
 
 from defserve.binding.packers import NOTHING, EmittedPart, PackedResult, ResultMismatch, pack_any
-from defserve.binding.results import Returns
+from defserve.binding.results import WRAP, Returns, Structured
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.core.stages import Pipeline, surround
-from defserve.errors import ProtocolError, UsageError
+from defserve.errors import ProtocolError, TimedOut, UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import VENDOR, UnknownTool, is_missing_capability, tool_failure, ungrouped
@@ -28,10 +29,16 @@ from defserve.protocols.mcp.items import (
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import optional_fields, text
+from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
 RETURNS_KEY = VENDOR + "returns"
 TAGS_KEY = VENDOR + "tags"
+WRAPPED_KEY = VENDOR + "wrapped"
+"""Marks a result whose structured content is wrapped, so that our client can unwrap it."""
+
+QUICK = 0.01
+"""Seconds. The limit is not looked up for a check that takes less."""
 
 NO_HEADERS: Mapping[tuple[str, ...], str] = {}
 
@@ -40,13 +47,14 @@ NO_HEADERS: Mapping[tuple[str, ...], str] = {}
 class ToolOptions(ItemOptions):
     """Everything a tool may say about itself, from decorator to registry.
 
-    `annotations` are MCP's hints (`readOnlyHint`, …). `structured` forces structured content on or off.
+    `annotations` are MCP's hints (`readOnlyHint`, …). `structured` forces structured content on or off;
+    with "bare", content that is not an object is not wrapped, and clients before 2026-07-28 get only its text.
     `schema` replaces the schema made from the signature. `security` says what the tool may do; it is read by the
     extension that enforces it.
     """
 
     annotations: Mapping[str, Any] | None = None
-    structured: bool | None = None
+    structured: Structured = None
     schema: Mapping[str, Any] | None = None
     tags: Sequence[str] = ()
     security: Any = None
@@ -117,11 +125,11 @@ class Tool(Item[ToolOptions]):
             "inputSchema": self.function.arguments.schema,
         }
         vendor: Params = {}
-        output = self.returns.schema
+        output = self.returns.published
         if output is not None and "structured" in has and ("any_structured" in has or output.get("type") == "object"):
             described["outputSchema"] = output
         elif output is not None or self.returns.scalar is not None:
-            vendor[RETURNS_KEY] = self.returns.scalar or output
+            vendor[RETURNS_KEY] = self.returns.scalar or self.returns.schema
         if options.annotations and "tool_annotations" in has:
             described["annotations"] = dict(options.annotations)
         if options.tags:
@@ -164,8 +172,11 @@ class Tools:
             pipeline = call.terms.table.pipeline(tool)
             if not pipeline.empty:
                 return await self._run_staged(call, tool, arguments, seconds, pipeline)
-            function = tool.function
-            return _result(call, tool, await function.run(call, function.arguments.validate(arguments), seconds))
+            function, began = tool.function, monotonic()
+            kwargs = function.arguments.validate(arguments)
+            if monotonic() - began > QUICK:
+                refuse_slow_check(call, began)
+            return _result(call, tool, await function.run(call, kwargs, seconds))
         except ProtocolError:
             raise
         except Exception as raised:
@@ -188,11 +199,32 @@ class Tools:
         async with AsyncExitStack() as audits:
             await surround(audits, (audit(call, tool) for audit in pipeline.audits))
             await pipeline.admit(call, tool)
+            began = monotonic()
             kwargs = tool.function.arguments.validate(arguments)
-            await pipeline.judge(call, tool, kwargs)
+            refuse_slow_check(call, began)
+            if pipeline.judges:
+                await _judge(call, tool, kwargs, pipeline)
             async with AsyncExitStack() as holds:
                 await surround(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
                 return _result(call, tool, await tool.function.run(call, kwargs, seconds))
+
+
+async def _judge(call: Call, tool: Tool, kwargs: dict[str, Any], pipeline: Pipeline) -> None:
+    """Let the stages look at the arguments. The clock stands still while a person is asked."""
+    seconds = call.session.composition.limits.validation
+    try:
+        await call.engine.within(call, seconds, pipeline.judge(call, tool, kwargs))
+    except TimedOut:
+        if not call.timed_out:
+            raise
+        raise TimedOut.of("validation", "checking the arguments", seconds) from None
+
+
+def refuse_slow_check(call: Call, began: float) -> None:
+    """Raises TimedOut if a check that began then has taken too long. It could not be interrupted."""
+    seconds = call.session.composition.limits.validation
+    if monotonic() - began > seconds:
+        raise TimedOut.of("validation", "checking the arguments", seconds)
 
 
 def _result(call: Call, tool: Tool, value: Any) -> Params:
@@ -200,9 +232,13 @@ def _result(call: Call, tool: Tool, value: Any) -> Params:
     emitted, dialect = call.peek(Emitted), dialect_of(call)
     outcome = tool.returns.pack(value) if emitted is None else _joined(tool, value, emitted)
     found: Params = {"content": content.blocks(outcome.said, dialect, call.session.composition.limits.response)}
-    structured = outcome.structured
-    fits = "structured" if isinstance(structured, dict) else "any_structured"
-    if structured is not NOTHING and fits in dialect.has:
+    structured, returns = outcome.structured, tool.returns
+    if structured is NOTHING or "structured" not in dialect.has:
+        return found
+    if returns.wraps:
+        found["structuredContent"] = {WRAP: structured}
+        found["_meta"] = {WRAPPED_KEY: True}
+    elif is_object(structured) or (returns.schema is not None and "any_structured" in dialect.has):
         found["structuredContent"] = structured
     return found
 

@@ -85,7 +85,7 @@ class Hook:
     def call(self, call: Call, turn: Turn | InferenceEnd) -> Call:
         """A call of its own, so that the hooks of one request do not affect each other."""
         own = Call(call.session, call.id, call.method, call.params, call.raw, call.terms)
-        own.envelope, own.subject = call.envelope, self
+        own.envelope, own.subject, own.identity = call.envelope, self, call.identity
         own.local(HookTurn).turn = turn
         return own
 

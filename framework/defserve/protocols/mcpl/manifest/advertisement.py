@@ -18,7 +18,7 @@ OUTSIDE = "tools"
 
 def advertised(sections: Sections, vocabulary: Vocabulary, *, as_array: bool) -> Params:
     """What a host is told. `as_array`: it wants its feature sets as an array."""
-    sets = list(sections.server.sets)
+    sets = [one for one in sections.server.sets if one.whole]
     described = {one.name: wire for one in sets if (wire := one.wire(vocabulary))["uses"]}
     used = {use for one in sets for use in one.uses}
     claims = claimed(vocabulary.spelled(used)) if vocabulary.by_grant else _claimed_04(sections, used)

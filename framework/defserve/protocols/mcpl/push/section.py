@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from defserve.caches import ByteCache
 from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerError, PeerTimeout, Refused, UsageError
 from defserve.protocols.mcpl import peers
@@ -23,9 +23,9 @@ from defserve.wire.messages import Params
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.feature import Feature
 
-# For one session: events that wait for an answer at the same time, and accepted ids that are remembered.
+# For one session: events that wait for an answer at the same time, and the bytes of the receipts that are remembered.
 UNDER_WAY = 64
-REMEMBERED = 4_096
+MOST_BYTES, RECEIPT_BYTES = 2 * 1024 * 1024, 256
 
 # For events to everyone: how many may wait for one session, and how long a source waits for the sessions that keep up.
 BACKLOG = 256
@@ -45,7 +45,7 @@ class SessionPushes:
     def __init__(self) -> None:
         self.room = asyncio.Semaphore(UNDER_WAY)
         self.under_way: dict[tuple[str, str], asyncio.Future[None]] = {}
-        self._accepted: OrderedDict[tuple[str, str], Receipt] = OrderedDict()
+        self._accepted = ByteCache[Receipt](MOST_BYTES)
 
     async def accepted(self, key: tuple[str, str]) -> Receipt | None:
         """The receipt of an event that the host has accepted already. Waits for one that is under way."""
@@ -54,9 +54,8 @@ class SessionPushes:
         return self._accepted.get(key)
 
     def remember(self, key: tuple[str, str], receipt: Receipt) -> None:
-        self._accepted[key] = receipt
-        if len(self._accepted) > REMEMBERED:
-            self._accepted.popitem(last=False)
+        texts = (*key, receipt.inference_id or "", receipt.reason or "")
+        self._accepted.put(key, receipt, RECEIPT_BYTES + sum(map(len, texts)))
 
 
 class PushSection(Section):

@@ -7,7 +7,8 @@ matches nothing, so that `**/.env` covers `.env`. Every other character matches 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+
+from defserve.caches import remember_short
 
 # Several `**/` in a row mean the same as one.
 TOKENS = re.compile(r"(?:^|(?<=/))(?:\*\*+/)+|\*+|[\s\S]")
@@ -61,7 +62,7 @@ class Glob:
             states = more
 
 
-@lru_cache(maxsize=1_024)
+@remember_short(1_024)
 def glob(pattern: str) -> Glob:
     """The automaton of a pattern, cached."""
     return Glob(pattern)

@@ -2,7 +2,8 @@
 
 The lists are matched against the *resolved* label, the blacklist first. For a label on neither list the host is asked
 with `scope/elevate`; if it cannot be called back, the user is asked. A host without MCPL, or of 0.5, which has no
-scopes, has no lists: its scoped tools run like all others.
+scopes, has no lists: its scoped tools run like all others. A stranger can approve nothing, so no scoped tool runs for
+it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json, to_jsonable_python
 
+from defserve.auth.authority import REMEDY
 from defserve.core.call import Call
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.protocols.mcp.asking import client_requests
 from defserve.protocols.mcpl.errors import ScopeDenied
-from defserve.protocols.mcpl.policies import FeaturePolicy, agreed, is_stateless, policy, vocabulary
+from defserve.protocols.mcpl.policies import FeaturePolicy, agreed, is_stateless, is_strangers, policy, vocabulary
 from defserve.protocols.mcpl.scopes.values import LONGEST_LABEL, GrantedScope, Scope, listed, normal
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
@@ -54,6 +56,8 @@ class ToolScope:
     async def check(self, call: Call, arguments: Mapping[str, Any]) -> None:
         """Let a call pass, and set its `ctx.scope`. Raises ScopeDenied."""
         scope, tag = self._resolved(arguments), call.params.get("scope")
+        if is_strangers(call.session):
+            raise self._denied(scope.label, f"nobody vouches for the caller, so it can approve nothing: {REMEDY}")
         if agreed(call.terms) is not None and vocabulary(call).scopes:
             if is_object(tag) and normal(str(tag.get("label"))) != scope.label:
                 raise self._denied(scope.label, "the call was made for another scope")
@@ -74,7 +78,9 @@ class ToolScope:
     async def _elevated(self, call: Call, arguments: Mapping[str, Any], scope: Scope) -> Scope:
         """The scope as the host approves it, perhaps with more in its payload."""
         name, found = self.feature_set.name, policy(call)
-        key, revision = (name, scope.label, _digest(scope)), found.revision
+        # Approved for the credential that asked, not for others that use the session.
+        caller = call.identity.credential if call.identity is not None else ""
+        key, revision = (name, scope.label, _digest(scope), caller), found.revision
         if (payload := found.approved.get(key)) is not None:
             return Scope(scope.label, payload | dict(scope.payload or {}))
         answer = await (_confirmed(call, name, scope) if is_stateless(call) else _asked(call, name, scope))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from defserve.auth.authority import is_stranger
 from defserve.auth.principals import ANONYMOUS_PREFIX, Principal
 from defserve.errors import Refused
 from defserve.protocols.mcpl.policies import is_stateless
@@ -61,17 +62,16 @@ def owner_of(call: Call, per: Per) -> StateOwner:
     session = call.session
     if per == "server":
         return StateOwner(EVERYONE)
-    anonymous = isinstance(session.identity, Principal) and session.identity.kind == "anonymous"
-    if (anonymous and is_stateless(call)) or (per == "session" and session in session.composition.short_sessions):
-        return StateOwner(_principal(session), has_head=False)
-    return StateOwner(session_owner(session) if per == "session" or anonymous else _principal(session))
+    stranger = isinstance(call.identity, Principal) and is_stranger(call.identity)
+    if (stranger and is_stateless(call)) or (per == "session" and session in session.composition.short_sessions):
+        return StateOwner(_principal(call), has_head=False)
+    return StateOwner(session_owner(session) if per == "session" or stranger else _principal(call))
 
 
 def session_owner(session: Session) -> str:
     return session.local(SessionOwner).id
 
 
-def _principal(session: Session) -> str:
-    if session.peer:
-        return PEER + session.peer  # one of several peers on a carrier
-    return session.identity.id if isinstance(session.identity, Principal) else session.principal
+def _principal(call: Call) -> str:
+    # One of several peers on a carrier has no token.
+    return PEER + call.session.peer if call.session.peer else call.principal

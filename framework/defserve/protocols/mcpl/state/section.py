@@ -63,6 +63,7 @@ class StateSection(Section):
             feature_set, model, options, store, self._open_trees, self.server
         )
         feature_set.rollback, feature_set.host_state = True, states.mode != "opaque"
+        feature_set.changed()
         return states
 
     def on_rollback(self, feature_set: Feature, function: Callable[..., Any]) -> None:
@@ -122,7 +123,7 @@ class StateSection(Section):
             with suppress(Refused):  # then `defserve state prune` removes it
                 key = TreeKey(states.name, owner)
                 # After a call that is being stopped, so that what it still commits goes too.
-                lock = await states.locks.acquire(key, self._storage.limits.tool)
+                lock = await states.locks.acquire(key, self._storage.limits.lock)
                 try:
                     await (await states.trees()).forget(key)
                 finally:

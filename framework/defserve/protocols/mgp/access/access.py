@@ -47,7 +47,7 @@ class AccessSection:
 
     def admit(self, call: Call, tool: Tool) -> None:
         """Raises AccessDenied unless the caller may use the tool."""
-        agent = identity(call.session).id
+        agent = identity(call).id
         decision = self.policy.decide(agent, tool.name, self.clock())
         if decision.permission == "deny":
             raise AccessDenied(
@@ -59,11 +59,11 @@ class AccessSection:
         """Whether lists show the caller an item. A call finds every tool, so that `admit` can say why it refuses."""
         if item.kind != "tool" or call.method == "tools/call":
             return True
-        return self.policy.decide(identity(call.session).id, item.name, self.clock()).permission == "allow"
+        return self.policy.decide(identity(call).id, item.name, self.clock()).permission == "allow"
 
     def view(self, call: Call) -> object:
         """The rules that hold for the caller now. Callers with the same rules share one remembered list."""
-        return self.policy.rules(identity(call.session).id, self.clock())
+        return self.policy.rules(identity(call).id, self.clock())
 
     # -- methods (§5.4) ----------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class AccessSection:
     def _check(self, call: Call, params: Params) -> None:
         if not self.policy.admins:
             raise MethodNotFound(f"Method not found: {call.method}")
-        caller = identity(call.session)
+        caller = identity(call)
         if not self.policy.is_admin(caller):
             self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
             raise AccessDenied(f"{caller.id} is not an admin of this server", details={"agent_id": caller.id})
@@ -116,7 +116,7 @@ class AccessSection:
         try:
             return Entry(
                 **given,
-                granted_by=identity(call.session).id,
+                granted_by=identity(call).id,
                 granted_at=self.clock(),
                 expires_at=instants.read(params.get("expires_at"), "expires_at"),
             )

@@ -8,6 +8,7 @@ from datetime import datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
+from defserve.auth.authority import is_stranger
 from defserve.auth.principals import ANONYMOUS_PREFIX, LONGEST_ID
 from defserve.errors import UsageError
 
@@ -139,7 +140,7 @@ class AccessPolicy:
 
     def is_admin(self, principal: Principal) -> bool:
         """Whether a caller may change entries. An anonymous caller never may."""
-        return principal.kind != "anonymous" and not self.admins.isdisjoint({principal.id, *principal.scopes})
+        return not is_stranger(principal) and not self.admins.isdisjoint({principal.id, *principal.scopes})
 
     def grant(self, entry: Entry) -> None:
         """Set an entry. It replaces the one the agent had for that tool or server."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import to_json
 
+from defserve.auth.authority import is_local
 from defserve.core.call import Call
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.trace import trace_id
@@ -81,6 +82,17 @@ class AuditTrail:
         if (listeners := self.listeners()) is not None:
             listeners.audited(call, event_type, tool, event["details"])
 
+    def settle(self) -> None:
+        """Have every sink finish what it has. A sink that fails is logged."""
+        for sink in self.sinks:
+            if (settle := getattr(sink, "settle", None)) is not None:
+                try:
+                    settle()
+                except Exception as error:
+                    import logging
+
+                    logging.getLogger("defserve").error("the audit trail could not be finished: %s", error)
+
     def close(self) -> None:
         for sink in self.sinks:
             if (close := getattr(sink, "close", None)) is not None:
@@ -89,7 +101,10 @@ class AuditTrail:
     def _event(self, call: Call, event_type: str, tool: str | None, result: str, details: Mapping[str, Any]) -> Params:
         if event_type not in EVENT_TYPES and not CUSTOM.fullmatch(event_type):
             raise ValueError(f"{event_type!r} is not an event type: use {sorted(EVENT_TYPES)} or com.example.yours")
-        caller = identity(call.session)
+        caller = identity(call)
+        actor: Params = {"type": "user" if is_local(caller) else "agent", "id": caller.id}
+        if caller.kind == "token" and caller.credential:
+            actor["credential"] = caller.credential  # which of its keys, by name
         target: Params = {"server_id": self._server_id}
         if tool is not None:
             target["tool_name"] = tool
@@ -97,7 +112,7 @@ class AuditTrail:
             "timestamp": instants.wire(instants.now()),
             "trace_id": trace_id(call),
             "event_type": event_type,
-            "actor": {"type": "user" if caller.kind == "local" else "agent", "id": caller.id},
+            "actor": actor,
             "target": target,
             "result": result,
             "details": redact(dict(details)),

@@ -1,6 +1,7 @@
 """MGP §13.4: callbacks. A question to the peer as a notification; the answer comes as a request of its own.
 
-Only the session and caller that were asked can answer, only once, and only while the call that asks waits.
+Only the session that was asked can answer, only with the rights of the call that asks, only once, and only while that
+call waits.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from defserve.core.call import Call
 from defserve.core.engine import PendingAnswer
 from defserve.core.extension import OutgoingMessage
+from defserve.core.identity import may_act_for
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, PeerGone, TimedOut
 from defserve.protocols.mcp.params import text
@@ -25,10 +27,11 @@ if TYPE_CHECKING:
 
 REQUEST = "notifications/mgp.callback.request"
 REMEMBERED_ANSWERS = 4_096
+NOBODY: tuple[Call | None, PendingAnswer | None] = (None, None)
 
 
 class OpenCallbacks:
-    """The open questions of one session, by caller and callback, and the answers it has given.
+    """The open questions of one session, by caller and callback, with the call that asks, and the answers it has given.
 
     Each session has its own, so no session can crowd out the remembered answers of another.
     """
@@ -36,7 +39,7 @@ class OpenCallbacks:
     __slots__ = ("waiting", "answered")
 
     def __init__(self) -> None:
-        self.waiting: dict[tuple[str, str], PendingAnswer] = {}
+        self.waiting: dict[tuple[str, str], tuple[Call, PendingAnswer]] = {}
         self.answered = MemoryNonces(REMEMBERED_ANSWERS)
 
 
@@ -62,8 +65,8 @@ class CallbackSection:
             raise PeerGone(f"the peer has left, so nobody can answer: {question.message}")
         seconds = call.session.composition.limits.callback
         id, waiting = token_urlsafe(24), call.session.local(OpenCallbacks).waiting
-        place = call.principal, id
-        waiting[place] = answer = call.engine.pending()
+        place, answer = (call.principal, id), call.engine.pending()
+        waiting[place] = call, answer
         params = _request(call, id, question.type, question.message, question.options)
         params["timeout_ms"] = int(seconds * 1000)
         try:
@@ -89,7 +92,9 @@ class CallbackSection:
         if "response" not in params or is_object(params["response"]):
             raise InvalidParams("Invalid params: response must be a text, a number, true, false, null, or a list")
         asked = call.session.peek(OpenCallbacks)
-        answer = asked.waiting.get((call.principal, id)) if asked is not None else None
+        asker, answer = asked.waiting.get((call.principal, id), NOBODY) if asked is not None else NOBODY
+        if asker is not None and not may_act_for(call.identity, asker.identity):
+            answer = None
         seconds = call.session.composition.limits.callback
         if asked is None or answer is None or not asked.answered.spend_now(id, ttl=seconds) or answer.done():
             # The message does not say whether such a callback ever existed, here or in another session.
@@ -103,7 +108,7 @@ class CallbackSection:
     def closed(self, session: Session) -> None:
         """Nobody will answer any more."""
         asked = session.peek(OpenCallbacks)
-        for answer in list(asked.waiting.values()) if asked is not None else ():
+        for _, answer in list(asked.waiting.values()) if asked is not None else ():
             if not answer.done():
                 answer.set_exception(PeerGone("the peer has left"))
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pydantic_core import to_jsonable_python
 
+from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.core.session import Session
 from defserve.errors import UsageError
-from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.lifecycle import LOG_LEVELS
 from defserve.protocols.mgp import instants
 from defserve.wire.codec import encode
@@ -26,7 +26,9 @@ LONGEST_NAME = 128
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 Audience: TypeAlias = "str | Principal | Session | None"
-"""Whom an event is for: everybody who subscribed, the sessions of one principal, or one session."""
+"""Whom an event is for: everybody who subscribed, one principal, or one session.
+
+A principal that has authenticated stands for those with at least its rights, not for its weaker keys."""
 
 
 class EventPublisher(Protocol):
@@ -41,22 +43,24 @@ class MgpEvent:
     def __init__(self, channel: EventChannel, at: datetime, data: Any, severity: int, to: Audience) -> None:
         self.channel, self.id, self.at, self.data, self.severity = channel, token_urlsafe(12), at, data, severity
         self.size = len(encode(data))
-        self._to = to.id if isinstance(to, Principal) else to
+        # A principal that nothing has authenticated stands for its id.
+        self._to = to.id if isinstance(to, Principal) and not to.credential else to
 
     @property
     def is_kept(self) -> bool:
         """Whether it can be read later. The framework's own events and those for one session cannot."""
         return not (self.channel.standard or isinstance(self._to, Session))
 
-    def concerns(self, session: Session) -> bool:
-        """Whether this session may be told."""
-        if not self.channel.is_open_to(session):
+    def concerns(self, session: Session, caller: Principal) -> bool:
+        """Whether this caller may be told, in this session."""
+        if not self.channel.is_open_to(caller):
             return False
         if self._to is None or self._to is session:
             return True
-        caller = identity(session)
-        # Many callers may share one identity. An event for one of them must not reach the others.
-        return self._to == caller.id and not caller.is_shared_identity
+        # Strangers at one address share an identity. An event for one of them must not reach the others.
+        if is_stranger(caller):
+            return False
+        return caller.covers(self._to) if isinstance(self._to, Principal) else self._to == caller.id
 
     def wire(self) -> Params:
         return {
@@ -106,9 +110,9 @@ class EventChannel:
         for audience in self.audiences:
             audience.publish(event)
 
-    def is_open_to(self, session: Session) -> bool:
-        """Whether this peer has the scopes the channel asks for."""
-        return not (self.scopes and identity(session).missing(self.scopes))
+    def is_open_to(self, caller: Principal) -> bool:
+        """Whether this caller has the scopes the channel asks for."""
+        return not (self.scopes and caller.missing(self.scopes))
 
     def _data(self, value: Any) -> Any:
         if self._kind is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from threading import Lock
 
-from defserve.core.extension import OutgoingMessage
+from defserve.auth.principals import Principal
+from defserve.core.extension import AddressedMessage
 from defserve.core.session import Session
 from defserve.protocols.mgp.events.channel import EventChannel, MgpEvent
 from defserve.wire.codec import notification
@@ -40,12 +41,15 @@ class EventBuffer:
 
 
 class EventSubscription:
-    """What one session wants to hear, from severity `least` up. Call all but `wants` on the session's own loop."""
+    """What `caller` wants to hear in one session, from severity `least` up.
 
-    __slots__ = ("id", "session", "patterns", "least", "_last", "_sent", "_waiting", "_under_way", "_ended")
+    Call all but `wants` on the session's own loop.
+    """
 
-    def __init__(self, id: str, session: Session, patterns: frozenset[str], least: int) -> None:
-        self.id, self.session, self.patterns, self.least = id, session, patterns, least
+    __slots__ = ("id", "session", "caller", "patterns", "least", "_last", "_sent", "_waiting", "_under_way", "_ended")
+
+    def __init__(self, id: str, session: Session, caller: Principal, patterns: frozenset[str], least: int) -> None:
+        self.id, self.session, self.caller, self.patterns, self.least = id, session, caller, patterns, least
         self._last = self._sent = self._under_way = 0
         self._waiting, self._ended = EventBuffer(), False
 
@@ -54,7 +58,7 @@ class EventSubscription:
 
     def offer(self, event: MgpEvent) -> None:
         """Send an event once the reader has taken those before it. If too many wait, the oldest are dropped."""
-        if self._ended or not event.concerns(self.session):
+        if self._ended or not event.concerns(self.session, self.caller):
             return
         self._last += 1
         self._waiting.append(self._last, event)
@@ -71,7 +75,7 @@ class EventSubscription:
                 params["gap"] = {"from": self._sent + 1, "to": sequence - 1}
             self._sent = sequence
             self._under_way += 1
-            self.session.outlet(OutgoingMessage(notification(EVENT, params), None, taken=self._taken))
+            self.session.outlet(AddressedMessage(notification(EVENT, params), (self.caller,), taken=self._taken))
 
     def _taken(self) -> None:
         self._under_way -= 1

@@ -12,6 +12,7 @@ from functools import partial
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
 
+from defserve.auth.authority import is_stranger
 from defserve.core.call import Call
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageError
@@ -98,12 +99,12 @@ class EventSection:
                 data={"error_type": "no_session"},
             )
         patterns, least = _wanted(params), _least(params)
-        names, unsupported = self._fitting(call.session, patterns)
+        names, unsupported = self._fitting(call, patterns)
         mine, limit = call.session.local(SessionSubscriptions), call.session.composition.limits.subscriptions
         if len(mine) >= limit or sum(len(each.patterns) for each in mine.values()) + len(patterns) > limit:
             raise LimitExceeded("too many event subscriptions in this session", data={"limit": "subscriptions"})
         id, wanted = token_urlsafe(24), frozenset(patterns) - frozenset(unsupported)
-        mine[id] = subscription = EventSubscription(id, call.session, wanted, least)
+        mine[id] = subscription = EventSubscription(id, call.session, identity(call), wanted, least)
         self._subscriptions.add(subscription)
         self._watchers += self._watches(subscription)
         return {"subscribed": names, "unsupported": unsupported, "subscription_id": id}
@@ -127,9 +128,13 @@ class EventSection:
         """
         patterns, least = _wanted(params), _least(params)
         since = text(params, "since") if params.get("since") is not None else None
-        names, unsupported = self._fitting(call.session, patterns, kept_only=True)
+        names, unsupported = self._fitting(call, patterns, kept_only=True)
         found, gap = self.recent.after(since)
-        told = [e for e in found if e.channel.name in names and e.severity >= least and e.concerns(call.session)]
+        told = [
+            event
+            for event in found
+            if event.channel.name in names and event.severity >= least and event.concerns(call.session, identity(call))
+        ]
         return {
             "events": [{"event_id": event.id, **event.wire()} for event in told],
             "gap": gap,
@@ -141,6 +146,13 @@ class EventSection:
         """End the subscriptions of a session that has ended."""
         for subscription in list((session.peek(SessionSubscriptions) or SessionSubscriptions()).values()):
             self._end(subscription)
+
+    def credential_ended(self, session: Session, credential: str) -> None:
+        """End the subscriptions that were made with a key or token that is no longer good."""
+        mine = session.peek(SessionSubscriptions) or SessionSubscriptions()
+        for id, subscription in list(mine.items()):
+            if subscription.caller.credential == credential:
+                self._end(mine.pop(id))
 
     def _end(self, subscription: EventSubscription) -> None:
         subscription.end()
@@ -161,11 +173,10 @@ class EventSection:
     def _watches(self, subscription: EventSubscription) -> bool:
         return any(subscription.wants(channel) for channel in self.channels.values() if channel.standard)
 
-    def _fitting(
-        self, session: Session, patterns: list[str], *, kept_only: bool = False
-    ) -> tuple[list[str], list[str]]:
-        """The matching channels that are open to this session, and the patterns that match none of them."""
-        open_to = [c for c in self.channels.values() if c.is_open_to(session) and not (kept_only and c.standard)]
+    def _fitting(self, call: Call, patterns: list[str], *, kept_only: bool = False) -> tuple[list[str], list[str]]:
+        """The matching channels that are open to this caller, and the patterns that match none of them."""
+        caller = identity(call)
+        open_to = [c for c in self.channels.values() if c.is_open_to(caller) and not (kept_only and c.standard)]
         names = sorted(channel.name for channel in open_to if not channel.patterns.isdisjoint(patterns))
         fitting = frozenset[str]().union(*(channel.patterns for channel in open_to))
         return names, [pattern for pattern in patterns if pattern not in fitting]
@@ -201,9 +212,9 @@ class EventSection:
 
 
 def _caller(call: Call) -> Audience:
-    # Callers that cannot be told apart share a principal. An event for one of them goes to its session alone.
-    caller = identity(call.session)
-    return call.session if caller.is_shared_identity else caller.id
+    # Strangers at one address share a principal. An event for one of them goes to its session alone.
+    caller = identity(call)
+    return call.session if is_stranger(caller) else caller
 
 
 def _wanted(params: Params) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from defserve.auth.authority import is_stranger
 from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.protocols.mcp.authorization.authorization import identity
@@ -61,7 +62,7 @@ class HealthSection:
         composition = call.session.composition
         await self.run_checks()
         seen = sum(composition.visible(call, tool) for tool in self._tools)
-        knows_caller = identity(call.session).kind != "anonymous"
+        knows_caller = not is_stranger(identity(call))
         pending = [one for one in composition.calls() if one is not call and not one.endless]
         found: Params = {
             "status": self.status_of(composition),

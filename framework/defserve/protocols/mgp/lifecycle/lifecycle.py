@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from defserve.auth.authority import is_local
 from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.service import Phase, Service
@@ -109,8 +110,8 @@ class LifecycleSection:
         }
 
     def _check(self, call: Call) -> None:
-        caller, policy = identity(call.session), self._access
-        if caller.kind == "local" or (policy is not None and policy.is_admin(caller)):
+        caller, policy = identity(call), self._access
+        if is_local(caller) or (policy is not None and policy.is_admin(caller)):
             return
         self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
         raise AccessDenied(f"{caller.id} may not shut this server down", details={"agent_id": caller.id})

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, get_args
 
+from defserve.auth.authority import REMEDY, is_stranger
 from defserve.core.call import Call
 from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageError
 from defserve.protocols.mcp.authorization.authorization import identity
@@ -40,12 +41,13 @@ from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.auth.principals import Principal
+    from defserve.core.session import Session
     from defserve.protocols.mcp.tools.tools import Tool
     from defserve.protocols.mgp.audit.trail import AuditTrail
 
 
-class SessionGrants(dict[str, PermissionStatus]):
-    """What the client of a session has decided, by permission."""
+class SessionGrants(dict[str, dict[str, PermissionStatus]]):
+    """What the client of a session has decided: credential → permission → status. It holds for that credential."""
 
 
 class PermissionSection:
@@ -80,7 +82,7 @@ class PermissionSection:
 
     def statuses(self, call: Call, names: Iterable[str]) -> dict[str, PermissionStatus]:
         """The status of each of these permissions now."""
-        decided, caller, now = self._decided(call), identity(call.session), self.clock()
+        decided, caller, now = self._decided(call), identity(call), self.clock()
         found: dict[str, PermissionStatus] = {}
         for name in names:
             if (status := decided.get(name)) is None:
@@ -110,7 +112,7 @@ class PermissionSection:
             )
         repeated, sent = request_id(params), fields(params, "grants")
         decisions = self._read(call, sent, instants.read(params.get("expires_at"), "expires_at"))
-        kept = call.session.local(SessionGrants)
+        kept = call.session.local(SessionGrants).setdefault(identity(call).credential, {})
         if len(kept.keys() | decisions) > MOST_NAMES:
             raise LimitExceeded(f"more than {MOST_NAMES} permissions in one session", data={"limit": "permissions"})
         before = self.statuses(call, decisions)
@@ -119,17 +121,23 @@ class PermissionSection:
         self._report_changes(call, before, after)
         return repeated | answer(after, sent)
 
+    def credential_ended(self, session: Session, credential: str) -> None:
+        """Forget what was granted with a key or token that is no longer good."""
+        if (kept := session.peek(SessionGrants)) is not None:
+            kept.pop(credential, None)
+
     # -- who says what -----------------------------------------------------------------------------------
 
     def _policy_grants(self, caller: Principal, name: str) -> bool:
-        policy = self._policy or ("config_only" if caller.kind == "anonymous" else "operator")
+        policy = self._policy or ("config_only" if is_stranger(caller) else "operator")
         return policy == "operator" or (policy == "config_only" and name in self._granted)
 
     def _decided(self, call: Call) -> Mapping[str, PermissionStatus]:
         if "permissions" not in sections(call):
             return {}
         if not _is_stateless(call):
-            return call.session.peek(SessionGrants) or {}
+            kept = call.session.peek(SessionGrants)
+            return kept.get(identity(call).credential, {}) if kept is not None else {}
         sent = meta(call.params)
         grants = next((sent[key] for key in GRANT_KEYS if key in sent), None)
         if grants is None:
@@ -140,14 +148,18 @@ class PermissionSection:
 
     def _read(self, call: Call, grants: Params, expires_at: datetime | None) -> dict[str, PermissionStatus]:
         """A client's grants by full permission name. A permission named in full takes precedence over its family."""
-        caller, found = identity(call.session), dict[str, PermissionStatus]()
-        is_stranger = caller.kind == "anonymous" and not caller.is_shared_identity
+        caller, found = identity(call), dict[str, PermissionStatus]()
+        counts = not is_stranger(caller)
         check_size(grants)
         for name in sorted(grants, key=FAMILIES.__contains__, reverse=True):
             decision, until = decision_in(name, grants[name], expires_at)
             for meant in meant_by(name):
-                may = decision != "approved" or not is_stranger or self._policy_grants(caller, meant)
-                found[meant] = PermissionStatus(decision, caller.id, until, WHY[decision]) if may else NOT_THEIRS
+                if counts or decision != "approved":
+                    found[meant] = PermissionStatus(decision, caller.id, until, WHY[decision])
+                elif self._policy_grants(caller, meant):
+                    found[meant] = GRANTED._replace(expires_at=until)
+                else:
+                    found[meant] = NOT_THEIRS
         return found
 
     # -- telling -----------------------------------------------------------------------------------------
@@ -161,9 +173,8 @@ class PermissionSection:
         )
 
     def _remedy(self, call: Call, names: list[str]) -> str:
-        caller = identity(call.session)
-        if caller.kind == "anonymous" and not caller.is_shared_identity:
-            return f"Authenticate, or have the operator add it to Server(granted={names!r})."
+        if is_stranger(identity(call)):
+            return f"Have the operator add it to Server(granted={names!r}), or {REMEDY}."
         if "permissions" not in sections(call):
             return f'The operator grants it: Server(permissions="config_only", granted={names!r}).'
         if _is_stateless(call):

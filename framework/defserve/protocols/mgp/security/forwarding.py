@@ -8,7 +8,7 @@ from typing import Any, get_args
 from defserve.guard.argument_types import Code
 from defserve.guard.code.levels import CodeLevel
 from defserve.guard.shell import judgement
-from defserve.guard.shell.program_rules import ShellMode
+from defserve.guard.shell.judgement import ShellMode
 from defserve.guard.verdict import Verdict, checked
 from defserve.protocols.mgp.security.validators import STANDARD
 from defserve.wire.jsonvalue import is_array, is_object

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Any, TypeGuard
+from typing import Any
 
 from defserve.core.call import Call
 from defserve.core.extension import Next
+from defserve.core.identity import SENDER, may_act_for
 from defserve.core.session import Session
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.failures import VENDOR
@@ -19,6 +20,7 @@ from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.reporting import Reported
 from defserve.protocols.mcp.tools.tools import content_so_far
 from defserve.protocols.mgp.streaming.chunks import StreamChunks
+from defserve.wire.codec import is_id
 from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Id, Params
 
@@ -54,7 +56,7 @@ class StreamSection:
         Runs at once, without a turn of the event loop: the calls to cancel may take up every slot.
         """
         id = params.get("request_id")
-        if not _is_id(id):
+        if not is_id(id):
             raise InvalidParams("Invalid params: request_id must be the id of a request")
         found = _find(call, id)
         if found is None or found.method != CALL or found.settled or found.stopped:
@@ -119,25 +121,23 @@ def _progress_of(call: Call) -> Callable[[float, float | None, str | None], None
 def _find(call: Call, id: Id) -> Call | None:
     """The caller's request with this id, in its session. Without sessions, the only one that is certainly its own."""
     mine = call.session.in_flight.get(id)
+    if mine is not None and not may_act_for(call.identity, mine.identity):
+        return None
     if mine is not None or call.terms.offer is None or not call.terms.offer.stateless:
         return mine
     if call.session.is_shared_identity and not (isinstance(id, str) and len(id) >= UNGUESSABLE):
         return None
     short = [session for session in call.session.composition.short_sessions if session.principal == call.principal]
     found = [session.in_flight[id] for session in short if id in session.in_flight]
-    return found[0] if len(found) == 1 else None
+    return found[0] if len(found) == 1 and may_act_for(call.identity, found[0].identity) else None
 
 
 def _chunks_in(session: Session, params: Params) -> StreamChunks | None:
     id = params.get("request_id")
-    call = session.in_flight.get(id) if _is_id(id) else None
-    return _chunks(call) if call is not None else None
+    call = session.in_flight.get(id) if is_id(id) else None
+    return _chunks(call) if call is not None and may_act_for(SENDER.get(), call.identity) else None
 
 
 def _chunks(call: Call) -> StreamChunks | None:
     emitted = call.peek(Emitted)
     return emitted.sink if emitted is not None and isinstance(emitted.sink, StreamChunks) else None
-
-
-def _is_id(id: Any) -> TypeGuard[Id]:
-    return isinstance(id, int | str) and not isinstance(id, bool)

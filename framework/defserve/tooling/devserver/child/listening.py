@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from defserve.auth.local_token.files import read_key
 from defserve.protocols.mcp.resources.subscriptions import KINDS
 from defserve.runner.address import Address
 from defserve.runner.network import listen
@@ -38,7 +39,10 @@ def listen_on(server: Server, plan: ServePlan) -> int:
         metrics=plan.options.get("metrics", False),
     )
     provider = WebSessions(server.composition)
-    app = web.app_of(provider, server.mcp, server.auth, options, address)
+    sockets = [socket.socket(fileno=number) for number in plan.sockets]
+    # The parent has published it. On the command line other users would see it.
+    key = read_key(web.places_of(sockets)[0]) if options.get("local_token", False) else None
+    app = web.app_of(provider, server.mcp, server.auth, options, address, key)
 
     def started() -> None:
         on_end_of_input(lambda: leave(provider, app))
@@ -50,7 +54,6 @@ def listen_on(server: Server, plan: ServePlan) -> int:
             server.mcp.subscriptions.changed(kind)
 
     served = SessionReopener(app, Path(plan.sessions), started, announce)
-    sockets = [socket.socket(fileno=number) for number in plan.sockets]
     return listen(served, address, web.network_options(options), server.limits, provider, sockets)
 
 

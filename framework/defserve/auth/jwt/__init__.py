@@ -1,0 +1,7 @@
+"""Signed tokens (JWT): keys and where they come from, signatures, expiry, and tokens that were taken back.
+
+Needs PyJWT and cryptography, which are imported when the first verifier is made.
+
+May import: `auth.bearer`, `auth.principals`, `auth.urls`, `stores.open`, `stores.spaces`,
+`stores.store`.
+"""

@@ -1,0 +1,130 @@
+"""Credentials that something was opened with. They are verified again every few seconds, and end what they opened.
+
+One timer serves all of an app, and runs only while something is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Final, Protocol
+
+log = logging.getLogger("defserve.auth")
+
+SWEEP_SECONDS: Final = 2.0
+# A verifier that does not answer in this time has failed. Two failures in a row end a credential: together with the
+# time between two sweeps, that is less than five seconds.
+ANSWER_SECONDS: Final = 1.0
+AT_ONCE: Final = 64
+
+ENDED: Final = "the credential was revoked or has expired"
+
+
+class ShownCredential(Protocol):
+    """A credential, and how to verify it again. Those with the same key are verified once."""
+
+    @property
+    def key(self) -> Hashable: ...
+
+    async def verify(self) -> Any:
+        """What the credential proves now. May raise anything."""
+        ...
+
+    def holds(self, found: Any) -> bool:
+        """Whether what `verify` found is still good for what was opened with it."""
+        ...
+
+
+class CredentialHolder(Protocol):
+    """Something open: a session, a response, a socket."""
+
+    def shown(self) -> Iterable[ShownCredential]:
+        """The credentials it was opened with, or used with since."""
+        ...
+
+    def credential_ended(self, key: Any) -> None:
+        """One of them is no longer good. End what belongs to it."""
+
+
+class LiveCredentials:
+    """Verifies the credentials of everything that is open."""
+
+    def __init__(self, seconds: float = SWEEP_SECONDS) -> None:
+        self._seconds = seconds
+        self._holders: set[CredentialHolder] = set()
+        self._unsure: set[Hashable] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sweeping: asyncio.TimerHandle | asyncio.Task[None] | None = None
+
+    def hold(self, holder: CredentialHolder) -> None:
+        """Verify its credentials from here on."""
+        self._holders.add(holder)
+        loop = asyncio.get_running_loop()
+        if self._sweeping is None or self._loop is not loop:
+            self._loop = loop
+            self._sweep_later()
+
+    def release(self, holder: CredentialHolder) -> None:
+        """It is closed."""
+        self._holders.discard(holder)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is open, so that nothing runs."""
+        return self._sweeping is None
+
+    def close(self) -> None:
+        """Everything is closed."""
+        self._holders.clear()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+
+    def _sweep_later(self) -> None:
+        assert self._loop is not None
+        self._sweeping = self._loop.call_later(self._seconds, self._sweep_now)
+
+    def _sweep_now(self) -> None:
+        assert self._loop is not None
+        self._sweeping = self._loop.create_task(self._sweep_and_go_on()) if self._holders else None
+
+    async def _sweep_and_go_on(self) -> None:
+        try:
+            await self.sweep()
+        except Exception:
+            log.exception("credentials in use could not be verified")
+        self._sweep_later()
+
+    async def sweep(self) -> None:
+        """Verify every credential once, and end what was opened with those that are no longer good."""
+        uses: dict[Hashable, list[tuple[ShownCredential, CredentialHolder]]] = {}
+        for holder in tuple(self._holders):
+            for shown in holder.shown():
+                uses.setdefault(shown.key, []).append((shown, holder))
+        self._unsure &= uses.keys()
+        each = list(uses.values())
+        for first in range(0, len(each), AT_ONCE):
+            await asyncio.gather(*map(self._check, each[first : first + AT_ONCE]))
+
+    async def _check(self, uses: Sequence[tuple[ShownCredential, CredentialHolder]]) -> None:
+        credential = uses[0][0]
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                found = await credential.verify()
+            self._unsure.discard(credential.key)
+        except Exception as error:
+            log.warning("a credential in use cannot be verified: %s: %s", type(error).__name__, error)
+            if credential.key not in self._unsure:
+                self._unsure.add(credential.key)
+                return
+            found = None
+        for shown, holder in uses:
+            if holder in self._holders and not shown.holds(found):
+                self._end(shown, holder)
+
+    def _end(self, shown: ShownCredential, holder: CredentialHolder) -> None:
+        try:
+            holder.credential_ended(shown.key)
+        except Exception:
+            log.exception("what was opened with a credential that has ended could not be closed")

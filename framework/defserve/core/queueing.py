@@ -1,0 +1,136 @@
+"""Calls that wait for room: in the order they came, bounded in number and bytes.
+
+A call that waits for its peer's answer, or that never ends, does not count as running. Otherwise such calls could take
+all the room and wait for an answer that is never read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from defserve.errors import TooManyCalls
+from defserve.wire.codec import encode
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.core.engine import PendingAnswer
+    from defserve.core.session import Session
+
+# All queues of a server together hold at most as much as so many full ones.
+FULL_QUEUES = 64
+
+
+class QueuedCall:
+    """The place of a call in the queue. It is `left` when the call ends, or is `admitted` and begins a moment later."""
+
+    __slots__ = ("admitted", "left", "size")
+
+    def __init__(self, left: PendingAnswer, size: int) -> None:
+        self.left, self.size = left, size
+        self.admitted = False
+
+
+class CallQueue:
+    """The waiting calls of one session. It exists until the last of them has begun, so that none is overtaken."""
+
+    __slots__ = ("_beginning", "_session", "_size", "_waiting")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._waiting: dict[Call, QueuedCall] = {}
+        self._size = self._beginning = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, call: Call) -> QueuedCall:
+        """Let a call wait. Raises TooManyCalls if the queue is full and nobody stops reading for it."""
+        session, composition = self._session, self._session.composition
+        if self._holds(1) and not (session.on_room is not None and self._can_move):
+            self._end_if_empty()
+            raise self.refusal()
+        call.queued = place = QueuedCall(session.engine.pending(), _size(call, composition.limits.message))
+        self._waiting[call] = place
+        self._size += place.size
+        composition.queued += 1
+        composition.queued_bytes += place.size
+        session.in_flight[call.id] = call
+        self.advance()
+        return place
+
+    def begun(self, place: QueuedCall) -> None:
+        """A call that has left its place begins, unless it has ended before."""
+        if place.admitted:
+            self._beginning -= 1
+            self._end_if_empty()
+
+    def remove(self, call: Call) -> None:
+        """A call waits no more."""
+        place = self._waiting.pop(call)
+        call.queued = None
+        self._size -= place.size
+        self._session.composition.queued -= 1
+        self._session.composition.queued_bytes -= place.size
+        if not place.left.done():
+            place.left.set_result(None)
+
+    def advance(self) -> None:
+        """Admit the calls for which there is room. If there is room in the queue again, reading may go on."""
+        session, composition = self._session, self._session.composition
+        while self._waiting and len(session.in_flight) - len(self) < session.room and not session.closed:
+            if composition.running >= composition.limits.in_flight_total:
+                composition.line[session] = None
+                break
+            call, place = next(iter(self._waiting.items()))
+            place.admitted = True
+            self._beginning += 1
+            composition.running += 1
+            self.remove(call)
+        self._end_if_empty()
+        if session.on_room is not None and not (self._holds(2) and self._can_move):
+            session.on_room()
+
+    def _end_if_empty(self) -> None:
+        if not (self._waiting or self._beginning):
+            self._session.queue = None
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more should be read from the peer.
+
+        Never if all calls wait for the peer: its answers may lie behind what was not read.
+        """
+        return self._holds(1) and self._can_move
+
+    def refusal(self) -> TooManyCalls:
+        limits = self._session.composition.limits
+        is_total = self._session.composition.running >= limits.in_flight_total
+        limit, most = ("in_flight_total", limits.in_flight_total) if is_total else ("in_flight", limits.in_flight)
+        text = f"too many calls in flight: at most {most} {'in this server' if is_total else 'a session'}"
+        return TooManyCalls(text, data={"limit": limit, "retry_after_ms": 1000})
+
+    def _holds(self, part: int) -> bool:
+        """Whether this queue, or all queues of the server together, hold as much as they may, divided by `part`."""
+        composition, limits = self._session.composition, self._session.composition.limits
+        return (
+            len(self) * part >= limits.queued
+            or self._size * part >= limits.queued_bytes
+            or composition.queued * part >= limits.queued * FULL_QUEUES
+            or composition.queued_bytes * part >= limits.queued_bytes * FULL_QUEUES
+        )
+
+    @property
+    def _can_move(self) -> bool:
+        """Whether a call runs that ends without the peer, so that the queue moves on."""
+        session, composition = self._session, self._session.composition
+        idle = session.room - composition.limits.in_flight
+        if len(session.in_flight) - len(self) > idle:
+            return True
+        return composition.running >= composition.limits.in_flight_total and composition.running > composition.idle
+
+
+def _size(call: Call, most: int) -> int:
+    try:
+        return len(encode(call.raw))
+    except ValueError:  # it was decoded, but has no JSON form of its own
+        return most

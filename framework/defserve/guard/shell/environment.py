@@ -1,0 +1,48 @@
+"""The environment to run a judged command in: nothing of the server's own, and no program that settings may name.
+
+A repository brings settings along (`.git/config` in an unpacked archive, a bare repository inside another), and git
+runs what some of them name, even to show a status. Variables outrank these settings. They cannot turn off filters and
+programs that compare (`filter.*`, `diff.*`), so a `.git` directory from strangers is better looked at without git.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+_GIT_SETTINGS: Mapping[str, str] = {
+    "core.fsmonitor": "false",
+    "core.pager": "cat",
+    "core.sshCommand": "ssh",
+    "core.askPass": "",
+    "core.attributesFile": os.devnull,
+    "core.alternateRefsCommand": "",
+    "attr.tree": "refs/none",
+    "credential.helper": "",
+    "gpg.program": "false",
+    "log.showSignature": "false",
+    "protocol.ext.allow": "never",
+    "safe.bareRepository": "explicit",
+    "submodule.recurse": "false",
+}
+
+
+def environment() -> dict[str, str]:
+    """The variables: a search path, a language, and what keeps git from running, asking and locking."""
+    settings = {
+        f"GIT_CONFIG_{part}_{index}": text
+        for index, pair in enumerate(_GIT_SETTINGS.items())
+        for part, text in zip(("KEY", "VALUE"), pair, strict=True)
+    }
+    return {
+        "PATH": os.defpath,
+        "LANG": "C.UTF-8",
+        "GIT_CONFIG_COUNT": str(len(_GIT_SETTINGS)),
+        **settings,
+        "GIT_EDITOR": "true",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_PAGER": "cat",
+        "GIT_TERMINAL_PROMPT": "0",
+        "PAGER": "cat",
+    }

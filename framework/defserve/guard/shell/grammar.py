@@ -1,0 +1,217 @@
+"""Reads the words of a command by its grammar, and says what in them is not known to be harmless.
+
+The words are read as the program reads them: clusters (`-la`), attached values (`-n5`, `--lines=5`), `--`. What the
+grammar does not name is refused, an abbreviation as well. Violations of the rules `write`, `network-use` and `run` tell
+what a known form does; the level decides whether it may.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from defserve.guard.shell.kinds import kind_of
+from defserve.guard.shell.places import Places
+from defserve.guard.shell.specs import Grammar, Option, Shape, Table, grammar
+from defserve.guard.verdict import Violation
+
+_SHOWN_ALONE = frozenset("--version -V -v --help -h".split())
+
+
+@dataclass(slots=True)
+class Words:
+    """The words of a command, sorted."""
+
+    options: list[tuple[str, Option, list[str]]] = field(default_factory=list[tuple[str, Option, list[str]]])
+    operands: list[str] = field(default_factory=list[str])
+    problems: list[Violation] = field(default_factory=list[Violation])
+
+
+def violations(
+    entry: str | Table, words: Sequence[str], title: str, places: Places, depth: int = 0
+) -> Iterator[Violation]:
+    """What the words after the name of the program break. `entry` is what a table (`by_name`) says of the program."""
+    if isinstance(entry, str):
+        rules = grammar(entry, depth > 0)
+        if "never" in rules.style:
+            yield Violation("wrapper", f"Blocked command: '{title}' can run any program")
+        else:
+            yield from _judged(sorted_words(words, rules, title), rules, title, places)
+        return
+    start = entry.get("", "")
+    rules = grammar(start if isinstance(start, str) else "", subcommand=True)
+    read = sorted_words(words, rules, title, leading=True)
+    name, rest = (read.operands or [""])[0], read.operands[1:]
+    if read.problems or not name:
+        if not (read.problems or "alone" in rules.style or any(flag in _SHOWN_ALONE for flag, _, _ in read.options)):
+            yield Violation("subcommand", f"Blocked command: '{title}' without a sub-command")
+        yield from _judged(read, rules, title, places)
+        return
+    yield from _values(read.options, title, places)
+    if name in entry:
+        yield from violations(entry[name], rest, f"{title} {name}", places, depth + 1)
+    else:
+        near = _nearest(name, entry)
+        yield Violation("action" if depth else "subcommand", f"Blocked command: '{title} {name}'{near}")
+
+
+def sorted_words(words: Sequence[str], rules: Grammar, title: str, leading: bool = False) -> Words:
+    """Tell options, their values and operands apart. `leading`: the first operand ends the options."""
+    read, rest = Words(), list(words)
+    leading = leading or not rules.style.isdisjoint({"leading", "first"})
+    while rest:
+        word = rest.pop(0)
+        if "plain" in rules.style or len(word) < 2 or word[0] != "-":
+            read.operands.append(word)
+            if leading:
+                late = [word for word in rest if "first" in rules.style and len(word) > 1 and word[0] == "-"]
+                read.problems += [
+                    Violation("flag", f"Blocked flag of {title}: '{word}' comes too late") for word in late
+                ]
+                read.operands += rest
+                break
+        elif word == "--":
+            read.operands += rest
+            break
+        else:
+            _read_option(word, rest, rules, title, read)
+    if "one" in rules.style and len(read.options) > 1:
+        read.problems.append(_unknown(title, read.options[1][0], rules))
+    return read
+
+
+def _read_option(word: str, rest: list[str], rules: Grammar, title: str, read: Words) -> None:
+    """Read one word of options, and take their values from `rest`."""
+    known = rules.options
+    name, given, value = word.partition("=")
+    if word[1] == "-":
+        option = known.get(name)
+        if option is None:
+            read.problems.append(_unknown(title, name, rules))
+        elif given and len(option.kinds) != 1:
+            read.problems.append(Violation("flag", f"Blocked flag of {title}: '{name}' takes no value after '='"))
+        elif given:
+            read.options.append((name, option, [value]))
+        else:
+            _take(name, option, rest, title, read)
+    elif word in known:
+        _take(word, known[word], rest, title, read)
+    elif "-#" in known and re.fullmatch(r"-\d+", word, re.ASCII):
+        read.options.append(("-#", known["-#"], []))
+    else:
+        _read_cluster(word, rest, rules, title, read)
+
+
+def _read_cluster(word: str, rest: list[str], rules: Grammar, title: str, read: Words) -> None:
+    """`-la`, `-n5`, `-xzf a.tgz`."""
+    for at, letter in enumerate(word[1:], 1):
+        name, attached = f"-{letter}", word[at + 1 :]
+        option = rules.options.get(name)
+        single = rules.style.isdisjoint({"words", "one"}) or (at == 1 and option is not None and bool(option.kinds))
+        if option is None or not single:
+            read.problems.append(_unknown(title, name if single else word, rules))
+            return
+        if option.kinds and attached:
+            if "apart" in rules.style or len(option.kinds) > 1:
+                read.problems.append(Violation("flag", f"Blocked flag of {title}: write the value of '{name}' apart"))
+            read.options.append((name, option, [attached]))
+            return
+        _take(name, option, rest, title, read)
+
+
+def _take(name: str, option: Option, rest: list[str], title: str, read: Words) -> None:
+    """An option in a word of its own, or at the end of a cluster: its values are the next words."""
+    if option.optional or not option.kinds:
+        read.options.append((name, option, []))
+        return
+    values, rest[:] = rest[: len(option.kinds)], rest[len(option.kinds) :]
+    if len(values) < len(option.kinds):
+        read.problems.append(Violation("flag", f"Blocked flag of {title}: '{name}' needs a value"))
+    for kind, value in zip(option.kinds, values, strict=False):
+        # Where a program reads the option in another way, its value would be taken for a flag.
+        if len(value) > 1 and value[0] == "-" and not kind_of(kind).dashed:
+            read.problems.append(Violation("flag", f"Blocked value of {title} {name}: '{value}' starts with a dash"))
+    read.options.append((name, option, values))
+
+
+def _judged(read: Words, rules: Grammar, title: str, places: Places) -> Iterator[Violation]:
+    yield from read.problems
+    yield from _values(read.options, title, places)
+    yield from (_effect(effect, title) for effect in rules.effects)
+    chosen = {option.shape for _, option, _ in read.options} - {0} or {0}
+    if len(chosen) > 1:
+        clashing = " and ".join(f"'{flag}'" for flag, option, _ in read.options if option.shape)
+        yield Violation("flag", f"Blocked flags of {title}: {clashing} together")
+        return
+    shape = rules.shapes[chosen.pop()]
+    if any(option.effect == "operands" for _, option, _ in read.options):
+        shape = [one.rewriting() for one in shape]
+    yield from _operands(read.operands, shape, title, places)
+
+
+def _values(options: Iterable[tuple[str, Option, list[str]]], title: str, places: Places) -> Iterator[Violation]:
+    for name, option, values in options:
+        if option.effect:
+            yield _effect(option.effect, title, name)
+        for kind, value in zip(option.kinds, values, strict=False):
+            if kind_of(kind).effect:
+                yield _effect(kind_of(kind).effect, title, name)
+            for found in kind_of(kind).problems(value, places):
+                yield found or Violation("value", f"Blocked value of {title} {name}: '{value}' is not {_said(kind)}")
+
+
+def _operands(words: Sequence[str], shape: Sequence[Shape], title: str, places: Places) -> Iterator[Violation]:
+    """Judge by the first alternative that nothing speaks against, or by the first that has the right number."""
+    fitting = [(one, kinds) for one in shape if (kinds := _dealt(len(words), one)) is not None]
+    if not fitting:
+        forms = " or ".join(_form(one) for one in shape)
+        yield Violation("operand", f"Blocked operands of {title}: it takes {forms}")
+        return
+    judged = [(one, list(_judged_operands(words, kinds, title, places)), kinds) for one, kinds in fitting]
+    one, found, kinds = next((case for case in judged if not case[1]), judged[0])
+    yield from found
+    effects = {one.effect, *(kind_of(kind).effect for kind in kinds)} - {""}
+    yield from (_effect(effect, title) for effect in sorted(effects))
+
+
+def _judged_operands(words: Sequence[str], kinds: Sequence[str], title: str, places: Places) -> Iterator[Violation]:
+    for word, kind in zip(words, kinds, strict=True):
+        for found in kind_of(kind).problems(word, places):
+            yield found or Violation("operand", f"Blocked operand of {title}: '{word}' is not {_said(kind)}")
+
+
+def _dealt(count: int, shape: Shape) -> list[str] | None:
+    """Which kind each of `count` operands has, or None if the shape has another number of them."""
+    spare = count - sum(operand.least for operand in shape.operands)
+    kinds: list[str] = []
+    for operand in shape.operands:
+        more = spare if operand.most is None else min(spare, operand.most - operand.least)
+        kinds += [operand.kind] * (operand.least + max(more, 0))
+        spare -= max(more, 0)
+    return kinds if spare == 0 else None
+
+
+def _form(shape: Shape) -> str:
+    return " ".join(one.kind + ("" if one.most == one.least else " …") for one in shape.operands) or "no operands"
+
+
+def _effect(effect: str, title: str, flag: str = "") -> Violation:
+    rule = "write" if effect == "operands" else effect
+    what = f" flag of {title}: '{flag}'" if flag else f": '{title}'"
+    return Violation(rule, f"Blocked {rule.replace('-', ' ')}{what}")
+
+
+def _unknown(title: str, flag: str, rules: Grammar) -> Violation:
+    near = _nearest(flag, rules.options)
+    return Violation("flag", f"Blocked flag of {title}: '{flag}' is not among those known to be harmless{near}")
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    found = get_close_matches(word, [name for name in known if name], n=1, cutoff=0.75)
+    return f"; did you mean '{found[0]}'?" if found and found[0] != word else ""
+
+
+def _said(kind: str) -> str:
+    return kind_of(kind).says

@@ -1,0 +1,207 @@
+"""The kinds of values and operands that the tables name: what a word of each kind may look like."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
+
+from defserve.guard.network import urls
+from defserve.guard.shell.languages import awk, jq, sed
+from defserve.guard.shell.places import Places
+from defserve.guard.verdict import Violation
+
+Check: TypeAlias = Callable[[str, Places], "Violation | bool | None"]
+"""A violation, or True if the word is not of the kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    says: str
+    check: Check
+    effect: str = ""
+    dashed: bool = False
+    """Whether a value in a word of its own may start with a dash."""
+
+    def problems(self, word: str, places: Places) -> Iterator[Violation | None]:
+        """At most one: a violation, or None if the word is simply not of this kind."""
+        found = self.check(word, places)
+        if found:
+            yield None if found is True else found
+
+
+def _spelt(pattern: str, says: str, dashed: bool = False) -> Kind:
+    # Compiled when it is first asked for: most servers never judge a command.
+    return Kind(says, lambda word, places: not re.fullmatch(pattern, word, re.ASCII | re.DOTALL), dashed=dashed)
+
+
+def _language(name: str, problem: Callable[[str], str | None]) -> Kind:
+    def check(word: str, places: Places) -> Violation | None:
+        found = problem(word)
+        return Violation("script", f"Blocked {name}: {found}") if found else None
+
+    return Kind(f"a {name}", check)
+
+
+def _where(words: str, check: Callable[[Places, str], Violation | None], effect: str = "", local: bool = False) -> Kind:
+    def checked(word: str, places: Places) -> Violation | None:
+        if local and ":" in word:
+            return Violation("remote", f"Blocked remote: '{word}'")
+        return check(places, word)
+
+    return Kind(words, checked, effect)
+
+
+def _object(places: Places, word: str) -> Violation | None:
+    """The programs of binutils take further options from `@file`, one of which loads a plug-in."""
+    return Violation("flag", f"Blocked operand: '{word}'") if word[:1] in ("@", "+", "-") else places.read(word)
+
+
+def _script(places: Places, word: str) -> Violation | None:
+    """A file, not a sub-command that takes code (`deno eval`), nor standard input."""
+    named = "." in word.strip(".-") or "/" in word
+    return _object(places, word) if named else Violation("interpreter", f"Blocked code for an interpreter: '{word}'")
+
+
+def _copied(places: Places, word: str) -> Violation | None:
+    """An empty or endless device copied over a file destroys the file, or the disk."""
+    return Violation("place", f"Blocked copy: '{word}' is a device") if "/dev/" in f"{word}/" else places.read(word)
+
+
+def _deleted(places: Places, word: str) -> Violation | None:
+    if set(word) <= {".", "/", "*"}:
+        return Violation("delete", f"Blocked delete: '{word}' is everything here")
+    return places.written(word)
+
+
+def _whole_tree(word: str, places: Places) -> Violation | None:
+    """Throwing away one file's changes is an edit; throwing away all of them is a deletion."""
+    if re.fullmatch(r"[./]+|:[/!(^].*|.*\*.*", word):
+        return Violation("delete", f"Blocked path: '{word}' throws away every change")
+    return _undashed(word, places)
+
+
+def _undashed(word: str, places: Places) -> Violation | None:
+    """A revision or a path of the repository: git compares files that lie outside of it, too."""
+    if word.startswith("-") and len(word) > 1:
+        return Violation("flag", f"Blocked operand: '{word}' looks like a flag")
+    return places.read(word)
+
+
+def _refspec(word: str, places: Places) -> Violation | None:
+    if word[:1] in ("+", ":"):
+        return Violation("delete", f"Blocked refspec: '{word}' overwrites or deletes")
+    return _undashed(word, places)
+
+
+def _mode(word: str, places: Places) -> Violation | bool:
+    """No set-user-id and no set-group-id bit: they let others run a file with its owner's rights."""
+    if re.fullmatch(r"0*[2-7][0-7]{3}", word) or re.search(r"(?:^|[,=])[ugoa]*[+=][rwxXt]*s", word):
+        return Violation("mode", f"Blocked mode: '{word}' lends its owner's rights")
+    return re.fullmatch(r"0*[01]?[0-7]{1,3}|[ugoa]*[-+=][rwxXtugo]*(?:,[ugoa]*[-+=][rwxXtugo]*)*", word) is None
+
+
+_HOST = r"[A-Za-z0-9][A-Za-z0-9.-]*(?::\d+)?"
+_REMOTE = re.compile(
+    rf"\w[\w.-]*(?:/[\w.-]+)*|(?:git|ssh)://(?:[\w.-]+@)?{_HOST}/[^:]*|[\w.]+@{_HOST}:[\w.~/][\w./~-]*", re.ASCII
+)
+
+
+def _remote(word: str, places: Places) -> Violation | None:
+    """A remote may name a helper (`ext::sh -c id`) or hide a flag for ssh (`ssh://-oProxyCommand=…`)."""
+    if word.startswith(("http://", "https://")):
+        return _url(word, places)
+    if not _REMOTE.fullmatch(word) or ".." in word.split("/"):
+        return Violation("remote", f"Blocked remote: '{word}'")
+    return None
+
+
+def _url(word: str, places: Places) -> Violation | None:
+    # curl expands brackets and braces to further URLs.
+    if re.search(r"[][{}]", word):
+        return Violation("remote", f"Blocked URL: '{word}' has brackets")
+    verdict = urls.judge(word)
+    return None if verdict else Violation("remote", f"Blocked URL: {verdict.violations[0].message}")
+
+
+_PROCESS_COLUMNS = (
+    "%cpu %mem args blocked bsdstart bsdtime c cmd comm command cputime egid egroup elapsed etime etimes euid euser"
+    " fgid fname group gid ignored lstart lwp maj_flt majflt min_flt minflt nice ni nlwp numa pcpu pgid pgrp pid pmem"
+    " policy ppid pri priority psr rgid rgroup rss rssize rsz ruid ruser s sess session sid size sgi_p spid stat state"
+    " start start_time stime suid suser sz tgid thcount tid time tname tpgid trs tt tty ucmd ucomm uid uname user vsize"
+    " vsz wchan"
+).split()
+_COLUMN = rf"[-+]?(?:{'|'.join(map(re.escape, _PROCESS_COLUMNS))})(?::\d+)?(?:=[\w %]*)?"
+_SOCKET = (
+    r"(?:state|[sd]port|src|dst|and|or|not|[<>=!]=?|[()]|[\d.]*(?::\d+)?(?:/\d+)?|all|established|connected|listening|listen"
+    r"|syn-sent|syn-recv|fin-wait-[12]|time-wait|closed|close-wait|last-ack)"
+)
+_PACKAGE = r"(?!.*(?:^|/)\.\.(?:/|$))(?:\.(?:/[\w.-]+)*/?(?:\[[\w,.-]+\])?"
+
+KINDS: Mapping[str, Kind] = {
+    "text": Kind("a text", lambda word, places: None),
+    "pattern": Kind("a pattern", lambda word, places: None, dashed=True),
+    "glob": Kind("a glob", lambda word, places: None),
+    "when": _spelt(r"(?!.*TZ=\"?[:/.]).*", "a time"),
+    "charset": _spelt(r"[\w.:+-]+(?://(?:TRANSLIT|IGNORE)?)*", "a character set"),
+    "script": _where("a script", _script),
+    "format": _spelt(r"\+.*", "a format that starts with +"),
+    "number": _spelt(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[A-Za-z]{0,3}%?", "a number", dashed=True),
+    "numbers": _spelt(r"[-+\d.,:~/nNK]+", "a list of numbers", dashed=True),
+    "key": _spelt(r"[\d.,bdfgiMhnRrVz]+", "a sort key"),
+    "char": _spelt(r"(?!/.).{0,8}", "a separator"),
+    "name": _spelt(r"[\w.,+:@%*=-]*", "a name"),
+    "names": _spelt(r"[\w.,+:@%*= ^-]*", "a list of names"),
+    "suffix": _spelt(r"\.[\w.-]+|~", "a suffix such as .bak"),
+    "assignment": _spelt(r"[A-Za-z_]\w*=.*", "name=value"),
+    "signal": _spelt(r"(?:SIG)?[A-Z][A-Z0-9+]{1,8}|\d{1,2}", "a signal"),
+    "pid": _spelt(r"[1-9]\d*", "one process"),
+    "address": _spelt(r"[46]?(?:tcp|udp|TCP|UDP)?(?:@[\d.]+)?(?::[\w,-]+)?", "an address such as :8080"),
+    # A name would be looked up, and so told to somebody.
+    "socket": _spelt(rf"{_SOCKET}(?: {_SOCKET})*", "a filter without names of hosts"),
+    "columns": _spelt(rf"{_COLUMN}(?:[, ]{_COLUMN})*", "a list of columns", dashed=True),
+    "letters": _spelt(r"[aAcfghjlLmnrsStTuvwxXz]*o?|[\d,]+", "a set of letters without e"),
+    "task": _spelt(r"[\w.:/@%+-]*", "a task"),
+    "setting": _spelt(r"[\w-]+\.[\w.-]+", "a setting"),
+    "author": _spelt(r"user\.(?:name|email)", "user.name or user.email"),
+    "shown": _spelt(r"(?!.*%[-+ ]?G)(?!.*signature).*", "a format that checks no signature"),
+    "written-out": _spelt(r"(?!@)(?!.*%output).*", "a format that names no file"),
+    "data": _spelt(r"(?!@).*", "data that is no @file"),
+    "header": _spelt(r"[\w-]+[:;].*", "a header such as 'Accept: text/html'"),
+    "owner": _spelt(r"[\w.-]*(?::[\w.-]*)?", "an owner"),
+    "pip-package": _spelt(rf"{_PACKAGE}|[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:[<>=!~][\w.*,<>=!~ +-]*)?)", "a package"),
+    "npm-package": _spelt(rf"{_PACKAGE}|(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]*(?:@[\w.^~<>=*+-]*)?)", "a package"),
+    "package": _spelt(rf"{_PACKAGE}|(?:[@\w][\w.+-]*/)*[A-Za-z0-9][\w.+-]*(?:[=@:][\w.^~<>=*+-]*)?)", "a package"),
+    "sed": _language("sed script", sed.problem),
+    "awk": _language("awk program", awk.problem),
+    "jq": _language("jq filter", jq.problem),
+    "mode": Kind("a mode", _mode),
+    "undashed": Kind("a file or a revision", _undashed),
+    "file-of-tree": Kind("a file", _whole_tree),
+    "refspec": Kind("a refspec", _refspec),
+    "remote": Kind("a remote", _remote, "network-use"),
+    "remote-name": Kind("a remote", _remote),
+    "url": Kind("a URL", _url, "network-use"),
+    "read": _where("a file to read", Places.read),
+    "inside": _where("a directory here", Places.inside),
+    "object": _where("a file to read", _object),
+    "local": _where("a file to read", Places.read, local=True),
+    "source": _where("a file to copy", _copied),
+    "local-source": _where("a file to copy", _copied, local=True),
+    "listed": _where("a file to look at", Places.listed),
+    "write": _where("a file to write", Places.written, "write"),
+    "local-write": _where("a file to write", Places.written, "write", local=True),
+    "delete": _where("a file to delete", _deleted, "write"),
+    "nothing": Kind("allowed", lambda word, places: True),
+}
+
+
+@cache
+def kind_of(name: str) -> Kind:
+    """The kind of this name. `a|b` and `=a` are choices."""
+    if "|" not in name and name[:1] != "=":
+        return KINDS[name]
+    choices = name.lstrip("=").split("|")
+    return Kind(f"one of {', '.join(choices)}", lambda word, places: word not in choices)

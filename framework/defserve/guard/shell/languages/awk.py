@@ -1,0 +1,95 @@
+"""awk: patterns, printing and arithmetic. No commands, pipes, redirects, `getline`, own functions or environment.
+
+A program is read word by word. Only known words pass, so what is left to decide is what `/` and `>` mean. A slash
+divides after a value and else begins a regular expression. Where awks may differ on that, the program is refused, since
+what one takes for a regular expression is code for another. `>` compares, except after `print` outside brackets, where
+it writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_WORD = re.compile(
+    r"""
+    \s+
+    | (?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)
+    | (?P<text>"(?:[^"\\]|\\.)*")
+    | (?P<name>[A-Za-z_]\w*)
+    | (?P<mark>\*\*=?|\^=|[-+*/%<>=!]=|\+\+|--|&&|\|\||!~|[-+*/%^~<>=!?:;,(){}[\]$])
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_EXPRESSION = re.compile(r"/(?:[^/\\\[\]\n]|\\[^\n]|\[\^?(?!\])(?:\[:\w+:\]|\\[^\]/\n]|[^\]\[/\\\n])+\])*/")
+
+_FUNCTIONS = frozenset(
+    "atan2 cos exp gensub gsub index int length log match mktime rand sin split sprintf sqrt srand strftime strtonum"
+    " sub substr systime tolower toupper and or xor compl lshift rshift asort asorti patsplit typeof isarray".split()
+)
+_CONDITIONS = frozenset("if while for".split())
+_KEYWORDS = _CONDITIONS | frozenset(
+    "BEGIN END else do break continue next nextfile exit delete in print printf".split()
+)
+# These reach files, processes, the environment or other functions.
+_REFUSED = frozenset(
+    "system close fflush getline ENVIRON PROCINFO SYMTAB FUNCTAB ARGV ARGC ERRNO function func return switch case"
+    " default BEGINFILE ENDFILE".split()
+)
+_PAIRS = {")": "(", "]": "[", "}": "{"}
+# After these, awks may differ on what a slash is.
+_UNCLEAR = frozenset("++ -- length $ in delete next nextfile exit break continue condition)".split())
+
+
+def problem(script: str) -> str | None:
+    """Why this program is not known to be harmless, or None."""
+    if not script.strip():
+        return "it is empty"
+    return next(_problems(script), None)
+
+
+def _problems(script: str) -> Iterator[str]:
+    at, before, kind = 0, "", "mark"
+    opened: list[str] = []
+    printing: int | None = None
+    while at < len(script):
+        found = _WORD.match(script, at)
+        if found and found["mark"] in ("/", "/="):
+            value = _ends_value(before, kind)
+            if before in _UNCLEAR or (value and found[0] == "/="):
+                yield f"a slash after '{before.removeprefix('condition')}'"
+            found = found if value else _EXPRESSION.match(script, at)
+        if not found:
+            yield f"'{script[at]}' at position {at}"
+            return
+        word, at = found[0], found.end()
+        if not word.strip():
+            continue
+        if word in _REFUSED:
+            yield f"'{word}'"
+        if word == "(" and kind == "name" and script[found.start() - 1] != " " and before not in _FUNCTIONS | _KEYWORDS:
+            yield f"'{before}' is not among the functions known to be harmless"
+        if word == ">" and printing == len(opened):
+            yield "'>' writes a file after print; compare in parentheses"
+        if word in ("print", "printf"):
+            printing = len(opened)
+        elif word == ";" and printing == len(opened):
+            printing = None
+        if word in ("(", "[", "{"):
+            opened.append("condition(" if word == "(" and before in _CONDITIONS else word)
+        elif word in _PAIRS:
+            last = opened.pop() if opened else ""
+            if not last.endswith(_PAIRS[word]):
+                yield f"'{word}' without its partner"
+            printing = None if word == "}" else printing
+            word = "condition)" if last == "condition(" else word
+        before, kind = word, found.lastgroup or "expression"
+    if opened:
+        yield "a bracket that is not closed"
+
+
+def _ends_value(word: str, kind: str) -> bool:
+    """Whether a value ends with this word, so that a slash after it divides."""
+    if kind == "name":
+        return word not in _KEYWORDS and word != "length"
+    return kind != "mark" or word in (")", "]")

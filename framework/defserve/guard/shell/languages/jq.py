@@ -1,0 +1,87 @@
+"""jq: paths, operators and the functions that compute. Not `env`, `$ENV`, modules, and what names files or stops jq."""
+
+from __future__ import annotations
+
+import re
+
+_FUNCTIONS = frozenset(
+    """
+    abs acos acosh add all any arrays ascii ascii_downcase ascii_upcase asin asinh atan atan2 atanh booleans bsearch
+    capture cbrt ceil combinations contains cos cosh date dateadd datesub debug del delpaths empty endswith erf error
+    exp exp10 exp2 explode fabs finites first flatten floor fmax fmin fmod from_entries fromdate fromdateiso8601
+    fromjson fromstream getpath gmtime group_by gsub has have_decnum have_literal_numbers implode in index indices
+    infinite input input_line_number inputs inside isempty isfinite isinfinite isnan isnormal isvalid iterables join
+    keys keys_unsorted last ldexp length limit localtime log log10 log2 ltrim ltrimstr map map_values match max max_by
+    min min_by mktime modf nan normals not now nth nulls numbers objects path paths pick pow pow10 range recurse
+    recurse_down repeat reverse rindex round rtrim rtrimstr scalars scan select setpath significand sin sinh skip sort
+    sort_by split splits sqrt startswith strflocaltime strftime strings strptime sub tan tanh test to_entries toarray
+    toboolean todate todateiso8601 tojson tonumber tostream tostring transpose trim trimstr trunc truncate_stream type
+    unique unique_by until utf8bytelength values walk while with_entries
+    """.split()
+)
+_KEYWORDS = frozenset("and as catch elif else end foreach if label break or reduce then try null true false".split())
+_NAME = r"[A-Za-z_]\w*"
+_TOKEN = re.compile(
+    rf"""
+    \s+
+    | (?P<quote>")
+    | (?P<field>\.{_NAME} | \.\.)
+    | (?P<variable>\$\s*{_NAME})
+    | (?P<format>@[a-z0-9]+)
+    | \d+(?:\.\d*)?(?:[eE][-+]?\d+)? | \.\d+
+    | (?P<name>{_NAME})
+    | (?P<open>[\[({{]) | (?P<close>[\])}}])
+    | //=? | [|+*/%-]?= | == | != | [<>]=? | \?// | [|,.?:;+*/%-]
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_FORMATS = frozenset("@text @json @html @uri @urid @csv @tsv @sh @base64 @base64d @base32 @base32d".split())
+
+
+def problem(script: str) -> str | None:
+    """Why this filter is not known to be harmless, or None."""
+    at, before, opened = 0, "", list[str]()
+    while at < len(script):
+        found = _TOKEN.match(script, at)
+        if not found:
+            return f"'{script[at]}' at position {at}"
+        token, at = found[0], found.end()
+        if not token.strip():
+            continue
+        if found["quote"]:
+            at, inside = _text(script, at)
+            opened += ["\\("] if inside else []
+        elif found["close"]:
+            if not opened:
+                return f"'{token}' without its partner"
+            if opened.pop() == "\\(":
+                if token != ")":
+                    return f"'{token}' in a text"
+                at, inside = _text(script, at)
+                opened += ["\\("] if inside else []
+                token = '"'
+        elif found["open"]:
+            opened.append(token)
+        elif why := _word_problem(found, key=opened[-1:] == ["{"] and before in ("{", ",")):
+            return why
+        if at < 0:
+            return "a text that does not end"
+        before = token
+    return "a bracket that is not closed" if opened else None
+
+
+def _word_problem(found: re.Match[str], key: bool) -> str | None:
+    """`key`: the word stands where an object has its keys, so `env` is only a name there."""
+    if found["name"] and not key and found[0] not in _FUNCTIONS and found[0] not in _KEYWORDS:
+        return f"'{found[0]}' is not among the functions known to be harmless"
+    if found["variable"] and re.fullmatch(r"\$\s*(?:ENV|__prog\w*)", found[0]):
+        return f"'{found[0]}'"
+    if found["format"] and found[0] not in _FORMATS:
+        return f"'{found[0]}'"
+    return None
+
+
+def _text(script: str, at: int) -> tuple[int, bool]:
+    r"""Where a text ends, and whether it stops at `\(`, where an expression begins. -1: it does not end."""
+    found = re.compile(r'(?:[^"\\]|\\[^(])*("|\\\()').match(script, at)
+    return (found.end(), found[1] != '"') if found else (-1, False)

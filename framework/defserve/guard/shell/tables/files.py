@@ -1,0 +1,173 @@
+"""Programs that look at files and directories, make, copy, pack and unpack them."""
+
+from __future__ import annotations
+
+from defserve.guard.shell.specs import Table, with_groups
+
+_GROUPS = {
+    "tar": """
+        -zjJZavhpSkm --gzip --gunzip --bzip2 --xz --zstd --lzma --compress --auto-compress --verbose --totals
+        --exclude:glob --exclude-vcs --wildcards --no-wildcards --dereference --no-recursion --ignore-case
+        --numeric-owner --utc --full-time --block-number --same-order --preserve-permissions --anchored --no-anchored
+    """,
+    "unpack": """
+        -O,--to-stdout -C,--directory:write --keep-old-files --skip-old-files --keep-newer-files --overwrite --touch
+        --strip-components:number --no-same-owner --no-same-permissions --one-top-level?write
+    """,
+    "copy": """
+        -t,--target-directory:write@1 -T,--no-target-directory -S,--suffix:suffix -b
+        --backup?none|off|numbered|t|existing|nil|simple|never --verbose --force --interactive --no-clobber
+        --update?all|none|older
+    """,
+}
+
+FILES: Table = with_groups(
+    {
+        "ls dir vdir": """
+            -aAbBcCdDfFgGhHiklLmnNopqQrRsStuUvxXZ1WOey -I,--ignore:glob -w,--width:number -T,--tabsize:number --all
+            --almost-all --author --escape --ignore-backups --directory --dired --classify?always|never|auto
+            --file-type --format:across|commas|horizontal|long|single-column|verbose|vertical --full-time
+            --group-directories-first --no-group --human-readable --si --dereference-command-line
+            --dereference-command-line-symlink-to-dir --hide:glob --hyperlink?always|never|auto
+            --indicator-style:none|slash|file-type|classify --inode --kibibytes --dereference --numeric-uid-gid
+            --literal --hide-control-chars --show-control-chars --quote-name --quoting-style:name --reverse
+            --recursive --size --sort:none|size|time|version|extension|width|name --time:name --time-style:text
+            --context --zero --block-size:name --color?always|never|auto | listed*
+        """,
+        "tree": """
+            -adfxlpsugDFrtcUCnNQqSvAiJXh0 -L:number -P:glob -I:glob -H:text -T:text -o:write --noreport --dirsfirst
+            --filesfirst --prune --du --si --inodes --device --matchdirs --ignore-case --gitignore --metafirst
+            --nolinks --filelimit:number --timefmt:text --charset:name --sort:name --hintro:read --houtro:read
+            --gitfile:read | listed*
+        """,
+        "find": """
+            %words -H -L -P -O1 -O2 -O3 -E -X -x -d -s -a -and -o -or -not -daystart -depth -empty -executable -false
+            -true -follow -help -ls -mount -noleaf -nogroup -nouser -nowarn -warn -print -print0 -prune -quit
+            -readable -writable -version -xdev -ignore_readdir_race -noignore_readdir_race
+            -amin,-cmin,-mmin,-atime,-ctime,-mtime,-used,-size,-links,-inum,-gid,-uid,-maxdepth,-mindepth:number
+            -anewer,-cnewer,-newer,-samefile,-neweraa,-neweram,-newermm,-newerma,-newercc,-newercm:listed
+            -newerat,-newerct,-newermt,-newerBt:when -fstype,-user,-group,-flags:name
+            -iname,-name,-path,-ipath,-wholename,-iwholename,-regex,-iregex,-lname,-ilname:glob -perm:pattern
+            -regextype:name -type,-xtype:name -printf:text | listed*
+        """,
+        "fd fdfind": """
+            -HIuspaLgF0iqV1 -e,--extension:name -t,--type:name -d,--max-depth,--maxdepth:number --min-depth:number
+            --exact-depth:number -E,--exclude:glob -S,--size:number -o,--owner:owner -c,--color:never|auto|always
+            -j,--threads:number --changed-within,--newer,--changed-before,--older,--changed-after:text
+            --max-results:number --and:pattern --base-directory,-C,--search-path:inside --ignore-file:read
+            --path-separator:char --hidden --no-hidden --no-ignore --no-ignore-vcs --no-ignore-parent --unrestricted
+            --case-sensitive --ignore-case --glob --regex --fixed-strings --absolute-path --relative-path --follow
+            --full-path --print0 --prune --quiet --one-file-system --show-errors --strip-cwd-prefix | pattern? listed*
+        """,
+        "stat": "-LftxnqrsF -c,--format:text --printf:text --dereference --file-system --terse | listed*",
+        "file": """
+            -bhiklLnNrEv0I -e,--exclude:name -F,--separator:char -P:assignment --brief --mime --mime-type
+            --mime-encoding --extension --apple --keep-going --dereference --no-dereference --no-buffer --no-pad
+            --print0 --raw --list | read*
+        """,
+        "du": """
+            -0abcDhHklLmPsSxgA -d,--max-depth:number -B,--block-size:name -t,--threshold:number -X,--exclude-from:read
+            -I,--exclude:glob --all --apparent-size --bytes --total --dereference-args --human-readable --inodes
+            --kilobytes --count-links --dereference --no-dereference --separate-dirs --si --summarize
+            --one-file-system --null --time?atime|access|use|ctime|status --time-style:text | listed*
+        """,
+        "df": """
+            -ahHiklmPTgY -B,--block-size:name -t,--type:name -x,--exclude-type:name --all --human-readable --si
+            --inodes --local --no-sync --output?name --portability --print-type --total | listed*
+        """,
+        "basename dirname": "%plain | pattern*",
+        "realpath": """
+            -eLmPsqz -E --canonicalize-existing --canonicalize-missing --logical --physical --quiet --strip
+            --no-symlinks --zero --relative-to:listed --relative-base:listed | listed+
+        """,
+        "readlink": """
+            -efmnqsvz --canonicalize --canonicalize-existing --canonicalize-missing --no-newline --quiet --silent
+            --verbose --zero | listed+
+        """,
+        "pwd": "-LP --logical --physical |",
+        "test": """
+            %words -b,-c,-d,-e,-f,-g,-G,-h,-k,-L,-N,-O,-p,-r,-s,-S,-u,-w,-x:listed -t:number -n,-z:pattern
+            -eq,-ne,-lt,-le,-gt,-ge:pattern -nt,-ot,-ef:listed -a -o | pattern*
+        """,
+        "objdump": """
+            -aCdDfhprstTx --all-headers --archive-headers --demangle --disassemble --dynamic-syms --file-headers
+            --full-contents --headers --private-headers --reloc --section-headers --syms | object*
+        """,
+        "nm readelf size": """
+            -aABCDdeghInprsStTuVvx --all --demangle --debug-syms --defined-only --dynamic --extern-only --file-header
+            --headers --notes --numeric-sort --program-headers --relocs --reverse-sort --section-headers --sections
+            --segments --size-sort --symbols --syms --undefined-only --version-info --wide -W | object*
+        """,
+        "unzip": """
+            %leading -jnoquCXaL -l,-v,-t,-z,-p,-c,-Z1@1 -d:write | !w local undashed* / !w local undashed* =-d write |
+            local undashed*
+        """,
+        "zipinfo": "%leading -12slmvhMtTz | local undashed*",
+        "mkdir": "!w -pvZ -m,--mode:mode --parents --verbose | write+",
+        "touch": """
+            !w -acmfh -d,--date:when -t:text -r,--reference:listed --no-create --no-dereference --time:name | write+
+        """,
+        "tee": "-aip --append --ignore-interrupts --output-error?warn|warn-nopipe|exit|exit-nopipe | write*",
+        "cp": """
+            !w +copy -adfHiLlnPpRrsuvxXcZ --archive --recursive --dereference --no-dereference --link --symbolic-link
+            --parents --one-file-system --preserve?names --no-preserve:names --attributes-only --remove-destination
+            --sparse:name --reflink?always|auto|never --strip-trailing-slashes --copy-contents --debug | source+ write
+            | source+
+        """,
+        "mv": "!w +copy -finuvZh --strip-trailing-slashes --debug --exchange --no-copy | write+ | write+",
+        "ln": "!w +copy -sfinrvLPh --symbolic --relative --logical --physical --no-dereference | write+ | write+",
+        "install": """
+            !w +copy -cCpvDZ -d@2 -m,--mode:mode -o,--owner:name -g,--group:name --compare --preserve-timestamps
+            --directory@2 | source+ write | source+ | write+
+        """,
+        "chmod": """
+            !w -Rcfvh --recursive --changes --silent --quiet --verbose --preserve-root -rwx@1 | mode write+ | write+
+        """,
+        "chown chgrp": """
+            !w -RcfvhHLP --recursive --changes --silent --quiet --verbose --no-dereference --preserve-root | owner
+            write+
+        """,
+        "mktemp": "!w -dqt --directory --quiet --suffix:suffix -p,--tmpdir:write | write?",
+        "split": """
+            !w -dxez -a,--suffix-length:number -b,--bytes:number -C,--line-bytes:number -l,--lines:number
+            -n,--number:name -t,--separator:char --additional-suffix:suffix --numeric-suffixes?number
+            --hex-suffixes?number --elide-empty-files --verbose -# | read? write?
+        """,
+        "gzip gunzip bzip2 bunzip2 xz unxz lzma unlzma": """
+            %first -dfknNqvzr1e -# -clt,--stdout,--to-stdout,--list,--test@1 --decompress --keep --verbose --quiet
+            --force --recursive --best --fast --extreme -T,--threads:number | write* | read*
+        """,
+        "zstd unzstd": """
+            -dfkqvrz -# -c,-t,-l,--stdout,--list,--test@1 -o:write --decompress --keep --verbose --quiet --force
+            --ultra --fast?number --long?number -T:number | write* | read*
+        """,
+        "zip": "-rqvjuyXlog9D -# -x,-i,--exclude,--include | local-write source*",
+        "rsync": """
+            -avrznuhPlptioOgDHSxWCk0cmJ -b --archive --verbose --recursive --progress --dry-run --exclude:glob
+            --include:glob --stats --human-readable --update --checksum --itemize-changes --times --links --perms
+            --compress --partial --ignore-existing --existing --size-only --max-size:number --min-size:number
+            --bwlimit:number --list-only --info:names --no-perms --no-owner --no-group --cvs-exclude
+            --exclude-from:read --include-from:read | local-source+ local-write
+        """,
+    },
+    _GROUPS,
+)
+
+TAR: Table = with_groups(
+    {
+        "-t --list": """
+        -t,--list +tar -f,--file:local -C,--directory:inside --occurrence?number --strip-components:number | glob*
+    """,
+        "-d --diff --compare": "-d,--diff,--compare +tar -f,--file:local -C,--directory:inside | glob*",
+        "-x --extract --get": "!w -x,--extract,--get +tar +unpack -f,--file:local | glob*",
+        "-c --create": """
+        !w -c,--create +tar -f,--file:local-write -C,--directory:inside --sort:name --mtime:text --format:name
+        --owner:name --group:name | source*
+    """,
+        "-r -u --append --update": """
+        !w -r,-u,--append,--update +tar -f,--file:local-write -C,--directory:inside | source*
+    """,
+    },
+    _GROUPS,
+)
+"""The forms of tar, by the option that says what it does."""

@@ -1,0 +1,285 @@
+"""git: the sub-commands that look, and those that change the repository.
+
+A sub-command that is not here is refused, since an alias of the repository's own settings may run anything. Left out
+are the options that run a program (`--ext-diff`, `--textconv`, `-O`, `--show-signature`, `%G?`), write a file
+(`--output`) or read one elsewhere (`--no-index`).
+"""
+
+from __future__ import annotations
+
+from defserve.guard.shell.specs import Table, with_groups
+
+_GROUPS = {
+    "diff": """
+        -pusRawbWzr -U,--unified:number -M,--find-renames?number -C,--find-copies?number -B,--break-rewrites?name -D
+        -l:number -G,-S:text --patch --no-patch --raw --patch-with-raw --patch-with-stat --minimal --patience
+        --histogram --anchored:text --diff-algorithm:name --indent-heuristic --no-indent-heuristic --stat?numbers
+        --stat-width,--stat-name-width,--stat-count,--stat-graph-width:number --compact-summary --numstat --shortstat
+        --dirstat?names --cumulative --summary --name-only --name-status --no-renames --rename-empty
+        --no-rename-empty --check --full-index --binary --abbrev?number --no-abbrev --find-copies-harder
+        --irreversible-delete --diff-filter:name --find-object:undashed --pickaxe-all --pickaxe-regex
+        --skip-to,--rotate-to:undashed --relative?undashed --no-relative --text --ignore-cr-at-eol
+        --ignore-space-at-eol --ignore-space-change --ignore-all-space --ignore-blank-lines
+        -I,--ignore-matching-lines:text --inter-hunk-context:number --function-context --exit-code --quiet
+        --no-ext-diff --no-textconv --no-prefix --default-prefix --src-prefix,--dst-prefix,--line-prefix:text
+        --submodule?short|log --ita-invisible-in-index --ignore-submodules?name --color-words?pattern
+        --word-diff?color|plain|porcelain|none --word-diff-regex:text --color-moved?name --no-color-moved
+        --color-moved-ws:names --ws-error-highlight:names +color
+    """,
+    "color": "--color?always|never|auto --no-color",
+    "walk": """
+        -n,--max-count:number -# --skip:number --since,--after,--until,--before,--since-as-filter:text
+        --author,--committer,--grep,--grep-reflog:text --all-match --invert-grep -iEFPq --regexp-ignore-case
+        --basic-regexp --extended-regexp --fixed-strings --perl-regexp --remove-empty --merges --no-merges
+        --min-parents,--max-parents:number --no-min-parents --no-max-parents --first-parent
+        --exclude-first-parent-only --not --all --branches?glob --tags?glob --remotes?glob --glob:glob --exclude:glob
+        --exclude-hidden:name --reflog --ignore-missing --bisect --cherry-mark --cherry-pick --left-only --right-only
+        --cherry -g --walk-reflogs --merge --boundary --simplify-by-decoration --full-history --dense --sparse
+        --simplify-merges --ancestry-path?undashed --show-pulls --date-order --author-date-order --topo-order
+        --reverse --no-walk?sorted|unsorted --do-walk --pretty?shown --format:shown --abbrev-commit --no-abbrev-commit
+        --oneline --encoding:name --expand-tabs?number --no-expand-tabs --notes?name --no-notes --show-notes
+        --relative-date --date:text --parents --children --left-right --graph --no-graph --show-linear-break?text
+        --source --use-mailmap --mailmap --no-mailmap --log-size --decorate?short|full|auto|no --no-decorate
+        --decorate-refs,--decorate-refs-exclude:glob --clear-decorations --follow -L:text -cmt --cc
+        --combined-all-paths --diff-merges:name --no-diff-merges --dd
+    """,
+    "refs": """
+        --contains?undashed@1 --no-contains?undashed@1 --merged?undashed@1 --no-merged?undashed@1
+        --points-at:undashed@1 --sort:shown --format:shown --column?names --no-column -i,--ignore-case +color
+    """,
+}
+
+_LOOKING: Table = {
+    "status": """
+        -sbvuz --short --branch --show-stash --porcelain?v1|v2 --long --verbose -u,--untracked-files?no|normal|all
+        --ignore-submodules?none|untracked|dirty|all --ignored?traditional|no|matching --column?names --no-column
+        --ahead-behind --no-ahead-behind --renames --no-renames --find-renames?number | undashed*
+    """,
+    "log whatchanged show": "+diff +walk | undashed*",
+    "diff": "+diff -123q --cached --staged --merge-base --base --ours --theirs -0 --cc -c | undashed*",
+    "diff-tree diff-index diff-files": """
+        +diff -mcstv --cached --root --stdin --no-commit-id --cc --pretty?shown --format:shown --merge-base |
+        undashed*
+    """,
+    "range-diff": """
+        +diff --creation-factor:number --no-dual-color --left-only --right-only --notes?name --no-notes | undashed+
+    """,
+    "shortlog": "+walk -nsec -w?numbers --numbered --summary --email --committer --group:shown | undashed*",
+    "blame annotate": """
+        -bltsfenwpc -L:text -M?number -C?number --since:text --root --show-stats --show-name --show-number --show-email
+        --porcelain --line-porcelain --incremental --date:text --reverse --first-parent --score-debug --progress
+        --no-progress --abbrev:number --ignore-rev:undashed --ignore-revs-file:read --color-lines --color-by-age
+        --minimal | undashed+
+    """,
+    "grep": """
+        -aIivwGEPFnlLzocpWhHqr -e:pattern@1 -f:read@1 -A,--after-context:number -B,--before-context:number
+        -C,--context:number -m,--max-count:number -# --max-depth:number --threads:number --cached --untracked
+        --exclude-standard --no-exclude-standard --text --ignore-case --word-regexp --invert-match --full-name
+        --extended-regexp --basic-regexp --perl-regexp --fixed-strings --line-number --no-line-number --column
+        --name-only --files-with-matches --files-without-match --null --only-matching --count --break --heading
+        --show-function --function-context --all-match --quiet --recursive --no-recursive --and --or --not +color |
+        pattern undashed* | undashed*
+    """,
+    "ls-files": """
+        -cdmosiktuvfz -x,--exclude:glob -X,--exclude-from:read --exclude-per-directory:name --exclude-standard
+        --cached --deleted --modified --others --ignored --stage --directory --no-empty-directory --empty-directory
+        --unmerged --killed --error-unmatch --with-tree:undashed --full-name --abbrev?number --debug --eol
+        --deduplicate --sparse --format:shown | undashed*
+    """,
+    "ls-tree": """
+        -drtlz --long --name-only --name-status --object-only --abbrev?number --full-name --full-tree --format:shown |
+        undashed+
+    """,
+    "rev-parse": """
+        -q --quiet --verify --short?number --abbrev-ref?strict|loose --symbolic --symbolic-full-name --revs-only
+        --no-revs --flags --no-flags --default:undashed --all --branches?glob --tags?glob --remotes?glob --glob:glob
+        --exclude:glob --show-toplevel --show-prefix --show-cdup --show-superproject-working-tree --git-dir
+        --absolute-git-dir --git-common-dir --git-path:undashed --is-inside-work-tree --is-inside-git-dir
+        --is-bare-repository --is-shallow-repository --show-object-format?name --show-ref-format
+        --path-format:absolute|relative --shared-index-path --local-env-vars --since,--after,--until,--before:text
+        --disambiguate:name --not | undashed*
+    """,
+    "rev-list": """
+        +walk --count --objects --objects-edge --header --timestamp --no-commit-header --commit-header
+        --disk-usage?=human --missing:name --filter:name --in-commit-order --quiet --left-right --unpacked --stdin |
+        undashed*
+    """,
+    "describe": """
+        --all --tags --contains --abbrev:number --candidates:number --exact-match --debug --long --match:glob
+        --exclude:glob --always --first-parent --dirty?text --broken?text | undashed*
+    """,
+    "cat-file": """
+        -petsz --batch?text --batch-check?text --batch-all-objects --buffer --unordered --follow-symlinks
+        --allow-unknown-type | undashed*
+    """,
+    "name-rev": """
+        --tags --refs:glob --exclude:glob --all --name-only --no-undefined --always --annotate-stdin | undashed*
+    """,
+    "merge-base": "-a --all --octopus --independent --is-ancestor --fork-point | undashed+",
+    "for-each-ref": """
+        +refs --count:number --shell --perl --python --tcl --exclude:glob --omit-empty --include-root-refs | undashed*
+        | undashed*
+    """,
+    "show-ref": """
+        -qdshr --head --heads --branches --tags --dereference --hash?number --verify --exists --abbrev?number --quiet
+        | undashed*
+    """,
+    "show-branch": """
+        -arg --all --remotes --current --topo-order --date-order --sparse --more?number --list --merge-base
+        --independent --no-name --sha1-name --topics --reflog?text +color --no-color | undashed*
+    """,
+    "symbolic-ref": "-q --short --quiet --no-recurse | undashed",
+    "count-objects": "-vH --verbose --human-readable |",
+    "cherry": "-v --abbrev?number | undashed*",
+    "check-ignore": "-qvnz --quiet --verbose --non-matching --no-index --stdin | undashed*",
+    "check-attr": "-az --all --cached --stdin | undashed*",
+    "check-mailmap": "--stdin | text*",
+    "check-ref-format": "--branch --normalize --allow-onelevel --no-allow-onelevel | undashed",
+    "verify-pack": "-vs --verbose --stat-only | read+",
+    "fsck": """
+        -v --full --no-full --strict --verbose --unreachable --dangling --no-dangling --root --tags --cache --reflogs
+        --no-reflogs --connectivity-only --name-objects --progress --no-progress | undashed*
+    """,
+    "version": "--build-options |",
+    "ls-remote": """
+        !n -htdq --heads --branches --tags --refs --quiet --exit-code --get-url --symref --sort:shown | remote?
+        undashed*
+    """,
+}
+
+_CHANGING: Table = {
+    "branch": """
+        -vqa -l,--list@1 -r --all --remotes --show-current --verbose --abbrev:number --no-abbrev +refs
+        -t,--track?direct|inherit --no-track -u,--set-upstream-to:undashed@2 --unset-upstream@2
+        -d,--delete,-m,--move,-c,--copy@2 --create-reflog | / !w undashed undashed? | glob* | !w undashed*
+    """,
+    "tag": """
+        -l,--list@1 -n?number@1 +refs -a,--annotate -m,--message:pattern -F,--file:read --cleanup:name --no-sign
+        --create-reflog | / !w undashed undashed? | glob*
+    """,
+    "remote": {
+        "": "%alone -v,--verbose",
+        "show": "-n@1 | / !n undashed+ | undashed*",
+        "get-url": "--push --all | undashed",
+        "add": "!w -ft:undashed -m:undashed --tags --no-tags | undashed remote-name",
+        "rename": "!w --progress --no-progress | undashed undashed",
+        "set-url": "!w --push | undashed remote-name undashed?",
+        "update": "!w !n -p --prune | undashed*",
+    },
+    "stash": {
+        "": "!w %alone -ukqa --include-untracked --keep-index --no-keep-index --quiet --all -m,--message:pattern",
+        "list": "+diff +walk | undashed*",
+        "show": "+diff -u --include-untracked --only-untracked | undashed?",
+        "push": """
+            !w -ukqaS --include-untracked --keep-index --no-keep-index --quiet --all --staged -m,--message:pattern |
+            undashed*
+        """,
+        "pop apply": "!w -q --index --quiet | undashed?",
+        "save": "!w -ukqa --include-untracked --keep-index --quiet --all | text*",
+        "branch": "!w | undashed undashed?",
+    },
+    "reflog": {
+        "": "%alone +diff +walk",
+        "show": "+diff +walk | undashed*",
+        "exists": "| undashed",
+        "list": "|",
+        "HEAD main master": "+diff +walk | undashed*",
+    },
+    "worktree": {"": "", "list": "-vz --porcelain --verbose |"},
+    "notes": {"": "%alone --ref:undashed", "list show": "| undashed?"},
+    "submodule": {
+        "": "%alone -q,--quiet",
+        "status": "--cached --recursive | undashed*",
+        "summary": "--cached --files | undashed*",
+    },
+    "config": """
+        %first -z,--null --name-only --show-origin --show-scope --global --local --system --worktree --includes
+        --no-includes --bool --int --bool-or-int --path --expiry-date --type:name -l,--list@1 --get,--get-all@2
+        --get-regexp@3 --default:text | setting / =get|list / =get setting / !w author text | | setting pattern? |
+        pattern pattern?
+    """,
+    "add": """
+        !w -nvfAuNU --dry-run --verbose --force --all --no-all --update --intent-to-add --refresh --ignore-errors
+        --ignore-missing --sparse --renormalize --chmod:mode | undashed*
+    """,
+    "commit": """
+        !w -aqvsnou -m,--message:pattern -F,--file:read -C,--reuse-message:undashed --fixup,--squash:undashed --amend
+        --no-edit --all --quiet --verbose --signoff --no-signoff --no-verify --allow-empty --allow-empty-message
+        --author,--date,--trailer:text --reset-author --dry-run --short --porcelain --long --branch --only --include
+        --cleanup:name --no-gpg-sign --no-status --status --no-post-rewrite -i | undashed*
+    """,
+    "push": """
+        !w !n -nuqv46 -o,--push-option:text --all --branches --tags --follow-tags --set-upstream --dry-run --porcelain
+        --quiet --verbose --progress --no-progress --atomic --no-verify --thin --no-thin --recurse-submodules:name |
+        remote? refspec*
+    """,
+    "pull fetch": """
+        !w !n -aknpqtvr46 -j,--jobs:number --all --append --atomic --depth,--deepen:number --shallow-since:text
+        --shallow-exclude:undashed --unshallow --dry-run --keep --multiple --prune --prune-tags --no-prune --no-tags
+        --tags --refetch --no-recurse-submodules --recurse-submodules?name --quiet --verbose --progress --no-progress
+        --rebase?false|true|merges --no-rebase --ff --no-ff --ff-only --squash --no-squash --commit --no-commit --stat
+        --no-stat --autostash --no-autostash --no-edit --allow-unrelated-histories --filter:name
+        -X,--strategy-option:name --write-fetch-head --no-verify | remote? refspec*
+    """,
+    "clone": """
+        !w !n -qvn -o,--origin:undashed -b,--branch:undashed -j,--jobs:number --depth:number --shallow-since:text
+        --shallow-exclude:undashed --single-branch --no-single-branch --no-tags --no-checkout --bare --mirror --quiet
+        --verbose --progress --filter:name --sparse --recurse-submodules?undashed --shallow-submodules
+        --no-shallow-submodules --also-filter-submodules --no-local --no-hardlinks --dissociate --reject-shallow |
+        remote write?
+    """,
+    "init": "!w -q -b,--initial-branch:undashed --quiet --bare --object-format:name --shared?name | write?",
+    "checkout": """
+        !w -qdtl -b:undashed --quiet --detach -t,--track?direct|inherit --no-track --orphan:undashed --ours --theirs
+        --guess --no-guess --progress --no-progress --merge -m --conflict:name --ignore-skip-worktree-bits |
+        file-of-tree*
+    """,
+    "switch": """
+        !w -qdm -c,--create:undashed --quiet --detach --guess --no-guess --merge -t,--track?direct|inherit --no-track
+        --orphan:undashed --progress --no-progress --conflict:name | undashed*
+    """,
+    "restore": """
+        !w -qSWm -s,--source:undashed --staged --worktree --ours --theirs --merge --quiet --progress --no-progress
+        --conflict:name | file-of-tree+
+    """,
+    "reset": "!w -qN --mixed --soft --quiet --no-refresh --refresh --intent-to-add | undashed*",
+    "merge": """
+        !w -nqv -m:pattern -F,--file:read -X,--strategy-option:name --no-ff --ff --ff-only --squash --no-squash
+        --commit --no-commit --no-edit --stat --no-stat --quiet --verbose --abort --continue --quit --no-verify
+        --allow-unrelated-histories --signoff --autostash --no-autostash --log?number --no-gpg-sign
+        --into-name:undashed --progress --no-progress | undashed*
+    """,
+    "rebase": """
+        !w -qvnfmkr -X,--strategy-option:name --onto:undashed --keep-base --continue --skip --abort --quit --autostash
+        --no-autostash --autosquash --no-autosquash --quiet --verbose --stat --no-stat --no-verify --fork-point
+        --no-fork-point --root --rebase-merges?name --no-rebase-merges --update-refs --no-update-refs --apply --merge
+        --empty:name --keep-empty --committer-date-is-author-date --reset-author-date --signoff --no-ff --force-rebase
+        --show-current-patch | undashed*
+    """,
+    "cherry-pick revert": """
+        !w -nxrs -m,--mainline:number -X,--strategy-option:name --no-edit --no-commit --signoff --ff --allow-empty
+        --allow-empty-message --keep-redundant-commits --continue --abort --quit --skip --cleanup:name --no-gpg-sign
+        --reference | undashed*
+    """,
+    "mv": "!w -knv --dry-run --verbose --sparse | write+",
+    "apply": """
+        !w -pRvqN3z -p:number -C:number --stat --numstat --summary --check --index --cached --3way --reverse --reject
+        --recount --ignore-space-change --ignore-whitespace --whitespace:name --include,--exclude:glob --verbose
+        --quiet --intent-to-add --unidiff-zero --allow-empty --no-add --inaccurate-eof --apply | read*
+    """,
+    "bisect filter-branch difftool mergetool hook shell daemon instaweb send-email credential help": "%never",
+}
+
+GIT: Table = with_groups(
+    {
+        "git": {
+            "": """
+                -C:inside -Pvh --no-pager --no-optional-locks --literal-pathspecs --glob-pathspecs --icase-pathspecs
+                --no-replace-objects --no-lazy-fetch --no-advice --version
+            """,
+            **_LOOKING,
+            **_CHANGING,
+        }
+    },
+    _GROUPS,
+)

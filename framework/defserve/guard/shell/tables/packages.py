@@ -1,0 +1,111 @@
+"""Package managers. They run what they install, and most read settings of the project, which may name programs.
+
+So nearly all of it is for `sandbox` only. In `readonly` remain the lists that run nothing and ask nobody.
+"""
+
+from __future__ import annotations
+
+from defserve.guard.shell.specs import Table, with_groups
+
+_GROUPS = {
+    "npm_look": """
+        -alg --all --long --json --parseable -p --depth:number --global --link --omit:dev|optional|peer
+        --include:prod|dev|optional|peer --production --prod --dev --only:prod|dev --silent -s
+    """,
+    "npm_install": """
+        !w !n -DEOSPgfBNW -s --save --save-dev --save-exact --save-optional --save-peer --save-prod --no-save --global
+        --force --legacy-peer-deps --strict-peer-deps --no-audit --no-fund --no-optional --omit:dev|optional|peer
+        --ignore-scripts --prefer-offline --offline --production --dry-run --no-package-lock --package-lock-only
+        --verbose --silent --quiet --frozen-lockfile --no-frozen-lockfile --dev --prod --exact --latest --json
+        --loglevel:name
+    """,
+    "project": """
+        -qvnDGEiU -p,--package:name --quiet --verbose --offline --locked --frozen --dev --no-dev --all-features
+        --no-default-features --all --dry-run -F,--features:names --group,-G,--extra,-E:names
+        --with,--without,--only:names --all-extras --upgrade --optional:name --latest --no-sync --depth:number
+        --no-interaction --no-root --tree --outdated --top-level --no-dedupe --invert,-i:name --version,-v:name
+        --no-document --user-install --conservative
+    """,
+    "system": """
+        -aqyvud --quiet --yes --assume-yes --verbose --installed --upgradable --all-versions --no-install-recommends
+        --names-only --full --no-cache --virtual,-t:name --update -n --dry-run --simulate -s --cask --formula
+        --versions
+    """,
+}
+
+PACKAGES: Table = with_groups(
+    {
+        "pip pip3": {
+            "": "-Vhqv --version --help --quiet --verbose --no-input --no-color --disable-pip-version-check",
+            "list": """
+            -lev -o,--outdated!n -u,--uptodate!n --local --user --editable --pre --format:columns|freeze|json
+            --not-required --exclude-editable --include-editable --exclude:name --disable-pip-version-check -q --quiet
+            --verbose |
+        """,
+            "show": "-fqv --files --verbose --quiet --disable-pip-version-check | name+",
+            "freeze": "-lq --local --user --all --exclude-editable --exclude:name -r,--requirement:local |",
+            "check": "-qv |",
+            "inspect": "--local --user |",
+            "debug": "-v |",
+            "install download wheel": """
+            !w !n -Uqv -r,--requirement:local -c,--constraint:local -e,--editable:pip-package --upgrade
+            --upgrade-strategy:eager|only-if-needed --force-reinstall --ignore-installed -I --no-deps --user --pre
+            --dry-run --no-build-isolation --no-cache-dir --no-compile --prefer-binary --only-binary,--no-binary:names
+            --quiet --verbose --require-hashes --no-input --disable-pip-version-check --break-system-packages
+            --no-warn-script-location -d,--dest,-w,--wheel-dir:write --progress-bar:name | pip-package*
+        """,
+        },
+        "npm": {
+            "": "-v --version",
+            "ls list ll la": "+npm_look | name*",
+            "view info show v outdated why explain": "!n +npm_look | npm-package? name*",
+            "root prefix bin": "-g --global |",
+            "install i ci add update up": "+npm_install | npm-package*",
+        },
+        "pnpm": {
+            "": "!x -v --version",
+            "ls list why outdated": "!x +npm_look -r --recursive | name*",
+            "install i add update": "+npm_install | npm-package*",
+        },
+        "yarn": {
+            "": "!x -v --version",
+            "list info why outdated": "!x +npm_look --pattern:name | name*",
+            "install add upgrade": "+npm_install | npm-package*",
+        },
+        "apt apt-get apt-cache": {
+            "": "-v --version",
+            "list show policy search depends rdepends": "+system | name*",
+            "install update upgrade": "!w !n +system | package*",
+        },
+        "dpkg": "-l,--list,-L,--listfiles,-s,--status,-S,--search@1 | | text*",
+        "brew": {
+            "": "-v --version",
+            "list ls": "+system | name*",
+            "info search outdated deps": "!n +system --json?v1|v2 --tree | name*",
+            "install update upgrade": "!w !n +system | package*",
+        },
+        "apk dnf yum": {
+            "": "--version",
+            "list show search info": "!n +system | name*",
+            "install update upgrade add": "!w !n +system | package*",
+        },
+        "cargo": {
+            "": "!x -V --version",
+            "tree search metadata": "!n +project --format-version:number | name*",
+            "add install fetch update": "!w !n +project | package*",
+        },
+        "uv": {"": "-V --version", "tree": "!n +project |", "add sync lock": "!w !n +project | pip-package*"},
+        "poetry": {
+            "": "!x -V --version",
+            "show": "!x +project | name*",
+            "add install lock update": "!w !n +project | pip-package*",
+        },
+        "gem": {
+            "": "-v --version",
+            "list": "-al --local --all --no-versions --details -d | name*",
+            "search info": "!n +project | name*",
+            "install fetch update": "!w !n +project | package*",
+        },
+    },
+    _GROUPS,
+)

@@ -1,0 +1,107 @@
+"""Programs that print, compute, and tell about the machine, its users and processes."""
+
+from __future__ import annotations
+
+from defserve.guard.shell.specs import Table
+
+SYSTEM: Table = {
+    "echo printf expr seq factor true false": "%plain | pattern*",
+    "numfmt": """
+        -z -d,--delimiter:char --field:numbers --format:text --from:none|auto|si|iec|iec-i --to:none|auto|si|iec|iec-i
+        --from-unit:number --to-unit:number --grouping --header?number --invalid:abort|fail|warn|ignore
+        --padding:number --round:up|down|from-zero|towards-zero|nearest --suffix:name --debug | number*
+    """,
+    "sleep": "| number+",
+    "date": """
+        -uRnj -d,--date:when -I,--iso-8601?date|hours|minutes|seconds|ns --rfc-3339:date|seconds|ns --rfc-email --utc
+        --universal --debug --resolution -r,--reference:listed -v:pattern | format?
+    """,
+    "cal ncal": """
+        -1369hjmsywYbeMNopS3 -n,--months:number -A:number -B:number -C  -d:name -H:name --one --three --sunday
+        --monday --julian --year --twelve --week?number --color?always|never|auto | name*
+    """,
+    "hostname": "-aAdfiIsyv --alias --all-fqdns --all-ip-addresses --domain --fqdn --long --ip-address --short |",
+    "uname": """
+        -asnrvmpio --all --kernel-name --nodename --kernel-release --kernel-version --machine --processor
+        --hardware-platform --operating-system |
+    """,
+    "arch nproc whoami users logname hostid tty": "-s --all --ignore:number --silent --quiet |",
+    "uptime": "-psrc --pretty --since --raw |",
+    "id": "-agGnruzpZ --group --groups --name --real --user --zero --context | name*",
+    "groups": "| name*",
+    "who": """
+        -abdHlmpqrstTuw --all --boot --dead --heading --login --process --count --runlevel --short --time --users
+        --mesg --writable --message | name? name?
+    """,
+    "w": "-hsfouiVp --no-header --short --from --old-style --ip-addr --pids | name?",
+    "last": """
+        -aFiRwx -# -n,--limit:number -s,--since:text -t,--until:text -p,--present:text --fulltimes --hostlast
+        --nohostname --system --time-format:name | name*
+    """,
+    "free": """
+        -bkmghltvwL --bytes --kilo --mega --giga --tera --kibi --mebi --gibi --human --si --lohi --total --wide --line
+        -c,--count:number -s,--seconds:number |
+    """,
+    "vmstat": """
+        -afmnsdDtwy -p,--partition:name -S,--unit:k|K|m|M --active --forks --slabs --one-header --stats --disk
+        --disk-sum --timestamp --wide | number? number?
+    """,
+    "pstree": """
+        -aAclgGhnNpsStTuUZ -H:pid --arguments --ascii --compact-not --show-pids --long --numeric-sort | name?
+    """,
+    "pgrep": """
+        -aAcfilnovwx -d,--delimiter:char -u,--euid:names -U,--uid:names -g,--pgroup:names -G,--group:names
+        -P,--parent:numbers -s,--session:names -t,--terminal:names -r,--runstates:name --list-name --list-full --full
+        --exact --newest --oldest --count --inverse --ignore-case --lightweight | pattern?
+    """,
+    "pidof": "-csxqtz -o:name -S:char | name+",
+    "ps": """
+        %apart -AacdeFfHjLlmNTVwyZM -aux.,-auxw.,-auxww.,-ax.,-axu.,-axf.,-axw.,-axww. -oO:columns --format:columns
+        -p,--pid,--ppid,-q,--quick-pid:numbers -u,-U,-g,-G,-t,-C,-s,--user,--User,--group,--Group,--tty,--sid:names
+        --sort:columns -k:columns --forest --headers --no-headers --no-heading
+        --cols,--columns,--width,--rows,--lines:number --cumulative --info | letters? / letters columns
+    """,
+    "kill": """
+        !w %one -l,-L,--list@1 -s,-n:signal -# -HUP -INT -QUIT -KILL -TERM -USR1 -USR2 -STOP -CONT -TSTP -ABRT -ALRM
+        -CHLD -WINCH -SIGHUP -SIGINT -SIGQUIT -SIGKILL -SIGTERM -SIGUSR1 -SIGUSR2 -SIGSTOP -SIGCONT | pid+ | signal?
+    """,
+    "which": "-aspi --all --skip-dot --skip-tilde --show-dot | name+",
+    "type": "-atPpf | name+",
+    "whereis": "-bmsul | name+",
+    "lscpu": """
+        -abcCeEpJxyBV --all --online --offline --json --hex --physical --bytes --parse?names --extended?names
+        --caches?names |
+    """,
+    "lsblk": """
+        -abdDfhiJlmnNOpPrsStTVzAM -o,--output:names -I,--include:numbers -e,--exclude:numbers -x,--sort:name --all
+        --bytes --nodeps --fs --json --list --perms --noheadings --output-all --paths --pairs --raw --inverse
+        --topology --tree?name --ascii |
+    """,
+    "lsmod": "|",
+    "lsusb": "-vtV -s:name -d:name --verbose --tree |",
+    "lspci": "-vktnbmDx -s:name -d:name |",
+    "lsb_release": "-vidrcas --version --id --description --release --codename --all --short |",
+    "dmesg": """
+        -HTtxkuLwrPdeJ -l,--level:names -f,--facility:names --human --ctime --notime --decode --kernel --userspace
+        --color?always|never|auto --nopager --since:text --until:text --time-format:name --reltime --follow |
+    """,
+    "lsof": """
+        -abChlnNoPRtUVwX -i?address -p:numbers -u:names -c:name -d:names -g?numbers -s?name -F?name -T?name -r?number
+        | object* / address
+    """,
+    "ss": """
+        -tulnpaosemihxwd0460STHBOZzbMQ -f,--family:name -A,--query,--socket:names --tcp --udp --listening --numeric
+        --processes --all --options --summary --extended --memory --info --raw --unix --ipv4 --ipv6 --no-header
+        --oneline | socket*
+    """,
+    "netstat": """
+        -tulnparsieocgMNCFvWLx46 -f:name -I:name --tcp --udp --listening --numeric --programs --all --route
+        --statistics --interfaces --extend --timers --wide |
+    """,
+    "locale": "-acmkV --all-locales --charmaps --category-name --keyword-name --verbose | name*",
+    "getconf": "-a | name? / name listed",
+    "ip": {
+        "": "-4,-6,-br,-brief,-c,-color,-d,-details,-o,-oneline,-s,-statistics,-j,-json,-p,-pretty %words",
+        "a addr address link l route r neigh n rule": {"": "%alone", "show list ls": "| name*"},
+    },
+}

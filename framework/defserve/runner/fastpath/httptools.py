@@ -1,0 +1,54 @@
+"""What httptools needs: it says which part of a request comes, and it takes trailers for headers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from defserve.runner.fastpath.deadlines import HeadDeadline
+
+
+class SealedHeaders(list[tuple[bytes, bytes]]):
+    """The headers of a complete head. Whatever is added later is a trailer, and counts for nothing."""
+
+    def append(self, item: tuple[bytes, bytes]) -> None:
+        """Drop it."""
+
+
+class HttptoolsBounds(HeadDeadline):
+    """Mixed in before uvicorn's protocol for httptools."""
+
+    headers: Any
+    url: bytes
+    pipeline: Any
+    _head_begun = False  # part of a head came; the parser says so
+    _read: object | None = None
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()  # pyright: ignore
+        self._head_begun = True
+
+    def on_headers_complete(self) -> None:
+        self._head_begun = False
+        super().on_headers_complete()  # pyright: ignore
+        # The scope keeps the list as it is now.
+        self.headers = SealedHeaders(self.headers)
+        if not self.url.startswith(b"/"):
+            # uvicorn drops the host of an absolute URI. The app must judge it.
+            self.scope["raw_path"] = self.url.partition(b"?")[0]
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()  # pyright: ignore
+        self._read = self.cycle
+
+    @property
+    def _is_read(self) -> bool:
+        return self._read is self.cycle
+
+    @property
+    def _has_begun(self) -> bool:
+        return self._head_begun
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._read = None
+        self.pipeline.clear()

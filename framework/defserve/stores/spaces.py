@@ -1,0 +1,42 @@
+"""The table of all spaces of a store. A feature gets its space here and nowhere else, so no two features share one.
+
+A `Space` is made only in this file; type checkers refuse a plain text where a store wants a space. A name that ends
+in a colon stands for many spaces, one for each name that is put after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NewType
+
+Space = NewType("Space", str)
+
+
+class SpaceFamily(str):
+    """Spaces whose names begin alike."""
+
+    __slots__ = ()
+
+    def of(self, name: str) -> Space:
+        return Space(self + name)
+
+
+FORMAT: Final = Space("format")
+API_KEYS: Final = Space("keys")
+SECRETS: Final = Space("secrets")
+AUDIT_HEADS: Final = Space("audit")
+DENIED_TOKENS: Final = Space("denied tokens")
+CHECKPOINTS: Final = SpaceFamily("state:")
+NONCES: Final = SpaceFamily("nonce:")
+LEASES: Final = SpaceFamily("lease:")
+
+TABLE: Final[Mapping[str, str]] = {
+    FORMAT: "the format of a store that has no other place for it: `version`",
+    API_KEYS: "each API key under its id. 0.1.0 also kept the secret of checkpoint ids here, as `checkpoints`",
+    SECRETS: "`checkpoints` is the secret of checkpoint ids",
+    AUDIT_HEADS: "the last signed head of each audit log that is anchored here, under the log's name",
+    DENIED_TOKENS: "under the hash of its id, each signed token that is accepted no more, until it expires",
+    CHECKPOINTS: 'after the colon `["set","owner"]`: the tree under `tree`, each checkpoint under its id',
+    NONCES: "after the colon the nonce: one value, expected to be absent, with a ttl, so it is spent exactly once",
+    LEASES: "after the colon the lease's name: the holder, with a ttl that it renews",
+}

@@ -1,0 +1,71 @@
+"""The command `make attack`: try every attack on servers of its own, and say which were not held.
+
+It connects to this machine only. It exits with 1 if an attack was not held, or could not be tried. Only a feature that
+the operating system lacks is a good reason not to try one. The seed is printed; `--seed` repeats a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from tests.attack.families import attacks
+from tests.attack.running import run
+from tests.attack.speaking.sockets import watch_connections
+from tests.attack.table import line, summary, table, write_json
+from tests.attack.trial import Row
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    chosen = [a for a in attacks() if not options.only or any(_names(o, a.family, a.name) for o in options.only)]
+    if options.list:
+        print("\n".join(f"{attack.family}: {attack.name}" for attack in chosen))
+        return 0
+    if not chosen:
+        print(f"no attack is called {', '.join(options.only)}; --list shows all", file=sys.stderr)
+        return 2
+    watch_connections()
+    began, is_terminal = time.monotonic(), sys.stdout.isatty()
+    done = 0
+
+    def tell(row: Row) -> None:
+        nonlocal done
+        done += 1
+        if is_terminal:
+            print(f"\r\033[K[{done}/{len(chosen)}] {line(row)}", end="" if row.is_good else "\n", flush=True)
+        else:
+            print(line(row), flush=True)
+
+    print(f"{len(chosen)} attacks, --seed {options.seed}", flush=True)
+    rows = run(chosen, options.seed, options.jobs, tell)
+    print("\r\033[K" if is_terminal else "")
+    print("\n".join(table(rows)))
+    print("\n" + summary(rows, time.monotonic() - began))
+    if options.json:
+        write_json(rows, options.seed, options.json)
+    return 0 if all(row.is_good for row in rows) else 1
+
+
+def _names(pattern: str, family: str, name: str) -> bool:
+    """`smuggling`, `smuggling:*length*` or any part of a name."""
+    wanted, _, part = pattern.partition(":")
+    return fnmatchcase(family, wanted) and (not part or fnmatchcase(name, part) or part in name)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make attack", description=__doc__)
+    parser.add_argument("--only", action="append", metavar="FAMILY[:ATTACK]", help="repeatable; patterns are allowed")
+    parser.add_argument("--list", action="store_true", help="list the attacks and stop")
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="families side by side")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every row and failure there, too")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""The attacks, one file a family. A file has `FAMILY`, and is named here to take part."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from tests.attack.trial import Attack, Family
+
+MODULES = (
+    # The longest first, so that it does not run alone at the end.
+    "bounds.memory",
+    "http.smuggling",
+    "http.trailers",
+    "http.slow",
+    "http.heads",
+    "http.hosts",
+    "http.half_closed",
+    "http.pipelining",
+    "http.websocket",
+    "identity.self_grants",
+    "identity.sessions",
+    "identity.throttling",
+    "identity.matrix",
+    "identity.credentials",
+    "identity.strangers_ids",
+    "bounds.odd_json",
+    "bounds.pipes",
+    "bounds.odd_ids",
+    "tools.commands",
+    "tools.sandboxes",
+    "tools.shipping",
+)
+
+
+def attacks() -> list[Attack]:
+    """Every attack, family by family."""
+    found: list[Family] = [import_module(f"{__name__}.{name}").FAMILY for name in MODULES]
+    return [attack for family in found for attack in family.attacks]

@@ -1,0 +1,114 @@
+"""Large heads: many headers, long ones, lines without an end, and what else the HTTP library would gather."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.attack.arena import Kind
+from tests.attack.families.parsers import on_both
+from tests.attack.speaking.http import Wire, head
+from tests.attack.speaking.mcp import Caller, works
+from tests.attack.speaking.sockets import Place
+from tests.attack.trial import Family, Trial
+
+FAMILY = Family("heads")
+MEGABYTE = 1024 * 1024
+TAKEN = 8 * MEGABYTE
+"""More than the system's own buffers hold: who takes more reads what it should refuse."""
+
+JSON = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+CHUNKED = {**JSON, "Transfer-Encoding": "chunked"}
+
+# Name → what is sent once, and what is sent for as long as it is taken.
+ENDLESS: dict[str, tuple[Callable[[Place], bytes], bytes]] = {
+    "a request line": (lambda p: b"POST /mcp?", b"a" * 60_000),
+    "a method": (lambda p: b"", b"A" * 60_000),
+    "a header's value": (lambda p: head("POST", "/mcp", p, JSON)[:-2] + b"X: ", b"y" * 60_000),
+    "a header's name": (lambda p: head("POST", "/mcp", p, JSON)[:-2], b"x" * 60_000),
+    "headers": (lambda p: head("POST", "/mcp", p, JSON)[:-2], b"".join(b"x-%d: y\r\n" % n for n in range(5_000))),
+    "the same header": (lambda p: head("POST", "/mcp", p, JSON)[:-2], b"cookie: a=b\r\n" * 5_000),
+    "blanks after a colon": (lambda p: head("POST", "/mcp", p, JSON)[:-2] + b"X:", b" " * 60_000),
+    "empty lines before a request": (lambda p: b"", b"\r\n" * 30_000),
+    "digits of a chunk size": (lambda p: head("POST", "/mcp", p, CHUNKED), b"0" * 60_000),
+    "a chunk extension": (lambda p: head("POST", "/mcp", p, CHUNKED) + b"1;", b"a" * 60_000),
+    "a body in chunks": (lambda p: head("POST", "/mcp", p, CHUNKED), b"ea60\r\n" + b" " * 60_000 + b"\r\n"),
+    "a body of the largest length": (
+        lambda p: head("POST", "/mcp", p, {**JSON, "Content-Length": str(2**62)}),
+        b" " * 60_000,
+    ),
+    "a body for a path that is not there": (
+        lambda p: head("POST", "/no", p, {**JSON, "Content-Length": str(2**40)}),
+        b" " * 60_000,
+    ),
+    "a body of the wrong type": (
+        lambda p: head("POST", "/mcp", p, {"Content-Type": "text/plain", "Content-Length": str(2**40)}),
+        b" " * 60_000,
+    ),
+    "a body for a GET": (lambda p: head("GET", "/mcp", p, {**JSON, "Content-Length": str(2**40)}), b" " * 60_000),
+    "a body from another host": (
+        lambda p: head("POST", "/mcp", p, {**JSON, "Host": "evil.example", "Content-Length": str(2**40)}),
+        b" " * 60_000,
+    ),
+    "a body for REST": (lambda p: head("POST", "/tools/echo", p, CHUNKED), b"ea60\r\n" + b" " * 60_000 + b"\r\n"),
+    "bytes that are not HTTP": (lambda p: b"\x16\x03\x01", b"\x00" * 60_000),
+}  # fmt: skip
+
+
+def endless(trial: Trial, kind: Kind) -> None:
+    """Sixty MB of each: little of it is taken, and the connection ends."""
+    served = trial.arena.serve(kind)
+    for name, (first, piece) in ENDLESS.items():
+        sent = 0
+        with Wire(served.place, patience=6) as wire:
+            wire.send(first(served.place))
+            while sent < 60 * MEGABYTE and wire.send(piece):
+                sent += len(piece)
+            answer = wire.response(2)
+            closed = wire.closes_within(5)
+        trial.expect(sent < TAKEN, f"{name}: {sent / MEGABYTE:.0f} MB were taken")
+        trial.expect(closed, f"{name}: the connection stays open")
+        trial.expect(answer is None or answer.status >= 400, f"{name}: answered {answer and answer.status}")
+    trial.expect(not (said := works(Caller(served.place))), f"an honest caller afterwards: {said}")
+
+
+def large(trial: Trial, kind: Kind) -> None:
+    """Heads that are whole but too large: refused, on two hundred connections at once."""
+    served = trial.arena.serve(kind)
+    shapes = {
+        "5,000 headers": {f"X-{n}": "y" for n in range(5_000)},
+        "a header of 300 kB": {"X": "y" * 300_000},
+        "a token of 300 kB": {"Authorization": "Bearer " + "y" * 300_000},
+        "a session id of 300 kB": {"Mcp-Session-Id": "y" * 300_000},
+        "an origin of 300 kB": {"Origin": "http://" + "y" * 300_000},
+    }
+    for name, more in shapes.items():
+        with Wire(served.place) as wire:
+            wire.send(head("POST", "/mcp", served.place, {**JSON, "Content-Length": "2", **more}) + b"{}")
+            answer = wire.response(5)
+        trial.expect(answer is None or answer.status >= 400, f"{name}: answered {answer and answer.status}")
+    held = [Wire(served.place) for _ in range(200)]
+    for wire in held:
+        wire.send(head("POST", "/mcp", served.place, JSON)[:-2] + b"X: " + b"y" * 60_000)
+    trial.expect(not (said := works(Caller(served.place))), f"beside 200 heads of 60 kB: {said}")
+    for wire in held:
+        wire.socket.close()
+
+
+def small_chunks(trial: Trial, kind: Kind) -> None:
+    """A body in chunks of one byte: what is kept is the body, not its pieces."""
+    served = trial.arena.serve(kind)
+    with Wire(served.place, patience=30) as wire:
+        wire.send(head("POST", "/mcp", served.place, CHUNKED))
+        for _ in range(50):
+            if not wire.send(b"1\r\n \r\n" * 10_000):
+                break
+        wire.send(b"0\r\n\r\n")
+        answer = wire.response(20)
+    trial.expect(answer is not None, "no answer to a body in 500,000 chunks")
+    trial.expect(not (said := works(Caller(served.place))), f"an honest caller afterwards: {said}")
+
+
+REST = Kind(options=("--rest",))
+on_both(FAMILY, "endless", endless, REST)
+on_both(FAMILY, "too large", large)
+on_both(FAMILY, "a body in one-byte chunks", small_chunks)

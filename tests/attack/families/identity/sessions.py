@@ -1,0 +1,186 @@
+"""One stranger takes all it can get: sessions, sockets, calls. Others are served all the same."""
+
+from __future__ import annotations
+
+import resource
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from tests.attack.arena import Kind, Served
+from tests.attack.keys import create
+from tests.attack.speaking.conversation import HttpConversation, SocketConversation, SseConversation
+from tests.attack.speaking.http import Wire, head
+from tests.attack.speaking.mcp import Caller, opening, outcome, tool_call, works
+from tests.attack.speaking.websocket import WebSocket, frame
+from tests.attack.trial import Family, MissingFeature, NotTried, Trial
+
+FAMILY = Family("sessions")
+# The table of the attacked server has room for 2,000 sessions; one address may have 1,000 of them.
+FLOOD, SMALL = 2_500, Kind().with_env(ATTACK_SESSIONS="2000")
+OTHER = "127.0.0.2"
+
+
+def elsewhere(served: Served, token: str | None = None) -> Caller:
+    """Somebody at another address."""
+    return Caller(replace(served.place, source=OTHER), token)
+
+
+def opened(wire: Wire, place_head: bytes, count: int) -> int:
+    """Open that many sessions on one connection, as fast as it goes; how many were given."""
+    given = 0
+    for _ in range(count // 50):
+        if not wire.send(place_head * 50):
+            break
+        for _ in range(50):
+            answer = wire.response(20)
+            given += answer is not None and answer.status == 200
+    return given
+
+
+def opening_request(served: Served) -> bytes:
+    import json
+
+    body = json.dumps(opening()).encode()
+    headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    return head("POST", "/mcp", served.place, {**headers, "Content-Length": str(len(body))}) + body
+
+
+@FAMILY.attack("2,500 handshakes of one address")
+def _(trial: Trial) -> None:
+    served = trial.arena.serve(SMALL)
+    kept = HttpConversation(elsewhere(served))
+    kept.open()
+    with Wire(served.place) as wire:
+        given = opened(wire, opening_request(served), FLOOD)
+    trial.notes.append(f"{given:,} of {FLOOD:,} were given")
+    other = HttpConversation(elsewhere(served))
+    trial.expect("result" in other.open(), "somebody at another address gets no session")
+    said = outcome(other.ask("tools/call", tool_call("echo", {"text": "other"})))
+    trial.expect("other" in said, f"a call of somebody at another address: {said}")
+    said = outcome(kept.ask("tools/call", tool_call("echo", {"text": "kept"})))
+    trial.expect("kept" in said, f"a session of another address that was open before: {said}")
+    same = HttpConversation(Caller(served.place))
+    trial.expect("result" in same.open(), "an honest caller at the same address gets no session")
+    said = works(Caller(served.place))
+    trial.expect(not said, f"a request that stands alone: {said}")
+
+
+@FAMILY.attack("a session in use among 2,500")
+def _(trial: Trial) -> None:
+    """Idle sessions give way first: not the one with a call that runs, not the one with a stream that is read."""
+    served = trial.arena.serve(SMALL, fresh=True)
+    reading, calling = HttpConversation(Caller(served.place)), HttpConversation(Caller(served.place))
+    reading.open()
+    stream = reading.stream("GET")
+    trial.expect(stream.begun.wait(5) and stream.status == 200, f"a stream is not opened: {stream.status}")
+    calling.open()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(calling.ask, "tools/call", tool_call("slow", {"seconds": 8}), seconds=25)
+        with Wire(served.place) as wire:
+            opened(wire, opening_request(served), FLOOD)
+        trial.expect(stream.is_alive(), "the stream of an honest caller was ended")
+        said = outcome(answer.result())
+    trial.expect("slept" in said, f"the call of an honest caller: {said}")
+    said = outcome(reading.ask("tools/call", tool_call("echo", {"text": "kept"})))
+    trial.expect("kept" in said, f"the session with a stream: {said}")
+
+
+def sockets(trial: Trial, make: type[SocketConversation] | type[SseConversation], kind: Kind, count: int) -> None:
+    _need_descriptors(count)
+    served = trial.arena.serve(kind)
+    made = list[Wire]()
+    try:
+        for _ in range(count):
+            wire = Wire(served.place, patience=5)
+            made.append(wire)
+            if make is SocketConversation:
+                from tests.attack.speaking.websocket import upgrade
+
+                wire.send(upgrade(served.place))
+            else:
+                wire.send(head("GET", "/sse", served.place, {"Accept": "text/event-stream"}))
+        given = 0
+        for wire in made:
+            if wire.more(2):
+                given += b" 101 " in wire.read[:40] or b" 200 " in wire.read[:40]
+        trial.notes.append(f"{given:,} of {count:,} were opened")
+        said = works(elsewhere(served))
+        trial.expect(not said, f"somebody at another address: {said}")
+        talk = HttpConversation(elsewhere(served))
+        trial.expect("result" in talk.open(), "somebody at another address gets no session")
+        with WebSocket(replace(served.place, source=OTHER)) as socket:
+            trial.expect(socket.is_open, f"somebody at another address gets no WebSocket: {socket.status}")
+    finally:
+        for wire in made:
+            wire.socket.close()
+
+
+def _need_descriptors(count: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count + 500:
+        if hard != resource.RLIM_INFINITY and hard < count + 500:
+            raise MissingFeature(f"only {hard} open files are allowed here")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count + 500, hard))
+
+
+FAMILY.add("5,000 WebSockets of one address", lambda t: sockets(t, SocketConversation, Kind(), 5_000), growth=300)
+FAMILY.add(
+    "5,000 event streams of one address",
+    lambda t: sockets(t, SseConversation, Kind(options=("--legacy-sse",)), 5_000),
+    growth=300,
+)
+
+
+@FAMILY.attack("5,000 connections that say nothing", growth=300)
+def _(trial: Trial) -> None:
+    _need_descriptors(5_000)
+    served = trial.arena.serve(Kind())
+    made = [Wire(served.place, patience=5) for _ in range(5_000)]
+    try:
+        said = works(elsewhere(served))
+        trial.expect(not said, f"somebody at another address: {said}")
+    finally:
+        for wire in made:
+            wire.socket.close()
+
+
+@FAMILY.attack("calls that take for ever")
+def _(trial: Trial) -> None:
+    """One address fills every place for calls; another still gets one."""
+    served = trial.arena.serve(Kind())
+    many = [WebSocket(served.place) for _ in range(24)]
+    try:
+        import json
+
+        from tests.attack.speaking.mcp import message, stateless_params
+
+        for socket in many:
+            for id in range(60):
+                params = stateless_params(tool_call("slow", {"seconds": 8}), {})
+                socket.send(frame(1, json.dumps(message("tools/call", params, id)).encode()))
+        replies = [elsewhere(served).alone("tools/call", tool_call("echo", {"text": "other"})) for _ in range(3)]
+        trial.expect(any("other" in outcome(reply) for reply in replies), f"another address: {outcome(replies[-1])}")
+        if not any("other" in outcome(reply) for reply in replies):
+            trial.expect(
+                "429" in str(replies[-1]["status"]) or "503" in str(replies[-1]["status"]), "not told to retry"
+            )
+    finally:
+        for socket in many:
+            socket.socket.close()
+
+
+@FAMILY.attack("strangers before those who are known")
+def _(trial: Trial) -> None:
+    """A server with keys: bad tokens and missing ones take no place from good ones."""
+    served = trial.arena.serve(Kind("keyed"))
+    alice = Caller(served.place, create(served, "alice", "ToolInvoke(*)").token)
+    if works(alice):
+        raise NotTried(f"a good key does not work: {works(alice)}")
+    with Wire(served.place) as wire:
+        for _ in range(20):
+            wire.send(opening_request(served) * 50)
+            for _ in range(50):
+                wire.response(10)
+    talk = HttpConversation(alice)
+    trial.expect("result" in talk.open(), "a known caller gets no session")
+    trial.expect(not (said := works(alice)), f"a known caller: {said}")

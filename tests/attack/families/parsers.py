@@ -1,0 +1,21 @@
+"""Both HTTP parsers: an attack on the syntax of HTTP is made on each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.attack.arena import Kind
+from tests.attack.trial import Family, Trial
+
+PARSERS = ("httptools", "h11")
+
+OPEN = Kind()
+
+Run = Callable[[Trial, Kind], None]
+
+
+def on_both(family: Family, name: str, run: Run, kind: Kind = OPEN, *, growth: float = 40.0) -> None:
+    """Add the attack once for each parser."""
+    for parser in PARSERS:
+        at = kind.with_options("--http", parser)
+        family.add(f"{name} ({parser})", lambda trial, at=at: run(trial, at), growth=growth)

@@ -1,0 +1,130 @@
+"""The attack suite itself: it leaves this machine alone, tells failures from successes, and its own servers start."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.attack.__main__ import main
+from tests.attack.arena import Arena, Kind
+from tests.attack.families import MODULES, attacks
+from tests.attack.running import run_one
+from tests.attack.speaking.http import Wire, events
+from tests.attack.speaking.mcp import Caller, works
+from tests.attack.speaking.sockets import NotLoopback, Place, connect
+from tests.attack.table import summary, table, write_json
+from tests.attack.trial import Attack, MissingFeature, NotTried, Trial
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "example.com", "localhost", "0.0.0.0", "::", "2001:db8::1", ""])
+def test_nothing_but_this_machine_is_connected_to(host: str):
+    with pytest.raises(NotLoopback):
+        connect(Place(host, 9))
+
+
+def test_no_library_can_connect_elsewhere_either():
+    code = (
+        "import socket\n"
+        "from tests.attack.speaking.sockets import NotLoopback, watch_connections\n"
+        "watch_connections()\n"
+        "for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):\n"
+        "    with socket.socket(socket.AF_INET, kind) as one:\n"
+        "        one.settimeout(0.2)\n"
+        "        try: one.connect(('192.0.2.1', 9))\n"
+        "        except NotLoopback: print('refused')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["refused", "refused"]
+
+
+def test_a_peer_that_hangs_up_is_an_answer():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with Wire(Place(*server.getsockname()[:2]), patience=2) as wire:
+            server.accept()[0].close()
+            assert wire.response() is None and wire.closes_within(1)
+
+
+def test_only_whole_events_are_read():
+    assert list(events(b'id: 1\ndata: {"a": 1}\n\ndata:\n\ndata: {"b"')) == [b'{"a": 1}']
+
+
+def rows(arena: Arena) -> list[object]:
+    def holds(trial: Trial) -> None:
+        trial.expect(True, "never said")
+
+    def fails(trial: Trial) -> None:
+        trial.expect(True, "never said")
+        trial.expect(False, "the hidden request ran")
+
+    def nothing(trial: Trial) -> None:
+        """Tries nothing, and so shows nothing."""
+
+    def breaks(trial: Trial) -> None:
+        raise ValueError("a mistake of the attack itself")
+
+    def cannot(trial: Trial) -> None:
+        raise NotTried("the option is unknown")
+
+    def lacks(trial: Trial) -> None:
+        raise MissingFeature("no namespaces here")
+
+    made = [holds, fails, nothing, breaks, cannot, lacks]
+    return [run_one(Attack("family", function.__name__, function), arena, 1) for function in made]
+
+
+def test_an_attack_counts_only_if_it_was_tried_and_held(tmp_path: Path):
+    arena = Arena()
+    try:
+        found = rows(arena)
+    finally:
+        arena.close()
+    good = [row.attack.name for row in found if row.is_good]  # type: ignore[attr-defined]
+    assert good == ["holds", "lacks"]
+    lines = "\n".join(table(found, 120))  # type: ignore[arg-type]
+    assert "the hidden request ran" in lines and "not tried: ValueError: a mistake" in lines
+    assert summary(found, 1.0).endswith("; 4 NOT HELD")  # type: ignore[arg-type]
+    write_json(found, 1, tmp_path / "rows.json")  # type: ignore[arg-type]
+    assert [row["held"] for row in json.loads((tmp_path / "rows.json").read_text())["rows"]] == [1, 1, 0, 0, 0, 0]
+
+
+def test_every_family_is_run_and_every_attack_has_a_name_of_its_own(capsys: pytest.CaptureFixture[str]):
+    files = {path.stem for path in (Path(__file__).parent / "families").glob("*/*.py")}
+    assert files == {name.rpartition(".")[2] for name in MODULES}
+    names = [(attack.family, attack.name) for attack in attacks()]
+    assert len(set(names)) == len(names)
+    assert main(["--list", "--only", "smuggling"]) == 0
+    assert capsys.readouterr().out.startswith("smuggling: length and chunks together (httptools)\n")
+    assert main(["--only", "nothing-of-this-name"]) == 2
+
+
+@pytest.mark.parametrize("file", ["open", "keyed", "mounted", "guarded"])
+def test_the_attacked_servers_start_and_grow_little(file: str):
+    arena = Arena()
+    try:
+        served = arena.serve(Kind(file))
+        if file != "keyed":
+            assert works(Caller(served.place)) == ""
+        assert served.is_alive and served.resident > 0 and served.growth < 40
+        assert not served.has_marked("nothing")
+        with pytest.raises(NotTried, match="does not start"):
+            arena.serve(Kind(file, ("--no-such-option",)))
+    finally:
+        arena.close()
+
+
+def test_random_numbers_depend_on_the_seed_and_the_attack():
+    seen: list[int] = []
+    arena = Arena()
+    try:
+        for name, seed in (("a", 1), ("a", 1), ("b", 1), ("a", 2)):
+            run_one(Attack("f", name, lambda trial: seen.append(trial.random.randrange(10**9))), arena, seed)
+    finally:
+        arena.close()
+    assert seen[0] == seen[1] and len(set(seen)) == 3

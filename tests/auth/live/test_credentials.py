@@ -1,0 +1,139 @@
+"""Credentials of what is open: verified again and again, each once, and only while something is open."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from defserve.auth.live import credentials
+from defserve.auth.live.credentials import LiveCredentials
+from tests.raw import until
+
+pytestmark = pytest.mark.anyio
+
+
+class Shown:
+    """A credential whose verifier says what the test tells it to."""
+
+    def __init__(self, key: str, good: bool = True) -> None:
+        self.key, self.good, self.verified = key, good, 0
+        self.fails: Exception | None = None
+        self.hangs = False
+
+    async def verify(self) -> bool:
+        self.verified += 1
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.fails is not None:
+            raise self.fails
+        return self.good
+
+    def holds(self, found: Any) -> bool:
+        return found is True
+
+
+class Holder:
+    def __init__(self, *shown: Shown) -> None:
+        self._shown, self.ended = shown, list[str]()
+
+    def shown(self) -> tuple[Shown, ...]:
+        return self._shown
+
+    def credential_ended(self, key: Any) -> None:
+        self.ended.append(key)
+
+
+async def test_what_a_bad_credential_opened_is_ended_and_nothing_else():
+    live, good, bad = LiveCredentials(), Shown("good"), Shown("bad", good=False)
+    both, other = Holder(good, bad), Holder(good)
+    for holder in (both, other):
+        live.hold(holder)
+    await live.sweep()
+    live.close()
+    assert (both.ended, other.ended) == (["bad"], [])
+
+
+async def test_a_credential_is_verified_once_for_all_that_it_opened():
+    live, shown = LiveCredentials(), Shown("one")
+    for _ in range(100):
+        live.hold(Holder(shown))
+    await live.sweep()
+    live.close()
+    assert shown.verified == 1
+
+
+async def test_a_verifier_that_fails_once_ends_nothing_and_one_that_fails_twice_does():
+    live, shown = LiveCredentials(), Shown("one")
+    holder = Holder(shown)
+    live.hold(holder)
+    shown.fails = OSError("the issuer cannot be reached")
+    await live.sweep()
+    shown.fails = None
+    await live.sweep()
+    shown.fails = OSError("the issuer cannot be reached")
+    await live.sweep()
+    assert holder.ended == []
+    await live.sweep()
+    live.close()
+    assert holder.ended == ["one"]
+
+
+async def test_a_verifier_that_never_answers_has_failed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(credentials, "ANSWER_SECONDS", 0.01)
+    live, slow, bad = LiveCredentials(), Shown("slow"), Shown("bad", good=False)
+    slow.hangs = True
+    holder = Holder(slow, bad)
+    live.hold(holder)
+    await live.sweep()
+    assert holder.ended == ["bad"]
+    await live.sweep()
+    live.close()
+    assert "slow" in holder.ended
+
+
+async def test_one_that_cannot_be_ended_does_not_keep_the_others():
+    class Stuck(Holder):
+        def credential_ended(self, key: Any) -> None:
+            raise RuntimeError("stuck")
+
+    live, bad = LiveCredentials(), Shown("bad", good=False)
+    holders = [Stuck(bad), Holder(bad), Stuck(bad), Holder(bad)]
+    for holder in holders:
+        live.hold(holder)
+    await live.sweep()
+    live.close()
+    assert [holder.ended for holder in holders if not isinstance(holder, Stuck)] == [["bad"], ["bad"]]
+
+
+async def test_it_sweeps_by_itself_while_something_is_open_and_then_no_more():
+    live, shown = LiveCredentials(seconds=0.001), Shown("one")
+    holder = Holder(shown)
+    live.hold(holder)
+    await until(lambda: shown.verified > 3)
+    shown.good = False
+    await until(lambda: bool(holder.ended))
+    live.release(holder)
+    await until(lambda: live.idle)
+    live.hold(again := Holder(shown))
+    await until(lambda: bool(again.ended))
+    live.close()
+    assert live.idle
+
+
+def test_it_serves_another_loop_after_the_first_has_ended():
+    live = LiveCredentials(seconds=0.001)
+
+    async def once() -> None:
+        holder = Holder(Shown("bad", good=False))
+        live.hold(holder)
+        await until(lambda: bool(holder.ended))
+        live.release(holder)
+
+    asyncio.run(once())
+    asyncio.run(once())
+
+
+def test_all_of_it_takes_less_than_five_seconds():
+    assert credentials.SWEEP_SECONDS + credentials.ANSWER_SECONDS < 5

@@ -1,0 +1,160 @@
+"""The files of local tokens: who can read them, what is there when a server was killed, what is kept."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from defserve import UsageError
+from defserve.auth.local_token.files import keep_key, published, read_key
+
+HERE = ("127.0.0.1", 8000)
+THERE = ("::1", 8000)
+KEY = "K" * 43
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return folder / "defserve" / "local-tokens"
+
+
+def put(folder: Path, content: bytes = KEY.encode(), mode: int = 0o600) -> Path:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / "127.0.0.1_8000"
+    path.write_bytes(content)
+    path.chmod(mode)
+    return path
+
+
+def test_a_key_is_there_while_the_server_runs_and_only_for_its_owner(runtime: Path):
+    assert read_key(HERE) is None
+    with published([HERE, THERE]) as key:
+        assert read_key(HERE) == read_key(THERE) == key
+        assert read_key(("127.0.0.1", 8001)) is None
+        assert len(key) == 43
+        assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(path.lstat().st_mode) for path in runtime.iterdir()} == {0o600}
+    assert read_key(HERE) is read_key(THERE) is None
+    assert list(runtime.iterdir()) == []
+
+
+def test_a_loose_umask_opens_nothing(runtime: Path):
+    before = os.umask(0)
+    try:
+        with published([HERE]):
+            assert {stat.S_IMODE(path.lstat().st_mode) for path in (runtime, *runtime.iterdir())} == {0o700, 0o600}
+    finally:
+        os.umask(before)
+
+
+def test_every_start_has_another_key():
+    keys = set[str]()
+    for _ in range(3):
+        with published([HERE]) as key:
+            keys.add(key)
+    assert len(keys) == 3
+
+
+def test_what_a_killed_server_left_is_replaced(runtime: Path):
+    put(runtime)
+    with published([HERE]) as key:
+        assert read_key(HERE) == key != KEY
+    assert read_key(HERE) is None
+
+
+def test_a_link_that_lies_there_is_replaced_and_not_followed(runtime: Path, tmp_path: Path):
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    runtime.mkdir(mode=0o700, parents=True)
+    (runtime / "127.0.0.1_8000").symlink_to(precious)
+    assert read_key(HERE) is None
+    with published([HERE]) as key:
+        assert read_key(HERE) == key
+    assert precious.read_text() == "precious"
+
+
+def test_a_key_of_a_server_that_took_the_address_meanwhile_stays(runtime: Path):
+    with published([HERE]):
+        with published([HERE]) as later:
+            pass
+        put(runtime)
+    assert read_key(HERE) == KEY != later
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o666])
+def test_a_key_that_others_can_read_is_none(runtime: Path, mode: int):
+    put(runtime, mode=mode)
+    assert read_key(HERE) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"short", KEY.encode() + b"\n", b"A" * 300, b"\xff" * 43, b"a b" * 14 + b"c"])
+def test_what_is_not_a_key_is_none(runtime: Path, content: bytes):
+    put(runtime, content)
+    assert read_key(HERE) is None
+
+
+def test_a_key_in_a_folder_that_others_can_write_is_none(runtime: Path):
+    put(runtime)
+    runtime.chmod(0o777)
+    assert read_key(HERE) is None
+
+
+def test_a_key_of_somebody_else_is_none(runtime: Path, monkeypatch: pytest.MonkeyPatch):
+    put(runtime)
+    assert read_key(HERE) == KEY
+    # The file belongs to the user who runs the test; the reader is made somebody else.
+    uid = os.getuid()
+    monkeypatch.setattr("defserve.auth.local_token.files.os.getuid", lambda: uid + 1)
+    assert read_key(HERE) is None
+
+
+def test_a_pipe_that_lies_there_does_not_block(runtime: Path):
+    runtime.mkdir(mode=0o700, parents=True)
+    os.mkfifo(runtime / "127.0.0.1_8000", 0o600)
+    assert read_key(HERE) is None
+
+
+def test_without_a_private_folder_no_key_is_written(runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for folder in (runtime, tmp_path / "state" / "defserve" / "local-tokens"):
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+    uid = os.getuid()
+    # No folder of the system for this user.
+    monkeypatch.setattr("defserve.auth.local_token.files.os.getuid", lambda: uid + 4_000_000)
+    with pytest.raises(UsageError, match="the local token cannot be written"), published([HERE]):
+        pass
+
+
+def test_a_client_without_the_variable_of_its_server_finds_the_key(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    with published([HERE]) as key:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", "/nonexistent")
+        assert read_key(HERE) == key
+
+
+def test_a_kept_key_is_the_key_of_every_later_start(tmp_path: Path):
+    with published([HERE]) as key:
+        assert keep_key(HERE) == key
+    assert read_key(HERE) is None, "a kept key is not sent while no server runs"
+    with published([HERE]) as again:
+        assert again == key
+    with published([("127.0.0.1", 8001)]) as other:
+        assert other != key
+    (path,) = (tmp_path / "config" / "defserve" / "kept-local-tokens").iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)
+    with published([HERE]) as fresh:
+        assert fresh != key, "a key that others could read is not used again"
+
+
+def test_where_no_server_runs_nothing_is_kept(tmp_path: Path):
+    assert keep_key(HERE) is None
+    assert not (tmp_path / "config").exists()

@@ -1,0 +1,134 @@
+"""Whose yes counts, which texts are addresses, and that nobody else decides it."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.auth.authority import canonical_address, is_local, is_stranger, same_user_or_stranger, stranger_at
+from defserve.auth.principals import LOCAL, Principal, anonymous
+from tests.imports import PACKAGE
+
+
+def test_only_the_local_user_and_verified_tokens_are_no_strangers():
+    assert not is_stranger(LOCAL)
+    assert not is_stranger(Principal("ann"))
+    for address in ("127.0.0.1", "::1", "localhost", "203.0.113.7", "unknown", ""):
+        assert is_stranger(anonymous(address)), address
+        assert is_stranger(stranger_at(address)), address
+    assert [is_local(who) for who in (LOCAL, Principal("ann"), anonymous("127.0.0.1"))] == [True, False, False]
+
+
+def test_scopes_and_claims_do_not_make_a_stranger_known():
+    assert is_stranger(Principal("anonymous:10.0.0.1", frozenset({"admin"}), {"sub": "local"}, kind="anonymous"))
+
+
+def test_on_a_trusted_unix_socket_only_our_own_user_is_local():
+    assert same_user_or_stranger(os.getuid()) is LOCAL
+    for user in (os.getuid() + 1, None, -1):
+        assert is_stranger(same_user_or_stranger(user))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("203.0.113.7", "203.0.113.7"),
+        (" 203.0.113.7\t", "203.0.113.7"),
+        ("203.0.113.7:4711", "203.0.113.7"),
+        ("2001:DB8::1", "2001:db8::1"),
+        ("[2001:db8::1]", "2001:db8::1"),
+        ("[2001:db8::1]:443", "2001:db8::1"),
+        ("fe80::1%eth0", "fe80::1"),
+        ("::ffff:203.0.113.7", "203.0.113.7"),
+        *((text, None) for text in (
+            "", " ", "localhost", "local", "unknown", "_hidden", "everyone", "session:x", "unix:",
+            "127.1", "0x7f.1", "2130706433",
+            "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:999999", "[::1", "[::1]x", "[]", "127.0.0.1, 10.0.0.1",
+            "127.0.0.1/8",
+            "127.0.0.1\x00", "１２７.0.0.1", "for=127.0.0.1",
+        )),
+    ],
+)  # fmt: skip
+def test_an_address_is_an_ip_address_or_nothing(text: str, address: str | None):
+    assert canonical_address(text) == address
+    assert stranger_at(text).id == f"anonymous:{address or 'unknown'}"
+
+
+@given(st.ip_addresses())
+def test_every_ip_address_is_read_in_every_form(address: IPv4Address | IPv6Address):
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    expected = str(mapped or address)
+    forms = (
+        [str(address), f"{address}:80"] if address.version == 4 else [str(address), f"[{address}]", f"[{address}]:80"]
+    )
+    assert {canonical_address(form) for form in forms} == {expected}
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_an_ip_address_or_nothing(text: str):
+    found = canonical_address(text)
+    assert found is None or str(ip_address(found)) == found
+
+
+# -- nobody else decides ---------------------------------------------------------------------------------
+
+# The files that tell callers apart or find an address, but give nobody a right.
+MAY_ASK: dict[str, set[str]] = {
+    "is_shared_identity": {
+        "core/session.py", "core/session_table.py", "runner/connection.py",  # limits of sessions
+        "protocols/mcpl/peers.py",  # what is for one does not reach the others
+        "protocols/mgp/streaming/streaming.py",  # an id that is easy to guess cancels nothing
+    },
+    "is_loopback": {
+        "guard/network/addresses.py",  # judges addresses that tools connect to
+        "host/links/endpoint.py", "transports/websocket/client.py", "serving/topics.py",  # clients: proxies, encryption
+        "cli/target/connection.py", "cli/commands/dev.py",  # what to suggest; whether a key is published
+    },
+    # hands the fact on; counts sessions by address; a conversation that has an owner takes no other
+    "kind": {"runner/connection.py", "runner/web_sessions.py", "protocols/mcp/authorization/message_tokens.py"},
+}  # fmt: skip
+
+
+def deciding(package: Path) -> Iterator[tuple[str, str, int]]:
+    """What is asked about a caller outside of `auth`: the word, the file and the line."""
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        if name.startswith("auth/"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute | ast.Name):
+                word = node.attr if isinstance(node, ast.Attribute) else node.id
+                if word in ("is_shared_identity", "is_loopback"):
+                    yield word, name, node.lineno
+            elif isinstance(node, ast.Compare) and _compares_kind(node):
+                yield "kind", name, node.lineno
+
+
+def _compares_kind(node: ast.Compare) -> bool:
+    sides = (node.left, *node.comparators)
+    asks = any(isinstance(side, ast.Attribute) and side.attr == "kind" for side in sides)
+    words = {each.value for side in sides for each in ast.walk(side) if isinstance(each, ast.Constant)}
+    return asks and bool(words & {"anonymous", "local", "token"})
+
+
+def test_no_other_module_decides_by_the_kind_of_a_caller_or_its_address():
+    found = [f"{name}:{line} asks for {word}" for word, name, line in deciding(PACKAGE) if name not in MAY_ASK[word]]
+    assert found == []
+
+
+def test_the_rule_finds_what_it_forbids(tmp_path: Path):
+    (tmp_path / "bad.py").write_text(
+        'if who.kind == "anonymous" and not who.is_shared_identity: pass\n'
+        'if who.kind not in ("local", "token"): pass\n'
+        "trusted = is_loopback(address)\n"
+        'if item.kind == "tool": pass\n'
+    )
+    found = sorted((line, word) for word, _, line in deciding(tmp_path))
+    assert found == [(1, "is_shared_identity"), (1, "kind"), (2, "kind"), (3, "is_loopback")]

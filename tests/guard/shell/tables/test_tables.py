@@ -1,0 +1,49 @@
+"""The tables are data, so they are checked as data: every word of them means something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from defserve.guard.shell.kinds import KINDS, kind_of
+from defserve.guard.shell.specs import EFFECTS, Grammar, Table, by_name, grammar
+from defserve.guard.shell.tables import ON_REQUEST, PROGRAMS, TAR
+
+STYLES = frozenset("words one apart plain leading first alone tasks never tar".split())
+
+
+def grammars(entry: str | Table, title: str) -> Iterator[tuple[str, Grammar]]:
+    if isinstance(entry, str):
+        yield title, grammar(entry, " " in title)
+        return
+    for name, inner in by_name(entry).items():
+        yield from grammars(inner, f"{title} {name}")
+
+
+EVERY = [
+    found for table in (PROGRAMS, ON_REQUEST, TAR) for name, entry in table.items() for found in grammars(entry, name)
+]
+
+
+@pytest.mark.parametrize(("title", "rules"), EVERY, ids=[title for title, _ in EVERY])
+def test_a_table_names_kinds_shapes_and_styles_that_exist(title: str, rules: Grammar) -> None:
+    assert rules.style <= STYLES
+    assert set(rules.effects) <= set(EFFECTS.values())
+    for option in rules.options.values():
+        assert option.shape < len(rules.shapes)
+        assert all(kind_of(kind).says for kind in option.kinds)
+    for shape in (one for shapes in rules.shapes for one in shapes):
+        assert all(kind_of(operand.kind).says for operand in shape.operands)
+        assert sum(operand.most is None for operand in shape.operands) <= 1, "two open ends could be dealt in two ways"
+
+
+def test_no_kind_is_left_over() -> None:
+    used = {kind for _, rules in EVERY for option in rules.options.values() for kind in option.kinds}
+    used |= {one.kind for _, rules in EVERY for shapes in rules.shapes for shape in shapes for one in shape.operands}
+    assert set(KINDS) - used == set()
+
+
+def test_a_spec_with_a_typing_error_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not an option"):
+        grammar("-a:number@x")

@@ -1,0 +1,69 @@
+"""The environment of a judged command shows nothing of the server, and keeps git from running what settings name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from defserve import Shell
+
+pytestmark = pytest.mark.skipif(not shutil.which("git") or os.name == "nt", reason="git is needed")
+
+
+def run(command: str, directory: Path) -> str:
+    judged = Shell(mode="readonly").command(command)
+    done = subprocess.run(judged.argv, env=judged.env, cwd=directory, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def git(directory: Path, *words: str) -> None:
+    who = ["-c", "user.name=n", "-c", "user.email=n@example.com"]
+    subprocess.run(["git", *who, *words], cwd=directory, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository whose settings name a program wherever git takes one."""
+    git(tmp_path, "init", "-q", ".")
+    (tmp_path / "a").write_text("one\n")
+    git(tmp_path, "add", "a")
+    git(tmp_path, "commit", "-qm", "one")
+    (tmp_path / "evil").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (tmp_path / "evil").chmod(0o755)
+    for setting in ("core.fsmonitor", "core.pager", "core.sshCommand", "core.askPass", "core.editor", "gpg.program"):
+        git(tmp_path, "config", setting, str(tmp_path / "evil"))
+    git(tmp_path, "config", "log.showSignature", "true")
+    (tmp_path / "a").write_text("two\n")
+    (tmp_path / "ran").unlink(missing_ok=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "command", ["git status", "git log -p", "git show HEAD", "git branch -a", "git grep one", "git blame a"]
+)
+def test_git_runs_nothing_that_a_repository_names(repository: Path, command: str) -> None:
+    run(command, repository)
+    assert not (repository / "ran").exists()
+
+
+def test_without_it_git_runs_what_the_repository_names(repository: Path) -> None:
+    """Else the test above could not fail."""
+    subprocess.run(["git", "status"], cwd=repository, capture_output=True, check=False)
+    assert (repository / "ran").exists()
+
+
+def test_a_bare_repository_inside_another_is_not_entered(repository: Path) -> None:
+    inner = repository / "docs"
+    git(repository, "init", "-q", "--bare", "docs")
+    git(inner, "config", "core.worktree", str(inner))
+    assert "HEAD" in os.listdir(inner)
+    assert "cannot use bare repository" in run("git -C docs status", repository)
+
+
+def test_it_holds_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_TOKEN", "canary")
+    assert "canary" not in str(Shell().command("ls").env)

@@ -1,0 +1,151 @@
+"""A command is read as its program reads it, and refused with what would be allowed instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from defserve import Shell
+from defserve.guard.shell.judgement import judge
+
+
+def why(command: str, **options: Any) -> str:
+    return str(judge(command, **options).violations[0])
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (
+            "sort --out=x f",
+            "Blocked flag of sort: '--out' is not among those known to be harmless; did you mean '--output'?",
+        ),
+        ("head -n x f", "Blocked value of head -n: 'x' is not a number"),
+        (
+            "grep --binary-files=x a f",
+            "Blocked value of grep --binary-files: 'x' is not one of binary, text, without-match",
+        ),
+        ("ls --all=x", "Blocked flag of ls: '--all' takes no value after '='"),
+        ("head -n", "Blocked flag of head: '-n' needs a value"),
+        ("git log -n --output=x", "Blocked value of git log -n: '--output=x' is not a number"),
+        ("git log --author --all", "Blocked value of git log --author: '--all' starts with a dash"),
+        ("git stats", "Blocked command: 'git stats'; did you mean 'status'?"),
+        ("git", "Blocked command: 'git' without a sub-command"),
+        ("diff a", "Blocked operands of diff: it takes read read"),
+        ("cat ../x", "Blocked path: '../x' climbs with '..'; name files relative to the working directory"),
+        ("cat /x", "Blocked path: '/x' is outside the working directory; name files relative to the working directory"),
+        ("sed 1e f", "Blocked sed script: the command 'e' in this form"),
+        ("jq env", "Blocked jq filter: 'env' is not among the functions known to be harmless"),
+        ("tar x -t -f a", "Blocked command: tar needs one of -t, -x, -c, -r, -u and -d"),
+        ("git branch -d --list x", "Blocked flags of git branch: '-d' and '--list' together"),
+        ("ps -uroot", "Blocked flag of ps: write the value of '-u' apart"),
+        ("xxd f -p", "Blocked flag of xxd: '-p' comes too late"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong_and_what_is_near(command: str, message: str) -> None:
+    assert message in {str(found) for found in judge(command).violations}
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("mkdir d", "Blocked write: 'mkdir'"),
+        ("sort -o x f", "Blocked write flag of sort: '-o'"),
+        ("sed -i p f", "Blocked write flag of sed: '-i'"),
+        ("uniq a b", "Blocked write: 'uniq'"),
+        ("git ls-remote origin", "Blocked network use: 'git ls-remote'"),
+        ("cargo --version", "Blocked run: 'cargo'"),
+    ],
+)
+def test_readonly_refuses_by_what_a_form_does(command: str, message: str) -> None:
+    assert judge(command)
+    assert why(command, mode="readonly") == message
+
+
+def test_absolute_paths_are_inside_if_they_are_below_the_root() -> None:
+    assert judge("cat /work/project/a", root="/work/project")
+    assert judge("ls /work/project", root="/work/project")
+    assert judge("cp a /work/project/b", root="/work/project")
+    assert Shell(root="/work/project").command("cat /work/project//a").argv == ("cat", "/work/project//a")
+    for path in ("/work/projects/a", "/work", "/work/project/../x", "//work/project/../x", "/etc/shadow"):
+        assert not judge(f"cat {path}", root="/work/project")
+    assert not judge("cp a /work/project/.git/config", root="/work/project")
+
+
+@pytest.mark.parametrize(
+    ("command", "sandbox", "readonly"),
+    [
+        ("curl https://example.com/x", True, True),
+        ("curl -sS -H 'Accept: text/html' https://example.com", True, True),
+        ("curl -o out https://example.com", True, False),
+        ("curl -d a=b https://example.com", True, False),
+        ("curl -X DELETE https://example.com", True, False),
+        *(
+            (f"curl {words}", False, False)
+            for words in (
+                "-o /etc/x https://example.com",
+                "-o .git/config https://example.com",
+                "-O https://example.com/.bashrc",
+                "-H@file https://example.com",
+                "-H @file https://example.com",
+                "-d @file https://example.com",
+                "--data-binary @file https://example.com",
+                "--url-query x@file https://example.com",
+                "-w @file https://example.com",
+                "-w '%output{x}' https://example.com",
+                "-K cfg https://example.com",
+                "--config cfg https://example.com",
+                "--stderr f https://example.com",
+                "--alt-svc f https://example.com",
+                "--netrc https://example.com",
+                "-n https://example.com",
+                "--unix-socket s https://example.com",
+                "--proxy http://p https://example.com",
+                "-x p https://example.com",
+                "--resolve a:80:127.0.0.1 https://example.com",
+                "--connect-to ::127.0.0.1:80 https://example.com",
+                "-L https://example.com",
+                "-b file https://example.com",
+                "-c file https://example.com",
+                "-T file https://example.com",
+                "-F a=@file https://example.com",
+                "--trace f https://example.com",
+                "-D f https://example.com",
+                "-E cert https://example.com",
+                "--libcurl f https://example.com",
+                "file:///etc/passwd",
+                "FILE:///etc/passwd",
+                "ftp://example.com",
+                "gopher://example.com",
+                "example.com",
+                "http://169.254.169.254/",
+                "http://localhost/",
+                "http://127.1/",
+                "'http://127.0.0.{1,2}/'",
+                "'https://example.com/[1-9]'",
+                "https://example.com file:///etc/passwd",
+                "--url file:///etc/passwd",
+            )
+        ),
+        ("wget --max-redirect=0 -O out https://example.com", True, False),
+        *(
+            (f"wget {words}", False, False)
+            for words in (
+                "https://example.com",
+                "-a f --max-redirect=0 https://example.com",
+                "--max-redirect=5 https://example.com",
+                "-i list --max-redirect=0",
+                "-e x=y --max-redirect=0 https://example.com",
+                "--post-file=x --max-redirect=0 https://example.com",
+                "--max-redirect=0 file:///etc/passwd",
+                "--max-redirect=0 -O /etc/x https://example.com",
+                "--max-redirect=0 --use-askpass=id https://example.com",
+            )
+        ),
+    ],
+)
+def test_a_listed_downloader_fetches_public_urls_and_no_file(command: str, sandbox: bool, readonly: bool) -> None:
+    listed = ["curl", "wget"]
+    assert bool(judge(command, allowed=listed)) is sandbox
+    assert bool(judge(command, allowed=listed, mode="readonly")) is readonly

@@ -1,0 +1,246 @@
+"""Every cache and queue that a peer can fill, in one table: what the peer controls, and the bound in bytes.
+
+A cache that is made anywhere in the package must be listed here. Tables that hold one entry for a living thing (a
+session, a call, a connection) are bounded by `Limits`, and not listed.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import defserve
+from defserve import Limits, Server
+from defserve.caches import ByteCache, remember_short
+from tests.listening import Listening, listening, request
+from tests.raw import PREFIX, STATELESS
+
+PACKAGE = Path(defserve.__file__).parent
+
+# Rooms that no peer reaches over a wire: tools for authors, and judges that keep nothing between two calls.
+ELSEWHERE = ("cli", "tooling", "testing", "guard", "sandbox")
+
+MAKERS = frozenset(
+    (
+        "lru_cache cache remember_short ByteCache OrderedDict deque WeakKeyDictionary WeakValueDictionary "
+        "MemoryNonces Buckets"
+    ).split()
+)
+# Plain dicts and sets with one of these names are caches too.
+NAMES = frozenset("_known _passed _terms _pages _readings _spare _remembered _values _pipelines".split())
+
+OURS = "nothing: the keys are the author's"
+CACHES: dict[str, tuple[str, str]] = {
+    # where: (what a peer controls, the bound)
+    "auth/api_key_file.py:_known": (OURS, "the keys in a file"),
+    "binding/arguments/explicit.py:_bounded": (OURS, "the classes of a validator"),
+    "binding/arguments/schema.py:_cached": (OURS, "4096 annotations"),
+    "core/composition.py:_pipelines": (OURS, "4096 items"),
+    "core/composition.py:_terms": ("capabilities and clientInfo of a request", "256 offers of 4 KB"),
+    "gateway/gateway.py:_pace": ("nothing: one for each member", "16384 buckets"),
+    "gateway/listener.py:_failures": ("its address", "16384 addresses"),
+    "host/links/stdio.py:_ready": ("messages", "one read of a pipe"),
+    "host/links/stdio.py:_stderr_tail": ("lines", "a few lines"),
+    "host/mcpl/channels/channels.py:_known": ("the channels of a server", "one message for each list"),
+    "host/mcpl/inbox.py:_items": ("events", "the room of an inbox, in messages"),
+    "host/mcpl/inference/routing.py:_pins": ("ids of conversations", "1000 ids of 1 KB"),
+    "host/mcpl/inference/scripted_model.py:_lines": (OURS, "a script"),
+    "host/mcpl/once.py:_answers": ("ids", "10000 ids of 1 KB; the answers are ours"),
+    "host/mcpl/state.py:_kept": ("contents of checkpoints", "16 MB, ids of 1 KB"),
+    "host/mcpl/state.py:parents": ("ids of checkpoints", "1000 ids of 1 KB"),
+    "host/mgp/streaming/stream.py:_ready": ("chunks", "the window of a stream"),
+    "protocols/mcp/asking/request_state.py:_nonces": ("how many; nonces are ours", "100000 nonces of 32 bytes"),
+    "protocols/mcp/authorization/authorization.py:_by_item": ("who calls", "16384 buckets"),
+    "protocols/mcp/authorization/authorization.py:_by_key": ("who calls", "16384 buckets"),
+    "protocols/mcp/listing.py:_pages": ("the cursor and the view", "16 MB"),
+    "protocols/mcp/resources/cache.py:_readings": ("URIs of templates", "16 MB"),
+    "protocols/mcpl/inference/streams.py:_arrived": ("chunks of an inference", "the answer they are part of"),
+    "protocols/mcpl/push/inbox.py:_for_one": ("who calls", "1000 principals with 256 events of the author"),
+    "protocols/mcpl/push/inbox.py:events": (OURS, "256 events"),
+    "protocols/mcpl/push/section.py:_accepted": ("the reason in a receipt", "2 MB a session"),
+    "protocols/mcpl/scopes/globs.py:glob": ("patterns", "1024 patterns of 256 bytes"),
+    "protocols/mcpl/state/locks.py:_locks": ("who calls", "the locks that are held"),
+    "protocols/mcpl/state/values.py:_known": ("contents of checkpoints", "the contents that are held elsewhere"),
+    "protocols/mcpl/state/wire.py:_digests": ("ids of checkpoints", "256 ids of 256 bytes a session"),
+    "protocols/mcpx/capabilities.py:_known": ("kinds of messages", "512 kinds of 256 bytes"),
+    "protocols/mcpx/proposals.py:_known": ("proposals", "8 MB a proposer"),
+    "protocols/mgp/callbacks/callbacks.py:answered": ("how many; ids are ours", "4096 ids of 32 bytes a session"),
+    "protocols/mgp/callbacks/questions.py:_values": (OURS, "the choices of one question"),
+    "protocols/mgp/events/delivery.py:events": (OURS, "the events of a channel"),
+    "protocols/mgp/extension.py:_clients": (OURS, "one for each loop"),
+    "protocols/mgp/streaming/chunks.py:_waiting": (OURS, "64 KB, the window of a stream"),
+    "redaction.py:_known": ("names of arguments", "1024 names of 64 bytes"),
+    "redaction.py:_shown_name": ("names of arguments", "1024 names of 64 bytes"),
+    "runner/bulk_queue.py:waiting": (OURS, "64 KB a stream"),
+    "runner/fastpath/known_heads.py:_known": ("request heads", "512 heads of 4 KB, and as often again when parsed"),
+    "runner/pool.py:_done": (OURS, "the calls in flight"),
+    "runner/web_sessions.py:_spare": ("nothing: only untouched sessions", "64 sessions"),
+    "stores/checkpoints/cache.py:_held": ("contents of checkpoints", "the bytes it is made with"),
+    "stores/checkpoints/ids.py:_owner_bytes": ("who calls", "1024 principals of 256 bytes"),
+    "stores/checkpoints/tree.py:_space": ("who calls", "4096 principals of 256 bytes"),
+    "stores/sqlite/cache.py:_values": ("small stored values", "8192 values of 512 bytes"),
+    "stores/stream_events.py:_droppable": ("how slowly it reads", "the bytes of a session's events"),
+    "stores/stream_events.py:_finished": ("how slowly it reads", "the bytes of a session's events"),
+    "transports/http/app.py:_failures": ("its address", "16384 addresses"),
+    "transports/http/app.py:_stranger": ("its address", "1024 addresses of 64 bytes"),
+    "transports/http/gate.py:_passed": ("Host, Origin, Sec-Fetch-Site", "256 times 3 values of 300 bytes"),
+    "transports/http/headers.py:_key": (OURS, "256 names"),
+    "transports/http/headers.py:accepts": ("Accept", "256 values of 256 bytes"),
+    "transports/http/headers.py:is_json": ("Content-Type", "256 values of 256 bytes"),
+    "transports/http/headers.py:prefers_events": ("Accept", "256 values of 256 bytes"),
+    "transports/networks.py:_network_of": ("its address", "1024 addresses of 64 bytes"),
+    "transports/outbox.py:unread": ("how slowly it reads", "1 MB, and the answers it asked for"),
+    "transports/stdio.py:_marks": ("how slowly it reads", "the messages that wait"),
+    "transports/stdio.py:_out": ("how slowly it reads", "the answers it asked for"),
+    "transports/websocket/client.py:_waiting": ("how slowly it reads", "what the client sends"),
+}
+
+
+def caches_in(file: Path) -> Iterator[str]:
+    """Where a file makes caches: decorated functions, and fields or constants whose value is one."""
+    tree, place = ast.parse(file.read_text()), file.relative_to(PACKAGE).as_posix()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if MAKERS & {name for each in node.decorator_list for name in _names(each)}:
+                yield f"{place}:{node.name}"
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target, value in _assigned(node):
+                is_field = isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self"
+                name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
+                is_table = isinstance(value, ast.Dict | ast.List) and is_field and name in NAMES
+                is_table = is_table or (is_field and name in NAMES and {"set", "dict"} & _names(value) != set())
+                is_made = bool(MAKERS & {each for call in _calls(value) for each in _names(call)})
+                if (is_field or node in tree.body) and (is_table or is_made):
+                    yield f"{place}:{name}"
+
+
+def _assigned(node: ast.Assign | ast.AnnAssign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Targets and values; those of `a, b = x, y` one by one."""
+    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            yield from zip(target.elts, node.value.elts, strict=False)
+        elif node.value is not None:
+            yield target, node.value
+
+
+def _calls(value: ast.expr) -> list[ast.expr]:
+    return [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
+
+
+def _names(node: ast.expr) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} | {
+        each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)
+    }
+
+
+def test_every_cache_is_listed_with_its_bound():
+    files = [file for file in PACKAGE.rglob("*.py") if file.relative_to(PACKAGE).parts[0] not in ELSEWHERE]
+    found = {name for file in files if file.name != "caches.py" for name in caches_in(file)}
+    assert sorted(found - set(CACHES)) == [], "list it in CACHES, with what a peer controls and its bound in bytes"
+    assert sorted(set(CACHES) - found) == [], "it is gone: remove it from CACHES"
+
+
+# -- the caches themselves -------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60))))
+def test_a_byte_cache_never_holds_more_than_it_may(puts: list[tuple[int, int]]):
+    kept = ByteCache[int](100)
+    sizes = dict[int, int]()
+    for key, size in puts:
+        kept.put(key, size, size)
+        sizes[key] = size
+        assert kept.get(key) == (size if size <= 25 else None)
+        assert sum(sizes[each] for each in sizes if kept.get(each) is not None) <= 100
+
+
+def test_long_texts_are_answered_and_not_remembered():
+    asked = list[str]()
+
+    @remember_short(2, longest=3)
+    def size(text: str) -> int:
+        asked.append(text)
+        return len(text)
+
+    assert [size(text) for text in ("abc", "abc", "abcd", "abcd")] == [3, 3, 4, 4]
+    assert asked == ["abc", "abcd", "abcd"]
+
+
+# -- filled over HTTP ------------------------------------------------------------------------------------
+
+BIG = 200_000
+TIMES = 210
+ACCEPT = "accept: application/json, text/event-stream"
+FLAT = 40 * 1024 * 1024
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def stateless(number: int, method: str = "server/discover") -> tuple[tuple[str, ...], bytes]:
+    offer = {PREFIX + "protocolVersion": STATELESS, PREFIX + "clientCapabilities": {"x": f"{number}" + "y" * BIG}}
+    meta = {**offer, PREFIX + "clientInfo": {"name": "z" * BIG, "version": str(number)}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": meta}}
+    return (ACCEPT, f"mcp-protocol-version: {STATELESS}", f"mcp-method: {method}"), json.dumps(body).encode()
+
+
+def opening(number: int) -> tuple[tuple[str, ...], bytes]:
+    about = {"name": "n" * BIG, "version": str(number), "icons": [{"src": "data:" + "a" * BIG}]}
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": about}
+    return (ACCEPT,), json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode()
+
+
+def greedy_opening(number: int) -> tuple[tuple[str, ...], bytes]:
+    params = {"protocolVersion": "2025-11-25", "capabilities": {"x": f"{number}" + "y" * BIG}, "clientInfo": {}}
+    return (ACCEPT,), json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode()
+
+
+def pages(number: int) -> tuple[tuple[str, ...], bytes]:
+    from base64 import urlsafe_b64encode
+
+    cursor = urlsafe_b64encode(f"tools:{number % 200}".encode()).decode().rstrip("=")
+    meta = {PREFIX + "protocolVersion": STATELESS, PREFIX + "clientCapabilities": {}}
+    params = {"cursor": cursor, "_meta": meta}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params}
+    return (ACCEPT, f"mcp-protocol-version: {STATELESS}", "mcp-method: tools/list"), json.dumps(body).encode()
+
+
+def catalogue() -> Server:
+    server = Server("catalogue", "1", limits=Limits(sessions_per_address=400))
+    for number in range(220):
+
+        @server.tool(name=f"tool-{number}", description="d" * 2_000)
+        async def one(text: str) -> str:
+            return text
+
+    return server
+
+
+async def fill(where: Listening, make: Any, first: int, last: int) -> None:
+    reader, writer = await where.connect()
+    for number in range(first, last):
+        lines, body = make(number)
+        writer.write(request(*lines, body=body))
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+    writer.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of this process from /proc")
+@pytest.mark.parametrize("make", [stateless, opening, greedy_opening, pages])
+async def test_what_strangers_say_is_not_kept(make: Any):
+    async with listening(catalogue(), trusted_proxy=True) as where:
+        await fill(where, make, 0, 10)
+        before = resident()
+        await asyncio.gather(*(fill(where, make, n, n + 100) for n in range(10, TIMES, 100)))
+        assert resident() - before < FLAT
