@@ -378,6 +378,16 @@ async def test_without_sessions_hooks_follow_the_grant():
         assert "error" in await host.ask("context/beforeInference", TURN)
 
 
+async def test_without_sessions_notifications_bring_their_grant_too():
+    everything = Everything()
+    async with hosting(everything.server, STATELESS, mcpl=MCPL_05) as host:
+        granted = {"_meta": {POLICY_KEY: {"effectiveCapabilities": ["inferenceLifecycle"]}}}
+        for id, meta in (("i1", {}), ("i2", granted)):
+            await host.tell("inference/lifecycle", host.dressed({"inferenceId": id, "phase": "completed", **meta}))
+        await until(lambda: bool(everything.happened))
+        assert everything.happened == ["ended i2 completed"]
+
+
 # -- what a host cannot run ------------------------------------------------------------------------------
 
 
