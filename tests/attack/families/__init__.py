@@ -7,6 +7,8 @@ from importlib import import_module
 from tests.attack.trial import Attack, Family
 
 MODULES = (
+    # The longest first, so that it does not run alone at the end.
+    "bounds.memory",
     "http.smuggling",
     "http.trailers",
     "http.slow",
@@ -21,7 +23,6 @@ MODULES = (
     "identity.matrix",
     "identity.credentials",
     "identity.strangers_ids",
-    "bounds.memory",
     "bounds.odd_json",
     "bounds.pipes",
     "bounds.odd_ids",
