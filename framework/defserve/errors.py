@@ -202,9 +202,15 @@ class BadArguments(ToolError):
 
 
 class TimedOut(ToolError):
-    """The function did not finish within its timeout."""
+    """Something did not finish in time. `data` has `timeout_ms`, and the name of the `limit` if it is not `tool`."""
 
     error_type = "timeout"
+
+    @classmethod
+    def of(cls, limit: str, what: str, seconds: float) -> TimedOut:
+        """`what` took longer than the seconds of a limit."""
+        data = {"limit": limit, "timeout_ms": int(seconds * 1000)}
+        return cls(f"{what} took longer than {seconds:g} s (Limits.{limit})", data=data)
 
 
 class Declined(ToolError):

@@ -13,6 +13,10 @@ class Limits:
 
     Calls past `in_flight` (of one client) or `in_flight_total` wait. When `queued` calls or `queued_bytes` bytes of one
     client wait, its pipe is not read any more. Over HTTP a call waits for `queue` seconds at most, then there is a 429.
+
+    `tool`, `validation`, `discovery` and `lock` bound running a tool, checking its arguments, making a list and waiting
+    for a state that another call holds. The error names the limit. Code that does not wait cannot be interrupted: it is
+    bounded by the sizes, and what took too long is refused afterwards.
     """
 
     # sizes
@@ -28,6 +32,9 @@ class Limits:
     # times
     tool: float = 60.0
     tool_max: float = 3_600.0
+    validation: float = 5.0
+    discovery: float = 2.0
+    lock: float = 60.0
     question: float = 600.0
     callback: float = 60.0
     hook: float = 5.0

@@ -82,18 +82,17 @@ def test_any_text_is_an_ip_address_or_nothing(text: str):
 # The files that tell callers apart or find an address, but give nobody a right.
 MAY_ASK: dict[str, set[str]] = {
     "is_shared_identity": {
-        "core/composition.py", "core/session.py", "runner/connection.py",  # limits of sessions
+        "core/session.py", "core/session_table.py", "runner/connection.py",  # limits of sessions
         "protocols/mcpl/peers.py",  # what is for one does not reach the others
         "protocols/mgp/streaming/streaming.py",  # an id that is easy to guess cancels nothing
     },
     "is_loopback": {
         "guard/network/addresses.py",  # judges addresses that tools connect to
-        "transports/http/gate.py", "gateway/listener.py",  # host names; bad tokens are not counted
         "host/links/endpoint.py", "transports/websocket/client.py", "serving/topics.py",  # clients: proxies, encryption
         "cli/target/connection.py", "cli/commands/dev.py",  # what to suggest; whether a key is published
     },
-    # hands the fact on; a conversation that has an owner takes no other
-    "kind": {"runner/connection.py", "protocols/mcp/authorization/message_tokens.py"},
+    # hands the fact on; counts sessions by address; a conversation that has an owner takes no other
+    "kind": {"runner/connection.py", "runner/web_sessions.py", "protocols/mcp/authorization/message_tokens.py"},
 }  # fmt: skip
 
 

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from defserve.auth.permissions import KeyHolder, scopes_of
 from defserve.auth.principals import LOCAL, Principal, anonymous, checked_scopes
 from defserve.errors import UsageError
 
@@ -59,3 +63,67 @@ def test_scopes_are_a_list_or_a_string() -> None:
 def test_a_scope_that_cannot_travel_is_refused(scope: Any) -> None:
     with pytest.raises(UsageError, match="is not a scope"):
         checked_scopes([scope])
+
+
+# -- several credentials of one principal ----------------------------------------------------------------
+
+NAMES = st.sampled_from(["add", "drop", "*"])
+PERMISSIONS = st.one_of(
+    NAMES.map(lambda tool: f"ToolInvoke({tool})"),
+    NAMES.map(lambda tool: f"ToolRead({tool})"),
+    st.sampled_from(["ToolsListAll", "AdminRead", "AdminWrite"]),
+)
+HOLDERS = st.builds(
+    lambda name, key, permissions, scopes: KeyHolder(name, scopes_of(permissions) | scopes, credential=key),
+    st.sampled_from(["alice", "bob"]),
+    st.sampled_from(["key:1", "key:2", "key:3"]),
+    st.lists(PERMISSIONS, max_size=3),
+    st.frozensets(st.sampled_from(["read", "write"])),
+)
+
+
+@given(HOLDERS, HOLDERS)
+def test_a_key_covers_another_only_if_it_may_do_all_that_the_other_may(one: KeyHolder, other: KeyHolder) -> None:
+    if not one.covers(other):
+        return
+    assert one.id == other.id
+    if one.credential != other.credential:
+        for tool in ("add", "drop", "anything"):
+            assert one.may_invoke(tool) >= other.may_invoke(tool)
+            assert one.may_read(tool) >= other.may_read(tool)
+        for scope in ("read", "write", "admin:write", "admin:read", "tools:list"):
+            assert (scope in one.scopes) >= (scope in other.scopes)
+
+
+@given(HOLDERS, HOLDERS)
+def test_rights_that_were_remembered_count_as_the_key_itself(one: KeyHolder, other: KeyHolder) -> None:
+    if one.id == other.id:
+        assert one.has_rights(json.loads(json.dumps(other.rights))) is one.covers(other)
+
+
+def test_a_key_for_every_tool_covers_a_key_for_one() -> None:
+    every = KeyHolder("alice", scopes_of(["ToolInvoke(*)"]), credential="every")
+    one = KeyHolder("alice", scopes_of(["ToolInvoke(add)"]), credential="one")
+    assert every.covers(one) and not one.covers(every)
+
+
+def test_kinds_of_principals_that_cannot_be_compared_do_not_cover_each_other() -> None:
+    class Graded(Principal):
+        """An author's own, with rights that nobody else knows of."""
+
+        def may_invoke(self, tool: str) -> bool:
+            return self.credential == "high"
+
+    low, high = Graded("alice", credential="low"), Graded("alice", credential="high")
+    plain = Principal("alice", credential="plain")
+    holder = KeyHolder("alice", scopes_of(["ToolInvoke(*)"]), credential="key")
+    everyone = (low, high, plain, holder)
+    for one in everyone:
+        assert [one.covers(other) for other in everyone] == [one is other for other in everyone]
+
+
+def test_a_principal_s_credential_is_not_part_of_who_it_is() -> None:
+    assert Principal("alice", credential="a") == Principal("alice", credential="b")
+    assert not Principal("alice", credential="a").covers(Principal("bob", credential="a"))
+    assert LOCAL.covers(LOCAL) and anonymous("10.0.0.1").covers(anonymous("10.0.0.1"))
+    assert not anonymous("10.0.0.1").covers(anonymous("10.0.0.2"))

@@ -311,7 +311,6 @@ _OPEN = {
     ("2026-11-15", "injections are capped, not searched for orders; the 0.5 profile is not built"): "MCPL-13.4 MCPL-05",
     ("2026-11-15", "tasks come last"): "MCP-8",
     ("2026-11-15", "a client that distrusts annotations: not built"): "MCP-9.2",
-    ("2026-11-15", "argument checks and lists are bounded by size, not by a clock of their own"): "GGEN-TMO-1",
 }
 
 # What `make bench` wants and does not find.

@@ -23,7 +23,7 @@ from defserve.core.profile import Profile
 from defserve.core.service import Service
 from defserve.core.session_table import SessionTable
 from defserve.core.stages import Pipeline, Stages
-from defserve.errors import UsageError
+from defserve.errors import TimedOut, UsageError
 from defserve.limits import Limits
 from defserve.wire.jsonvalue import is_mapping
 from defserve.wire.messages import Encoded, Notification, Params, Request
@@ -135,6 +135,7 @@ class Composition:
         self.service = Service(self)
         self._vital = frozenset(name for e in extensions for name in e.while_draining)
         self._urgent = self._vital.union(*(e.ahead_of_queue for e in extensions))
+        self._listing = frozenset(name for e in extensions for name in e.listing)
         self._refusals = tuple(e.refusal for e in extensions if _overrides(e, "refusal"))
         self.closers = tuple(e.session_closed for e in extensions if _overrides(e, "session_closed"))
         self.credential_enders = tuple(e.credential_ended for e in extensions if _overrides(e, "credential_ended"))
@@ -243,6 +244,8 @@ class Composition:
         folded = handler if is_coroutine_function(handler) else _as_coroutine(handler)
         for wrapper in reversed(wrappers):
             folded = _wrap(wrapper, folded)
+        if name in self._listing:
+            folded = _timed(folded, name, self.limits.discovery)
         return Method(folded, False, name in self._vital, name in self._urgent)
 
     def _before_opening(self) -> Terms:
@@ -285,6 +288,18 @@ def _wrap(wrapper: Wrapper, following: Handler) -> Handler:
         return wrapper(call, params, following)
 
     return wrapped
+
+
+def _timed(following: Handler, method: str, seconds: float) -> Handler:
+    async def run(call: Call, params: Params) -> Any:
+        try:
+            return await call.engine.within(call, seconds, following(call, params))
+        except TimedOut:
+            if not call.timed_out:
+                raise
+            raise TimedOut.of("discovery", method, seconds) from None
+
+    return run
 
 
 def _as_coroutine(handler: Handler) -> Handler:

@@ -93,6 +93,9 @@ class Extension:
     while_draining: frozenset[str] = frozenset()
     """Methods that are still served while the server drains."""
 
+    listing: frozenset[str] = frozenset()
+    """Methods that list what there is. `Limits.discovery` bounds what is wrapped around them."""
+
     ahead_of_queue: frozenset[str] = frozenset()
     """Methods that do not wait for room, because running calls may wait for them."""
 

@@ -155,13 +155,13 @@ class GatewayEndpoint:
         self.gateway = Gateway(config.policy, config.limits, framed=text_frame, strict=config.strict)
         self._admins, self._path, self._gate = config.admins, path or "/", gate
         self._failures, self._trusted_proxy = FailedTokens(trusted_proxy=config.trusted_proxy), config.trusted_proxy
-        self._live = LiveCredentials()
+        self.live = LiveCredentials()
         self._tasks: set[asyncio.Task[None]] = set()
         self._to_flush: list[GatewayConnection] = []
 
     def close(self) -> None:
         """Verify no more credentials."""
-        self._live.close()
+        self.live.close()
 
     def needs_flush(self, connection: GatewayConnection) -> None:
         """Write to it after everything that arrived together was read: a burst is one write per receiver."""
@@ -210,7 +210,7 @@ class GatewayEndpoint:
             await connection.close(*member)
             return
         seconds_left = None if admission.expires is None else admission.expires - time.time()
-        self._live.hold(connection)
+        self.live.hold(connection)
         try:
             connection.listen(partial(self.gateway.receive, member))
             async with asyncio.timeout(seconds_left):
@@ -218,7 +218,7 @@ class GatewayEndpoint:
         except TimeoutError:
             await connection.close(POLICY, "the token has expired")
         finally:
-            self._live.release(connection)
+            self.live.release(connection)
             self.gateway.leave(member)
 
     async def _admitted(

@@ -32,7 +32,7 @@ _OF_THE_SYSTEM = re.compile(
     r"|nsswitch\.conf|passwd|group|hosts|hostname|resolv\.conf|host\.conf|gai\.conf|magic(?:\.mime)?|gitconfig|mtab"
     r"|lsb-release"
     r"|iproute2/.*|os-release|services|protocols|mime\.types|DIR_COLORS|java.*|ssl/openssl\.cnf|alternatives/.*|perl/.*|dpkg/.*|apt/.*)"
-    r"|/proc(?:/.*)?|/sys(?:/.*)?|/dev/(?:null|tty|zero|urandom|random|pts/.*)|/|/etc|/dev|/run|/var/run/utmp|/run/utmp"
+    r"|/proc(?:/.*)?|/sys(?:/.*)?|/dev/(?:null|tty|console|zero|urandom|random|pts/.*)|/|/etc|/dev|/run|/var/run/utmp|/run/utmp"
     r"|/var/log/wtmp|/var/lib/(?:dpkg|apt)/.*|/var/cache/apt/.*|pipe:.*|socket:.*|anon_inode.*"
 )
 

@@ -115,8 +115,11 @@ def everyday() -> list[str]:
     ]
 
 
+EVERYDAY = everyday()
+
+
 def test_everyday_commands_only_read(jail: Jail) -> None:
-    some = random.Random(examples(1)).sample(everyday(), min(examples(15), len(everyday())))
+    some = random.Random(examples(1)).sample(EVERYDAY, min(examples(15), len(EVERYDAY)))
     found = [broken(jail, argv) for command in some if (argv := judge(command, mode="readonly").argv)]
     assert [what for what in found if what] == []
 
@@ -244,7 +247,7 @@ def command_lines(draw: st.DrawFn) -> str:
 @st.composite
 def changed_commands(draw: st.DrawFn) -> str:
     """An everyday command with words added, left out, doubled, swapped or stuck together."""
-    words = shlex.split(draw(st.sampled_from(everyday())))
+    words = shlex.split(draw(st.sampled_from(EVERYDAY)))
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(1, len(words)))
         change = draw(st.sampled_from(["add", "drop", "double", "move", "stick"]))

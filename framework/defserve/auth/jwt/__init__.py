@@ -2,5 +2,6 @@
 
 Needs PyJWT and cryptography, which are imported when the first verifier is made.
 
-May import: `auth.bearer`, `auth.principals`, `auth.urls`, `stores.open`, `stores.store`.
+May import: `auth.bearer`, `auth.principals`, `auth.urls`, `stores.open`, `stores.spaces`,
+`stores.store`.
 """

@@ -38,7 +38,9 @@ class LiveBearers(LiveCredentials):
         super().__init__()
         self._auth = auth
 
-    def shown(self, principal: Principal, headers: Iterable[tuple[bytes, bytes]]) -> BearerCredential:
-        """The credential of a request with these headers, which has authenticated `principal`."""
+    def shown(self, principal: Principal, headers: Iterable[tuple[bytes, bytes]]) -> tuple[BearerCredential, ...]:
+        """The credential of a request with these headers, if it is a token that has proved `principal`."""
+        if principal.kind != "token":
+            return ()
         authorization = [value for name, value in headers if name == b"authorization"]
-        return BearerCredential(self._auth, principal, authorization)
+        return (BearerCredential(self._auth, principal, authorization),)

@@ -92,8 +92,9 @@ class LiveCredentials:
     async def _sweep_and_go_on(self) -> None:
         try:
             await self.sweep()
-        finally:
-            self._sweep_later()
+        except Exception:
+            log.exception("credentials in use could not be verified")
+        self._sweep_later()
 
     async def sweep(self) -> None:
         """Verify every credential once, and end what was opened with those that are no longer good."""

@@ -59,6 +59,12 @@ def _object(places: Places, word: str) -> Violation | None:
     return Violation("flag", f"Blocked operand: '{word}'") if word[:1] in ("@", "+", "-") else places.read(word)
 
 
+def _script(places: Places, word: str) -> Violation | None:
+    """A file, not a sub-command that takes code (`deno eval`), nor standard input."""
+    named = "." in word.strip(".-") or "/" in word
+    return _object(places, word) if named else Violation("interpreter", f"Blocked code for an interpreter: '{word}'")
+
+
 def _copied(places: Places, word: str) -> Violation | None:
     """An empty or endless device copied over a file destroys the file, or the disk."""
     return Violation("place", f"Blocked copy: '{word}' is a device") if "/dev/" in f"{word}/" else places.read(word)
@@ -138,6 +144,9 @@ KINDS: Mapping[str, Kind] = {
     "text": Kind("a text", lambda word, places: None),
     "pattern": Kind("a pattern", lambda word, places: None, dashed=True),
     "glob": Kind("a glob", lambda word, places: None),
+    "when": _spelt(r"(?!.*TZ=\"?[:/.]).*", "a time"),
+    "charset": _spelt(r"[\w.:+-]+(?://(?:TRANSLIT|IGNORE)?)*", "a character set"),
+    "script": _where("a script", _script),
     "format": _spelt(r"\+.*", "a format that starts with +"),
     "number": _spelt(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[A-Za-z]{0,3}%?", "a number", dashed=True),
     "numbers": _spelt(r"[-+\d.,:~/nNK]+", "a list of numbers", dashed=True),
@@ -157,7 +166,7 @@ KINDS: Mapping[str, Kind] = {
     "task": _spelt(r"[\w.:/@%+-]*", "a task"),
     "setting": _spelt(r"[\w-]+\.[\w.-]+", "a setting"),
     "author": _spelt(r"user\.(?:name|email)", "user.name or user.email"),
-    "shown": _spelt(r"(?!.*%G)(?!.*signature).*", "a format that checks no signature"),
+    "shown": _spelt(r"(?!.*%[-+ ]?G)(?!.*signature).*", "a format that checks no signature"),
     "written-out": _spelt(r"(?!@)(?!.*%output).*", "a format that names no file"),
     "data": _spelt(r"(?!@).*", "data that is no @file"),
     "header": _spelt(r"[\w-]+[:;].*", "a header such as 'Accept: text/html'"),

@@ -65,13 +65,14 @@ class Places:
         return self._outside(path, None)
 
     def _outside(self, path: str, but: re.Pattern[str] | None) -> Violation | None:
-        # In lower case: some file systems ignore case.
-        climbs = ".." in (parts := path.lower().split("/"))
+        # In lower case: some file systems ignore case. A backslash and a drive (`C:`) mean something to some.
+        climbs = ".." in (parts := re.split(r"[/\\]", path.lower()))
         clean = posixpath.normpath("/" + path.lstrip("/")) if path.startswith("/") else ""
         if not _CREDENTIALS.isdisjoint(parts):
             return Violation("secret", f"Blocked path: '{path}' holds keys")
         below = bool(self.root) and (clean == self.root or clean.startswith(f"{self.root.rstrip('/')}/"))
-        if not climbs and (not clean or below or (but is not None and but.fullmatch(clean))):
+        drive = re.match(r"[A-Za-z]:[/\\]|\\", path)
+        if not climbs and not drive and (not clean or below or (but is not None and but.fullmatch(clean))):
             return None
         if _SECRET.fullmatch(clean):
             return Violation("secret", f"Blocked path: '{path}' is not for reading")

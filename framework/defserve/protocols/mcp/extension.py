@@ -30,6 +30,7 @@ class MCP(Extension):
     # A cancellation has to find its request even without a handshake.
     # A bare `server/discover` is a probe: "method not found" is the answer that sends clients to `initialize`.
     opens_with = frozenset({"initialize", "ping", "server/discover", "notifications/cancelled"})
+    listing = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list"})
 
     def __init__(self, identity: Identity, secret: ServerSecret) -> None:
         self.lifecycle, self._secret = McpLifecycle(identity, secret), secret

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 from defserve.caches import ByteCache
 from defserve.core.call import Call
 from defserve.core.registry import Registry
-from defserve.errors import InvalidParams
+from defserve.errors import InvalidParams, TimedOut
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
 from defserve.wire.codec import encode
 from defserve.wire.messages import Encoded, Params
@@ -37,8 +38,11 @@ class Listing(Generic[T]):
             self._version = self.registry.version
         key = (dialect.version, views, position)
         if (page := self._pages.get(key)) is None:
+            began, seconds = monotonic(), composition.limits.discovery
             page = Encoded(encode(self._page(call, dialect, views, position)))
             self._pages.put(key, page, len(page) + KEY_BYTES)
+            if monotonic() - began > seconds:
+                raise TimedOut.of("discovery", f"listing the {self.member}", seconds)
         return page
 
     def _page(self, call: Call, dialect: Dialect, views: tuple[object, ...], position: int) -> Any:

@@ -6,5 +6,5 @@ nothing else.
 The rooms may import these files: `policies`, `current`, `feature`, `peers`, `section`, `turns`, `content`, `instants`,
 `errors`. These import the rooms, and no room imports them: `section_registry`, `feature_sets`, `extension`.
 
-May import: `auth.authority`, `binding.content`, `core`, `wire`, `stores.store`, `protocols.mcp`.
+May import: `auth.authority`, `auth.principals`, `binding.content`, `core`, `wire`, `stores.store`, `protocols.mcp`.
 """

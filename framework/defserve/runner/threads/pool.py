@@ -149,6 +149,7 @@ class WorkerPool:
                 self._wake(self._drain)
 
     def _work(self) -> None:
+        _WORKER.afterwards = []
         while job := self._next():
             self._run(job)
             del job  # an idle thread must not keep the last call alive
@@ -179,7 +180,6 @@ class WorkerPool:
     def _run(self, job: PoolJob) -> None:
         if not job.running:
             return
-        _WORKER.afterwards = []
         try:
             result, error = job.context.run(job.function), None
         except BaseException as raised:  # SystemExit and the like end the call, never the server

@@ -70,7 +70,7 @@ class Exchange(ClientOutbox):
 
     def shown(self) -> tuple[BearerCredential, ...]:
         """The credential that the request shows, if credentials are checked."""
-        return (self.live.shown(self.principal, self._scope["headers"]),) if self.live is not None else ()
+        return self.live.shown(self.principal, self._scope["headers"]) if self.live is not None else ()
 
     def read_head(self) -> None:
         """Read the headers, for a head that is not known yet."""

@@ -98,9 +98,9 @@ class HttpSession:
         """A request with this credential belongs to the session."""
         if exchange.live is None or exchange.principal.credential in self._credentials:
             return
-        (shown,) = exchange.shown()
-        self._credentials[shown.key] = shown
-        if self._live is None:
+        for shown in exchange.shown():
+            self._credentials[shown.key] = shown
+        if self._live is None and self._credentials:
             self._live = exchange.live
             self._live.hold(self)
         if len(self._credentials) > CREDENTIALS:

@@ -60,7 +60,7 @@ class WebSockets:
         socket.conversation.on_room = socket.read_on
         self.open.add(socket)
         if live is not None:
-            socket.credential = live.shown(principal, scope["headers"])
+            socket.credentials = live.shown(principal, scope["headers"])
             live.hold(socket)
         try:
             if self.draining:
@@ -81,14 +81,14 @@ class WebSockets:
 class WebSocket(ClientOutbox):
     """One accepted socket."""
 
-    __slots__ = ("conversation", "draining", "credential", "_limit", "_receive", "_room", "_send", "_tasks", "_why")
+    __slots__ = ("conversation", "draining", "credentials", "_limit", "_receive", "_room", "_send", "_tasks", "_why")
 
     conversation: TransportSession
 
     def __init__(self, receive: Receive, send: Send, limit: int) -> None:
         super().__init__()
         self.draining = False
-        self.credential: BearerCredential | None = None
+        self.credentials: tuple[BearerCredential, ...] = ()
         self._tasks: list[asyncio.Task[CloseReason | None]] = []
         self._why: CloseReason | None = None
         self._receive, self._send, self._limit = receive, send, limit
@@ -113,7 +113,7 @@ class WebSocket(ClientOutbox):
         self.finished = self.draining and not self.conversation.in_flight
 
     def shown(self) -> tuple[BearerCredential, ...]:
-        return (self.credential,) if self.credential is not None else ()
+        return self.credentials
 
     def credential_ended(self, key: Any) -> None:
         """Close the socket at once, even if its client does not read."""

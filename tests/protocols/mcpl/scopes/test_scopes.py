@@ -11,9 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from defserve import Context, Server, UsageError
+from defserve.auth.principals import Principal
+from defserve.protocols.mcpl.peers import Peer
 from defserve.protocols.mcpl.policies import POLICY_KEY
 from defserve.protocols.mcpl.scopes.tool_scope import MOST_APPROVALS
 from defserve.protocols.mcpl.scopes.values import Scope, normal
+from defserve.wire.messages import Notification, Request
 from tests.protocols.mcpl.hosts import SILENCE, Host, HostError, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, text_of, turns
 
@@ -382,3 +385,34 @@ async def test_a_scope_that_gives_no_label_fails_the_call():
         result = await host.call("edit_file", {"path": "/x"})
         await turns()
         assert result["isError"] and "internal error" in text_of(result)
+
+
+# -- several credentials of one principal ----------------------------------------------------------------
+
+
+async def test_an_approval_holds_for_the_key_it_was_given_to():
+    server = editor()
+    async with hosting(server, answers={"scope/elevate": {"approved": True}}) as host:
+        await listed(host)
+        (session,) = server.composition.sessions
+        for key, asked in (("one", 1), ("one", 1), ("two", 2), ("two", 2)):
+            session.identity = Principal("alice", credential=key)
+            await edited(host, "/elsewhere/a")
+            assert len(host.asked_for("scope/elevate")) == asked
+
+
+@pytest.mark.parametrize("as_request", [False, True])
+async def test_the_policy_of_a_session_is_changed_with_the_rights_of_who_opened_it(as_request: bool):
+    server = editor()
+    weak, strong = Principal("alice", credential="weak"), Principal("alice", frozenset({"all"}), credential="strong")
+    update: Any = {"enabled": [], "disabled": ["files.edit"]}
+    async with hosting(server) as host:
+        await listed(host)
+        (session,) = server.composition.sessions
+        session.identity, policy = strong, Peer(session).policy
+        session.outlet = lambda message: None  # the host has not sent these messages
+        for sender, enabled in ((weak, True), (strong, False)):
+            message = Request(99, "featureSets/update", update, {})
+            session.take(message if as_request else Notification(message.method, update, {}), None, sender)
+            await turns()
+            assert policy.enabled("files.edit") is enabled

@@ -355,7 +355,7 @@ async def test_calls_may_each_have_a_branch_instead():
 
 
 async def test_a_call_that_waits_too_long_is_told_to_come_back():
-    notes = Notes(Server("notes", "1", limits=Limits(tool=0.05)))
+    notes = Notes(Server("notes", "1", limits=Limits(lock=0.05)))
 
     @notes.set.tool(timeout=5)
     async def very_slow(book: State[Notebook]) -> str:

@@ -46,7 +46,7 @@ FILES: Table = with_groups(
             -readable -writable -version -xdev -ignore_readdir_race -noignore_readdir_race
             -amin,-cmin,-mmin,-atime,-ctime,-mtime,-used,-size,-links,-inum,-gid,-uid,-maxdepth,-mindepth:number
             -anewer,-cnewer,-newer,-samefile,-neweraa,-neweram,-newermm,-newerma,-newercc,-newercm:listed
-            -newerat,-newerct,-newermt,-newerBt:text -fstype,-user,-group,-flags:name
+            -newerat,-newerct,-newermt,-newerBt:when -fstype,-user,-group,-flags:name
             -iname,-name,-path,-ipath,-wholename,-iwholename,-regex,-iregex,-lname,-ilname:glob -perm:pattern
             -regextype:name -type,-xtype:name -printf:text | listed*
         """,
@@ -89,10 +89,14 @@ FILES: Table = with_groups(
             %words -b,-c,-d,-e,-f,-g,-G,-h,-k,-L,-N,-O,-p,-r,-s,-S,-u,-w,-x:listed -t:number -n,-z:pattern
             -eq,-ne,-lt,-le,-gt,-ge:pattern -nt,-ot,-ef:listed -a -o | pattern*
         """,
-        "nm objdump readelf size": """
-            -aACDgnprsuvhxdtTfB --demangle --defined-only --undefined-only --dynamic --extern-only --size-sort
-            --numeric-sort --all --file-header --program-headers --sections --symbols --section-headers --headers
-            --disassemble --syms | object*
+        "objdump": """
+            -aCdDfhprstTx --all-headers --archive-headers --demangle --disassemble --dynamic-syms --file-headers
+            --full-contents --headers --private-headers --reloc --section-headers --syms | object*
+        """,
+        "nm readelf size": """
+            -aABCDdeghInprsStTuVvx --all --demangle --debug-syms --defined-only --dynamic --extern-only --file-header
+            --headers --notes --numeric-sort --program-headers --relocs --reverse-sort --section-headers --sections
+            --segments --size-sort --symbols --syms --undefined-only --version-info --wide -W | object*
         """,
         "unzip": """
             %leading -jnoquCXaL -l,-v,-t,-z,-p,-c,-Z1@1 -d:write | !w local undashed* / !w local undashed* =-d write |
@@ -101,7 +105,7 @@ FILES: Table = with_groups(
         "zipinfo": "%leading -12slmvhMtTz | local undashed*",
         "mkdir": "!w -pvZ -m,--mode:mode --parents --verbose | write+",
         "touch": """
-            !w -acmfh -d,--date:text -t:text -r,--reference:listed --no-create --no-dereference --time:name | write+
+            !w -acmfh -d,--date:when -t:text -r,--reference:listed --no-create --no-dereference --time:name | write+
         """,
         "tee": "-aip --append --ignore-interrupts --output-error?warn|warn-nopipe|exit|exit-nopipe | write*",
         "cp": """

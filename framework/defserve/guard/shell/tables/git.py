@@ -15,7 +15,7 @@ _GROUPS = {
         -l:number -G,-S:text --patch --no-patch --raw --patch-with-raw --patch-with-stat --minimal --patience
         --histogram --anchored:text --diff-algorithm:name --indent-heuristic --no-indent-heuristic --stat?numbers
         --stat-width,--stat-name-width,--stat-count,--stat-graph-width:number --compact-summary --numstat --shortstat
-        --dirstat?names --cumulative --summary --name-only --name-status --no-color --no-renames --rename-empty
+        --dirstat?names --cumulative --summary --name-only --name-status --no-renames --rename-empty
         --no-rename-empty --check --full-index --binary --abbrev?number --no-abbrev --find-copies-harder
         --irreversible-delete --diff-filter:name --find-object:undashed --pickaxe-all --pickaxe-regex
         --skip-to,--rotate-to:undashed --relative?undashed --no-relative --text --ignore-cr-at-eol
@@ -26,7 +26,7 @@ _GROUPS = {
         --word-diff?color|plain|porcelain|none --word-diff-regex:text --color-moved?name --no-color-moved
         --color-moved-ws:names --ws-error-highlight:names +color
     """,
-    "color": "--color?always|never|auto",
+    "color": "--color?always|never|auto --no-color",
     "walk": """
         -n,--max-count:number -# --skip:number --since,--after,--until,--before,--since-as-filter:text
         --author,--committer,--grep,--grep-reflog:text --all-match --invert-grep -iEFPq --regexp-ignore-case
@@ -66,7 +66,7 @@ _LOOKING: Table = {
     """,
     "shortlog": "+walk -nsec -w?numbers --numbered --summary --email --committer --group:shown | undashed*",
     "blame annotate": """
-        -bltsfenwpc -L:text -M?number -C?number --root --show-stats --show-name --show-number --show-email
+        -bltsfenwpc -L:text -M?number -C?number --since:text --root --show-stats --show-name --show-number --show-email
         --porcelain --line-porcelain --incremental --date:text --reverse --first-parent --score-debug --progress
         --no-progress --abbrev:number --ignore-rev:undashed --ignore-revs-file:read --color-lines --color-by-age
         --minimal | undashed+
@@ -159,7 +159,7 @@ _CHANGING: Table = {
     """,
     "remote": {
         "": "%alone -v,--verbose",
-        "show": "-n@1 | !n undashed* | undashed*",
+        "show": "-n@1 | / !n undashed+ | undashed*",
         "get-url": "--push --all | undashed",
         "add": "!w -ft:undashed -m:undashed --tags --no-tags | undashed remote-name",
         "rename": "!w --progress --no-progress | undashed undashed",

@@ -5,12 +5,15 @@ from __future__ import annotations
 from defserve.guard.shell.specs import Table
 from defserve.guard.shell.tables.refused import KINDS
 
-_SCRIPT = " ".join(name for name, kind in KINDS.items() if kind == "interpreter")
+# These take code in their operands, or options behind them.
+_TAKES_CODE = "sqlite3 psql mysql gdb bc dc m4 erl ghci ipython irb octave swipl sbcl R expect"
+_SCRIPT = " ".join(name for name, kind in KINDS.items() if kind == "interpreter" and name not in _TAKES_CODE.split())
 _TASKS = "ninja just rake gradle gradlew mvn ant task"
 
 ON_REQUEST: Table = {
+    _TAKES_CODE: "%never",
     # The script is a file; what follows is for the script. Code in an option or on standard input is refused.
-    _SCRIPT: "!x %leading | undashed pattern*",
+    _SCRIPT: "!x %leading | script pattern*",
     "rm": """
         !w -dfiIrRv --force --interactive?never|once|always --one-file-system --preserve-root --recursive --dir
         --verbose | delete+

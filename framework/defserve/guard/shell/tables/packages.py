@@ -77,7 +77,7 @@ PACKAGES: Table = with_groups(
             "list show policy search depends rdepends": "+system | name*",
             "install update upgrade": "!w !n +system | package*",
         },
-        "dpkg": "-l,--list,-L,--listfiles,-s,--status,-S,--search@1 | | name*",
+        "dpkg": "-l,--list,-L,--listfiles,-s,--status,-S,--search@1 | | text*",
         "brew": {
             "": "-v --version",
             "list ls": "+system | name*",

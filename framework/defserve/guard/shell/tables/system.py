@@ -13,11 +13,11 @@ SYSTEM: Table = {
     """,
     "sleep": "| number+",
     "date": """
-        -uRnj -d,--date:text -I,--iso-8601?date|hours|minutes|seconds|ns --rfc-3339:date|seconds|ns --rfc-email --utc
+        -uRnj -d,--date:when -I,--iso-8601?date|hours|minutes|seconds|ns --rfc-3339:date|seconds|ns --rfc-email --utc
         --universal --debug --resolution -r,--reference:listed -v:pattern | format?
     """,
     "cal ncal": """
-        -1369hjmsywYbeMNopS3 -n,--months:number -A:number -B:number -C -m:name -d:name -H:name --one --three --sunday
+        -1369hjmsywYbeMNopS3 -n,--months:number -A:number -B:number -C  -d:name -H:name --one --three --sunday
         --monday --julian --year --twelve --week?number --color?always|never|auto | name*
     """,
     "hostname": "-aAdfiIsyv --alias --all-fqdns --all-ip-addresses --domain --fqdn --long --ip-address --short |",

@@ -49,7 +49,7 @@ TEXT: Table = with_groups(
         """,
         "paste": "-sz -d,--delimiters:char --serial --zero-terminated | read*",
         "join": """
-            -iz -a:number -e:char -j:number -o:numbers -t:char -v:number -1:number -2:number --ignore-case
+            -iz -a:number -e:char -j:number -o:name -t:char -v:number -1:number -2:number --ignore-case
             --check-order --nocheck-order --header --zero-terminated | read read
         """,
         "comm": "-123iz --check-order --nocheck-order --output-delimiter:char --total --zero-terminated | read read",
@@ -171,7 +171,9 @@ TEXT: Table = with_groups(
             --include-all-whitespace --data -s,--output-separator:char -U:default|locale|escape|hex|highlight|invalid
             -# | object*
         """,
-        "iconv": "-clsV -f,--from-code:text -t,--to-code:text -o,--output:write --list --silent --verbose | read*",
+        "iconv": """
+            -clsV -f,--from-code:charset -t,--to-code:charset -o,--output:write --list --silent --verbose | read*
+        """,
         "zcat gzcat bzcat xzcat zstdcat lzcat": "+zcat",
     },
     _GROUPS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any
 
 from defserve.binding.packers import NOTHING, EmittedPart, PackedResult, ResultMismatch, pack_any
@@ -11,7 +12,7 @@ from defserve.binding.results import WRAP, Returns, Structured
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.core.stages import Pipeline, surround
-from defserve.errors import ProtocolError, UsageError
+from defserve.errors import ProtocolError, TimedOut, UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import VENDOR, UnknownTool, is_missing_capability, tool_failure, ungrouped
@@ -35,6 +36,9 @@ RETURNS_KEY = VENDOR + "returns"
 TAGS_KEY = VENDOR + "tags"
 WRAPPED_KEY = VENDOR + "wrapped"
 """Marks a result whose structured content is wrapped, so that our client can unwrap it."""
+
+QUICK = 0.01
+"""Seconds. The limit is not looked up for a check that takes less."""
 
 NO_HEADERS: Mapping[tuple[str, ...], str] = {}
 
@@ -168,8 +172,11 @@ class Tools:
             pipeline = call.terms.table.pipeline(tool)
             if not pipeline.empty:
                 return await self._run_staged(call, tool, arguments, seconds, pipeline)
-            function = tool.function
-            return _result(call, tool, await function.run(call, function.arguments.validate(arguments), seconds))
+            function, began = tool.function, monotonic()
+            kwargs = function.arguments.validate(arguments)
+            if monotonic() - began > QUICK:
+                refuse_slow_check(call, began)
+            return _result(call, tool, await function.run(call, kwargs, seconds))
         except ProtocolError:
             raise
         except Exception as raised:
@@ -192,11 +199,32 @@ class Tools:
         async with AsyncExitStack() as audits:
             await surround(audits, (audit(call, tool) for audit in pipeline.audits))
             await pipeline.admit(call, tool)
+            began = monotonic()
             kwargs = tool.function.arguments.validate(arguments)
-            await pipeline.judge(call, tool, kwargs)
+            refuse_slow_check(call, began)
+            if pipeline.judges:
+                await _judge(call, tool, kwargs, pipeline)
             async with AsyncExitStack() as holds:
                 await surround(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
                 return _result(call, tool, await tool.function.run(call, kwargs, seconds))
+
+
+async def _judge(call: Call, tool: Tool, kwargs: dict[str, Any], pipeline: Pipeline) -> None:
+    """Let the stages look at the arguments. The clock stands still while a person is asked."""
+    seconds = call.session.composition.limits.validation
+    try:
+        await call.engine.within(call, seconds, pipeline.judge(call, tool, kwargs))
+    except TimedOut:
+        if not call.timed_out:
+            raise
+        raise TimedOut.of("validation", "checking the arguments", seconds) from None
+
+
+def refuse_slow_check(call: Call, began: float) -> None:
+    """Raises TimedOut if a check that began then has taken too long. It could not be interrupted."""
+    seconds = call.session.composition.limits.validation
+    if monotonic() - began > seconds:
+        raise TimedOut.of("validation", "checking the arguments", seconds)
 
 
 def _result(call: Call, tool: Tool, value: Any) -> Params:

@@ -63,7 +63,7 @@ class StateHold:
         key = TreeKey(states.name, owner.id)
         self._branches = brought.starts_elsewhere or not owner.has_head or states.concurrency == "branch"
         if states.concurrency == "serial":
-            self._lock = await states.locks.acquire(key, call.session.composition.limits.tool)
+            self._lock = await states.locks.acquire(key, call.session.composition.limits.lock)
         try:
             self._trees = trees = await states.trees()
             self._held = held = await start(trees, key, brought, call, has_head=owner.has_head)

@@ -21,7 +21,8 @@ class StateBusy(LimitExceeded):
     error_type = "state_busy"
 
     def __init__(self) -> None:
-        super().__init__("Another call works on this state; try again later", data={"retry_after_ms": 1000})
+        data = {"limit": "lock", "retry_after_ms": 1000}
+        super().__init__("Another call works on this state (Limits.lock); try again later", data=data)
 
 
 class TreeLock:

@@ -61,7 +61,7 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHand
     call.subject = undo
     key = TreeKey(states.name, owner_of(call, states.per).id)
     trees, limits = await states.trees(), call.session.composition.limits
-    lock = await states.locks.acquire(key, limits.tool) if states.concurrency == "serial" else None
+    lock = await states.locks.acquire(key, limits.lock) if states.concurrency == "serial" else None
     try:
         with found():
             to = await trees.get(key, id)

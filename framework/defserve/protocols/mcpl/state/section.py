@@ -121,7 +121,7 @@ class StateSection(Section):
             with suppress(Refused):  # then `defserve state prune` removes it
                 key = TreeKey(states.name, owner)
                 # After a call that is being stopped, so that what it still commits goes too.
-                lock = await states.locks.acquire(key, self._storage.limits.tool)
+                lock = await states.locks.acquire(key, self._storage.limits.lock)
                 try:
                     await (await states.trees()).forget(key)
                 finally:

@@ -102,6 +102,9 @@ class AuditTrail:
         if event_type not in EVENT_TYPES and not CUSTOM.fullmatch(event_type):
             raise ValueError(f"{event_type!r} is not an event type: use {sorted(EVENT_TYPES)} or com.example.yours")
         caller = identity(call)
+        actor: Params = {"type": "user" if is_local(caller) else "agent", "id": caller.id}
+        if caller.kind == "token" and caller.credential:
+            actor["credential"] = caller.credential  # which of its keys, by name
         target: Params = {"server_id": self._server_id}
         if tool is not None:
             target["tool_name"] = tool
@@ -109,7 +112,7 @@ class AuditTrail:
             "timestamp": instants.wire(instants.now()),
             "trace_id": trace_id(call),
             "event_type": event_type,
-            "actor": {"type": "user" if is_local(caller) else "agent", "id": caller.id},
+            "actor": actor,
             "target": target,
             "result": result,
             "details": redact(dict(details)),

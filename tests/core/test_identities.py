@@ -1,0 +1,76 @@
+"""Several credentials of one principal in one session: each message counts as what its own sender may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from defserve import Context, Server
+from defserve.auth.principals import Principal
+from defserve.wire.messages import Malformed, Notification, Reply, Request
+from tests.core.stepping import Gate, Talk
+
+
+def served() -> Server:
+    server = Server("s", "1")
+
+    @server.tool
+    async def wait() -> str:
+        return await Gate()
+
+    @server.tool
+    async def ask_roots(ctx: Context) -> str:
+        return f"{len(await ctx.roots())} roots"
+
+    return server
+
+
+WEAK = Principal("alice", credential="weak")
+STRONG = Principal("alice", frozenset({"all"}), credential="strong")
+
+
+def asking() -> tuple[Talk, int]:
+    """A session of the weak one in which the strong one is asked something."""
+    talk = Talk(served().composition, principal="alice", identity=WEAK).open("2025-03-26", roots={})
+    params = {"name": "ask_roots", "arguments": {}}
+    talk.session.take(Request(1, "tools/call", params, {}), None, STRONG)
+    (question,) = talk.step()
+    return talk, question["id"]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("broken", [False, True])
+def test_an_answer_counts_from_who_was_asked_and_from_no_weaker_one(batched: bool, broken: bool):
+    talk, question = asking()
+    answer: Any = (
+        Malformed(-32600, "broken", question, is_reply=True) if broken else Reply(question, {"roots": []}, None)
+    )
+    assert talk.session.take([answer] if batched else answer, None, WEAK)
+    assert talk.step() == []
+    assert talk.session.take([answer] if batched else answer, None, STRONG)
+    (reply,) = talk.step()
+    assert reply["id"] == 1
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_call_is_cancelled_by_who_made_it_and_by_no_weaker_one(batched: bool):
+    talk, _ = asking()
+    cancelled: Any = Notification("notifications/cancelled", {"requestId": 1}, {})
+    talk.session.take([cancelled] if batched else cancelled, None, WEAK)
+    talk.step()
+    assert 1 in talk.session.in_flight
+    talk.session.take([cancelled] if batched else cancelled, None, STRONG)
+    talk.step()
+    assert talk.session.in_flight == {}
+
+
+def test_the_calls_of_a_credential_that_ends_fail_and_others_go_on():
+    talk, _ = asking()
+    talk.session.take(Request(2, "tools/call", {"name": "wait", "arguments": {}}, {}), None, WEAK)
+    talk.step()
+    talk.session.end_credential("strong")
+    told = talk.step()
+    (reply,) = [message for message in told if message.get("id") == 1 and "result" in message]
+    assert reply["result"]["isError"] and "revoked or has expired" in reply["result"]["content"][0]["text"]
+    assert list(talk.session.in_flight) == [2]
