@@ -15,11 +15,13 @@ from defserve.guard.verdict import Violation
 
 # Files that a shell, git, ssh, cron, an editor or an interpreter runs or believes without being asked.
 _TRUSTED = frozenset(
-    ".git git~1 .ssh .gnupg .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zprofile"
-    " .zshenv .zlogin .cshrc .inputrc .envrc .gitconfig .gitmodules .gitattributes .netrc .npmrc .yarnrc .yarnrc.yml .pypirc"
-    " .vimrc .exrc .emacs .mailcap .pam_environment .curlrc .wgetrc .ripgreprc .cargo .husky .githooks .pnpmfile.cjs"
-    " rust-toolchain rust-toolchain.toml"
-    " authorized_keys crontab sitecustomize.py usercustomize.py launchagents launchdaemons autostart".split()
+    """
+    .git git~1 .ssh .gnupg .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zprofile
+    .zshenv .zlogin .cshrc .inputrc .envrc .gitconfig .gitmodules .gitattributes .netrc .npmrc .yarnrc .yarnrc.yml
+    .pypirc .vimrc .exrc .emacs .mailcap .pam_environment .curlrc .wgetrc .ripgreprc .cargo .husky .githooks
+    .pnpmfile.cjs rust-toolchain rust-toolchain.toml authorized_keys crontab sitecustomize.py usercustomize.py
+    launchagents launchdaemons autostart
+    """.split()
 )
 
 # Where accounts keep their keys and tokens, in any directory.
