@@ -15,6 +15,7 @@ from defserve.wire.messages import Id, Params
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.composition import Terms
+    from defserve.core.identity import PeerIdentity
     from defserve.protocols.mcpl.feature import Feature
     from defserve.protocols.mcpl.section import LiveServer
 
@@ -56,6 +57,11 @@ class Peer:
         return self.live.policy if self.live is not None else EVERYTHING_ENABLED
 
     @property
+    def identity(self) -> PeerIdentity | None:
+        """Who is spoken to: who made the call, also when it is over; else who opened the session."""
+        return self.call.identity if self.call is not None else self.session.identity
+
+    @property
     def calls_back(self) -> bool:
         return self.terms is not None and self.terms.profile.calls_back
 
@@ -64,7 +70,9 @@ class Peer:
     ) -> Any:
         """Ask the host. While a call waits for the answer, its own timeout is paused."""
         call = self.call if self.call is not None and not self.call.settled else None
-        asking = self.session.request(method, params, relates_to=call, timeout=timeout, numbered=numbered)
+        asking = self.session.request(
+            method, params, relates_to=call, timeout=timeout, numbered=numbered, identity=self.identity
+        )
         return await (call.asked(asking) if call is not None else asking)
 
     async def try_request(
