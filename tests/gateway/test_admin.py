@@ -28,10 +28,13 @@ async def test_a_promoted_participant_is_welcomed_again_and_may_do_more():
         assert (await admin.hear())["kind"] == CALL
         await agent.say("chat", {"text": "hi"})
         assert (await agent.error())["payload"]["attempted_kind"] == "chat"
-    new = ["mcp/proposal:*", "mcp/response:*", "mcp/request:tools/*"]
+    new = ["mcp/proposal:*", "mcp/withdraw", "mcp/response:*", "mcp/request:tools/*"]
     body = json.loads(text)
     assert (status, body["participantId"], body["modifiedBy"]) == (200, "agent", "root")
-    assert (body["oldCapabilities"], body["newCapabilities"]) == (["mcp/proposal:*", "mcp/response:*", "chat"], new)
+    assert (body["oldCapabilities"], body["newCapabilities"]) == (
+        ["mcp/proposal:*", "mcp/withdraw", "mcp/response:*", "chat"],
+        new,
+    )
     assert body["modifiedAt"].endswith("Z")
     assert welcome["payload"]["you"] == notice["payload"]["participant"] == {"id": "agent", "capabilities": new}
     assert [other["id"] for other in welcome["payload"]["participants"]] == ["admin"]

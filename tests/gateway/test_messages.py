@@ -46,7 +46,7 @@ async def test_a_kind_without_capability_is_blocked_and_reported_to_its_sender_a
         "error": "capability_violation",
         "message": f"You lack capability for '{CALL}'",
         "attempted_kind": CALL,
-        "your_capabilities": ["mcp/response:*", "chat"],
+        "your_capabilities": ["mcp/response:*", "mcp/reject", "chat"],
     }
 
 

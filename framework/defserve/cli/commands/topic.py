@@ -1,4 +1,4 @@
-"""`defserve topic`: watch a topic live, and approve or decline what is proposed in it."""
+"""`defserve topic`: watch a topic live, and decide what becomes of proposals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLES: Final = """  defserve topic ws://127.0.0.1:8100/ws --topic demo --toke
 
 
 def main(argv: list[str]) -> int:
-    about = f"Watch a topic live, and approve or decline what is proposed in it.\n\n{COMMANDS}"
+    about = f"Watch a topic live, and approve or reject what is proposed in it.\n\n{COMMANDS}"
     parser = CommandParser("defserve topic", about, EXAMPLES)
     parser.add_argument("url", metavar="URL", help="the gateway: ws://host:port/ws or wss://…")
     parser.add_argument("--topic", metavar="NAME", help="the topic, if the URL does not name it")
