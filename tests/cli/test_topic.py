@@ -115,7 +115,7 @@ async def test_a_proposal_without_a_target_is_done_by_whom_has_the_tool_or_whom_
             await person.line("[2]")
             person.type("y 2")
             assert "nobody here can do it; type y 2 NAME" in await person.line("not done 2")
-            async with fresh("hello").join(f"mcpx+{on.topic()}", token="t-other"):
+            async with fresh("hello").join(f"mcpx+{running.topic()}", token="t-other"):
                 await person.line("other is here")
                 several = agent.propose((), "tools/call", {"name": "add", "arguments": {"a": 2, "b": 2}})
                 await person.line("[3]")
