@@ -168,7 +168,24 @@ async def test_a_gateway_that_leaves_is_said_to_have_left(tmp_path: Path):
         async with gateway() as running:
             person = await stack.enter_async_context(terminal(running, tmp_path))
             await person.line("you are")
-        assert await person.leaves() == (4, "error: the gateway has closed the connection\n")
+        assert await person.leaves() == (
+            4,
+            "error: the gateway has closed the connection: the gateway is shutting down\n",
+        )
+
+
+async def test_of_two_terminals_with_one_token_the_newer_stays_and_both_are_told(tmp_path: Path):
+    async with gateway() as running, terminal(running, tmp_path) as older:
+        await older.line("you are admin")
+        async with terminal(running, tmp_path) as newer:
+            await newer.line("another process was here with your token")
+            assert (
+                await older.line("gone: ") == "gone: another process joined with the same token and has this name now"
+            )
+            code, said = await older.leaves()
+            assert (code, "replaced by a newer connection" in said) == (4, True)
+            newer.type("q")
+            assert await newer.ends() == 0
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ async def test_a_promoted_participant_is_welcomed_again_and_may_do_more():
         notice = await admin.until("system/presence")
         await agent.say(CALL, tool_call(), to=["worker"])
         assert (await admin.hear())["kind"] == CALL
+        assert (await agent.error())["payload"]["error"] == "not_present"
         await agent.say("chat", {"text": "hi"})
         assert (await agent.error())["payload"]["attempted_kind"] == "chat"
     new = ["mcp/proposal:*", "mcp/withdraw", "mcp/response:*", "mcp/request:tools/*"]

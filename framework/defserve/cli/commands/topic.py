@@ -40,6 +40,8 @@ async def _follow(url: str, token: str | None, options: Namespace) -> int:
     async with join_topic(url, token=token) as me:
         terminal = TopicTerminal(me, json.dumps if options.json else _as_text)
         terminal.say(f"you are {me.id}; you may send {', '.join(me.capabilities.patterns) or 'nothing'}")
+        if me.has_replaced:
+            terminal.say("another process was here with your token; you have its place, and it was told to leave")
         terminal.who()
         watching = asyncio.create_task(terminal.watch())
         try:
@@ -53,7 +55,7 @@ async def _follow(url: str, token: str | None, options: Namespace) -> int:
             await watching
         finally:
             watching.cancel()
-    raise PeerGone("the gateway has closed the connection")
+    raise PeerGone(f"the gateway has closed the connection: {me.end_reason}".rstrip(": "))
 
 
 def _as_text(line: dict[str, Any]) -> str:

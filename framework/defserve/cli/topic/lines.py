@@ -60,7 +60,7 @@ def describe(heard: Heard, number: int | None = None) -> str:
         case Spoofed():
             return f"{heard.envelope.sender} sent a message that does not match its kind ({heard.kind}): {heard.reason}"
         case GatewayProblem():
-            return f"refused: {heard.message or heard.error}"
+            return f"{'gone' if heard.error == 'replaced' else 'refused'}: {heard.message or heard.error}"
         case _:
             return "your capabilities have changed"
 

@@ -47,6 +47,8 @@ class Participant:
     def __init__(self, *, clock: Clock = time.time, misbehaved: Callable[[str, str], None] | None = None) -> None:
         self.topic = TopicView(clock=clock, misbehaved=misbehaved)
         self.present = asyncio.Event()
+        self.has_replaced = False
+        """Whether another connection with our token had to go when we joined."""
         self._send: Callable[[bytes], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asks: dict[str, PendingTopicRequest] = {}
@@ -315,6 +317,7 @@ class Participant:
         """Read a frame, and settle the request that waited for it."""
         heard = self.topic.read(frame)
         if isinstance(heard, Welcome):
+            self.has_replaced = self.has_replaced or heard.replaced
             self.present.set()
         elif isinstance(heard, TopicResponse):
             self._answered(heard)
