@@ -74,6 +74,7 @@ class GatewayConnection(ServerConnection):
         return (self.credential,) if self.credential is not None else ()
 
     def credential_ended(self, key: Any) -> None:
+        self._listener = _ignored  # it may go on sending until it has answered the close
         self.end(POLICY, ENDED)
 
     def data_received(self, data: bytes) -> None:
@@ -314,6 +315,10 @@ def _only_value(query: Mapping[str, list[str]], name: str) -> str:
     """A value of the URL; empty, which is neither a topic nor a token, unless it is given exactly once."""
     given = query.get(name, [])
     return given[0] if len(given) == 1 else ""
+
+
+def _ignored(data: bytes) -> None:
+    """The sender may not send any more."""
 
 
 def _if_taken(query: Mapping[str, list[str]]) -> str:
