@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.scopes.values import Scope
     from defserve.protocols.mcpl.state.binding import State
     from defserve.protocols.mcpl.state.states import States
-    from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Rewrite, Turn, Usage
+    from defserve.protocols.mcpl.turns import FinishedTurn, InferenceEnd, Injection, ModelInfo, Rewrite, Turn, Usage
     from defserve.protocols.mcpx.approval import ApprovalRules
     from defserve.protocols.mcpx.errors import NotCapable, NotWelcome, ProposalNotPending
     from defserve.protocols.mcpx.participant import Participant
@@ -79,7 +79,7 @@ else:
             "defserve.protocols.mcpl.scopes.values": "Scope",
             "defserve.protocols.mcpl.state.binding": "State",
             "defserve.protocols.mcpl.state.states": "States",
-            "defserve.protocols.mcpl.turns": "FinishedTurn Injection ModelInfo Rewrite Turn Usage",
+            "defserve.protocols.mcpl.turns": "FinishedTurn InferenceEnd Injection ModelInfo Rewrite Turn Usage",
             "defserve.protocols.mcpx.approval": "ApprovalRules",
             "defserve.protocols.mcpx.errors": "NotCapable NotWelcome ProposalNotPending",
             "defserve.protocols.mcpx.participant": "Participant",
@@ -129,6 +129,7 @@ __all__ = [
     "Icon",
     "Image",
     "Inference",
+    "InferenceEnd",
     "Injection",
     "JWT",
     "Limits",

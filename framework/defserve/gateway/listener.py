@@ -70,6 +70,7 @@ class GatewayConnection(ServerConnection):
         return (self.credential,) if self.credential is not None else ()
 
     def credential_ended(self, key: Any) -> None:
+        self._listener = _ignored  # it may go on sending until it has answered the close
         self.end(POLICY, ENDED)
 
     def data_received(self, data: bytes) -> None:
@@ -276,6 +277,10 @@ async def listening(
             server.close()
         for server in servers:
             await server.wait_closed()
+
+
+def _ignored(data: bytes) -> None:
+    """The sender may not send any more."""
 
 
 def _topic(request: Request) -> str:
