@@ -18,10 +18,9 @@ from defserve.errors import ToolError
 from defserve.runner.connection import Connection
 from defserve.runner.lifespans import close_connection, drain_connection, entered_lifespans
 from tests import asgi, clock
-from tests.raw import HANDSHAKE, PREFIX, STATELESS
+from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns, until
 
 VERSIONS = (HANDSHAKE[-1], STATELESS)
-NEVER = 3600.0
 MILLISECOND = 0.001
 
 
@@ -99,9 +98,7 @@ class Pipe:
         return {message["id"]: at for at, messages in self.writes for message in messages if "id" in message}
 
     async def until_replied(self, *ids: int) -> None:
-        async with asyncio.timeout(NEVER):
-            while not set(ids) <= set(self.replies):
-                await asyncio.sleep(0.0001)
+        await until(lambda: set(ids) <= set(self.replies))
 
 
 def call(tool: str, id: int = 1) -> bytes:
@@ -173,8 +170,8 @@ def test_a_cancellation_ends_the_wait_without_a_reply():
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             session.cancel(1)
-            while session.in_flight:
-                await asyncio.sleep(0)
+            await turns()
+            assert not session.in_flight
             assert asyncio.get_running_loop().time() == began
             assert not pipe.replies
 
@@ -224,9 +221,7 @@ def test_on_a_web_socket_too():
             frames.put_nowait({"type": "websocket.connect"})
             frames.put_nowait({"type": "websocket.receive", "text": call("at_once").decode()})
             socket = asyncio.ensure_future(app({**scope, "client": ("127.0.0.1", 1), "state": {}}, frames.get, send))
-            async with asyncio.timeout(NEVER):
-                while len(sent) < 2:
-                    await asyncio.sleep(0.0001)
+            await until(lambda: len(sent) == 2)
             frames.put_nowait({"type": "websocket.disconnect"})
             await socket
         (first, notice), (second, reply) = sent
