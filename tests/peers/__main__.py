@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +18,14 @@ from datetime import date
 from tests.conformance.suite_install import node
 from tests.peers.catalogue import PEERS
 from tests.peers.isolation import isolated, raise_loopback
-from tests.peers.packages import NotInstalled
+from tests.peers.packages import FOLDER, NotInstalled
 from tests.peers.page import PAGE, page
 from tests.peers.peer import Peer, Way
 from tests.peers.places import places
 from tests.peers.trial import Outcome, tried
+
+# What the part that has a network tells the part that has none.
+ABSENT = FOLDER / "absent.json"
 
 
 def main(arguments: list[str]) -> int:
@@ -30,13 +34,15 @@ def main(arguments: list[str]) -> int:
     if options.list or not chosen:
         print("\n".join(peer.name for peer in chosen or PEERS))
         return 0 if chosen else 2
-    absent = _installed(chosen)
     if not options.here:
+        absent = _installed(chosen)
+        ABSENT.write_text(json.dumps(absent), encoding="utf-8")
         code = isolated([*arguments, "--here"])
         if code is not None:
             return code
         print("== no network of their own for the peers: Linux's `unshare` is missing or not allowed", file=sys.stderr)
     else:
+        absent = json.loads(ABSENT.read_text(encoding="utf-8"))
         raise_loopback()
     began = time.monotonic()
     outcomes = asyncio.run(_tried([p for p in chosen if p.name not in absent], options.jobs))

@@ -48,7 +48,7 @@ REGISTERS_ANYWAY = Fault(
     (HTTP_ANY,),
     ("no token",),
     "without a token it says *Dynamic Client Registration rejected (HTTP 404)*, not that a token is missing.",
-    "the 401 names no authorization server. The server's log has a `POST /register` of Claude Code all the same.",
+    "a proxy in between saw `POST /register` after a 404 for every kind of metadata. The server names none.",
 )
 
 CLIENTS = (

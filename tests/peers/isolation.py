@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from fcntl import ioctl
-from tempfile import mkdtemp
 
 _UP, _GET_FLAGS, _SET_FLAGS = 1, 0x8913, 0x8914
 # What peers would send home, or ask for: versions, usage, crash reports.
@@ -53,7 +52,7 @@ def raise_loopback() -> None:
         ioctl(any_socket, _SET_FLAGS, struct.pack("16sH22x", b"lo", flags | _UP))
 
 
-def environment() -> dict[str, str]:
+def environment(home: str) -> dict[str, str]:
     """Variables for one peer: a home of its own, nothing of the user's, and no proxy."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    return {**kept, **QUIET, "HOME": mkdtemp(prefix="peer-"), "NO_PROXY": "*"}
+    return {**kept, **QUIET, "HOME": home, "NO_PROXY": "*"}

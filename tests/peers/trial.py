@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.conformance.suite_install import node
@@ -52,7 +52,8 @@ async def tried(peer: Peer, way: Way, places: Mapping[str, Any]) -> Outcome:
     plan["features"] = peer.features_on(way)
     plan["node"] = str(node())
     program = [sys.executable if peer.runs_here else str(peer.package.program), str(DRIVERS / peer.driver)]
-    told, complaints = await _run([*program, json.dumps({**plan, **peer.settings})], TRIAL_SECONDS)
+    with TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as home:
+        told, complaints = await _run([*program, json.dumps({**plan, **peer.settings})], home, TRIAL_SECONDS)
     outcome = Outcome(peer, way)
     for line in told.splitlines():
         with suppress(ValueError, KeyError, TypeError):
@@ -63,13 +64,12 @@ async def tried(peer: Peer, way: Way, places: Mapping[str, Any]) -> Outcome:
     return outcome
 
 
-async def _run(command: list[str], seconds: float) -> tuple[str, str]:
-    variables = environment()
-    # A group of its own: what a peer starts ends with it.
+async def _run(command: list[str], home: str, seconds: float) -> tuple[str, str]:
+    """What it prints to each of its two outputs. After so many seconds it is ended, with all that it started."""
     process = await asyncio.create_subprocess_exec(
         *command,
-        env=variables,
-        cwd=variables["HOME"],
+        env=environment(home),
+        cwd=home,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -80,6 +80,5 @@ async def _run(command: list[str], seconds: float) -> tuple[str, str]:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     told, complaints = await reading
-    shutil.rmtree(variables["HOME"], ignore_errors=True)
     late = "" if done else f"\nit did not end within {seconds:g} s"
     return told.decode(errors="replace"), complaints.decode(errors="replace") + late

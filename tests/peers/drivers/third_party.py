@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,6 +31,7 @@ def filesystem() -> tuple[list[str], str, dict[str, Any], str]:
 
 
 def memory() -> tuple[list[str], str, dict[str, Any], str]:
+    os.environ["MEMORY_FILE_PATH"] = str(HERE / "memory.jsonl")
     entity = {"name": "Ann", "entityType": "person", "observations": ["stays 2 nights"]}
     return node(OFFICIAL.format("memory")), "create_entities", {"entities": [entity]}, "stays 2 nights"
 
