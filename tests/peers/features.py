@@ -39,7 +39,7 @@ FEATURES = {
         Feature("several servers", "gets the list through its client for several servers", {"result": [2, 3, 5]}),
         Feature("errors", "sees the text of a tool's error", "only 100 are left: ask for less"),
         Feature("progress", "sees all three steps of a call whose result follows at once", [1, 2, 3]),
-        Feature("progress ×200", "sees the last step in each of 200 such calls (the best of three rounds)", 200),
+        Feature("progress ×200", "sees the last step in each of 200 such calls ", 200),
         Feature("resources", "reads a resource of a template", "buy milk"),
         Feature("prompts", "gets a prompt", ["user", "assistant"]),
         Feature("elicitation", "answers a form", "Ann stays 2 nights"),

@@ -53,6 +53,10 @@ The server is [`tests/peers/shop.py`](../tests/peers/shop.py). A client passes i
 | feature | the peer |
 |---|---|
 """
+_CAVEAT = """
+The official TypeScript client handles a result before the progress that it reads together with it. The server therefore
+sends such a result a millisecond later. On a busy machine the client may still read both at once, so it has ten tries.
+"""
 
 
 def page(peers: Sequence[Peer], outcomes: Sequence[Outcome], absent: Mapping[str, str], day: date) -> str:
@@ -74,7 +78,7 @@ def page(peers: Sequence[Peer], outcomes: Sequence[Outcome], absent: Mapping[str
         parts.append("\n".join([f"## {title}\n", f"{text}\n", *head, *rows, *(f"\n{line}" for line in missing)]) + "\n")
     if notes:
         parts.append("## Notes\n\n" + "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1)) + "\n")
-    parts.append(_HOW + "".join(f"| {feature.name} | {feature.how} |\n" for feature in FEATURES.values()))
+    parts.append(_HOW + "".join(f"| {feature.name} | {feature.how} |\n" for feature in FEATURES.values()) + _CAVEAT)
     return "\n".join(parts)
 
 
