@@ -32,7 +32,7 @@ def why(command: str, **options: Any) -> str:
         ("git log --author --all", "Blocked value of git log --author: '--all' starts with a dash"),
         ("git stats", "Blocked command: 'git stats'; did you mean 'status'?"),
         ("git", "Blocked command: 'git' without a sub-command"),
-        ("diff a", "Blocked operands of diff: it takes read read"),
+        ("diff a", "Blocked operands of diff: it takes a file to read, a file to read"),
         ("cat ../x", "Blocked path: '../x' climbs with '..'; name files relative to the working directory"),
         ("cat /x", "Blocked path: '/x' is outside the working directory; name files relative to the working directory"),
         ("sed 1e f", "Blocked sed script: the command 'e' in this form"),

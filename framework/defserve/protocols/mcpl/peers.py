@@ -6,9 +6,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from defserve.core.session import Session
-from defserve.errors import NoBackChannel, PeerGone, UsageError
+from defserve.errors import MethodNotFound, NoBackChannel, PeerError, PeerGone, UsageError
 from defserve.protocols.mcpl.current import CURRENT, SOURCE_SESSION
-from defserve.protocols.mcpl.errors import AmbiguousPeer, FeatureDisabled, UnknownFeatureSet
+from defserve.protocols.mcpl.errors import AmbiguousPeer, UnknownFeatureSet
 from defserve.protocols.mcpl.policies import EVERYTHING_ENABLED, FeaturePolicy, LiveTerms, agreed, policy
 from defserve.wire.messages import Id, Params
 
@@ -75,6 +75,23 @@ class Peer:
         )
         return await (call.asked(asking) if call is not None else asking)
 
+    async def try_request(
+        self,
+        path: str,
+        method: str,
+        params: Params,
+        *,
+        timeout: float | None = None,
+        numbered: Callable[[Id], None] | None = None,
+    ) -> Any:
+        """Like `request`, for a capability that the host may not have. Raises NoBackChannel once it has said so."""
+        try:
+            return await self.request(method, params, timeout=timeout, numbered=numbered)
+        except PeerError as error:
+            if error.code != MethodNotFound.code or self.live is None or not self.live.learn(path):
+                raise
+            raise NoBackChannel(f"{method}: the host does not know it") from error
+
 
 Obstacle: TypeAlias = Callable[[Peer], Exception | None]
 
@@ -87,15 +104,16 @@ def current() -> Peer | None:
     return Peer(session) if session is not None else None
 
 
-def obstacle(peer: Peer, feature_set: Feature, verb: str, capability: str) -> Exception | None:
-    """Why a set cannot speak to a host; None if it can."""
+def obstacle(peer: Peer, feature_set: Feature, verb: str, path: str) -> Exception | None:
+    """Why a set cannot speak to a host; None if it can. `path` is what the verb needs: `channels.incoming`."""
     session, live = peer.session, peer.live
     if feature_set.removed:
         return UnknownFeatureSet(feature_set.name)
     if session.closed:
         return PeerGone(f"{verb}: the peer has left")
-    if not peer.policy.enabled(feature_set.name):
-        return FeatureDisabled(feature_set.name)
+    if (refusal := peer.policy.refusal(feature_set)) is not None:
+        return refusal
+    capability = path.partition(".")[0]
     needs = {"experimental": {"mcpl": {capability: True}}}
     if live is None:
         return NoBackChannel(f"{verb}: the host does not speak MCPL", needs=needs)
@@ -103,7 +121,7 @@ def obstacle(peer: Peer, feature_set: Feature, verb: str, capability: str) -> Ex
         return NoBackChannel(f"{verb}: this protocol version takes no requests from a server")
     if not session.ready:
         return NoBackChannel(f"{verb}: the host has not said that it is ready")
-    if not live.offers(capability):
+    if not live.offers(path):
         return NoBackChannel(f"{verb}: the host does not offer {capability}", needs=needs)
     return None
 
