@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from pydantic import BaseModel, Field
 
 from defserve import Context, PeerError, Refused, Server
-from defserve.live import Author, Channel, ChannelOpenFailed, Message, To, everyone
+from defserve.live import Author, Channel, Message, To, everyone
 
 # -- the chat, which knows nothing of channels -----------------------------------------------------------
 
@@ -117,8 +117,6 @@ class Member:
 @rooms.open(scope=lambda address: f"chat:{address.room}")
 async def join(address: Room, ctx: Context) -> Channel:
     channel = Channel(f"chat:{address.room}", f"Room {address.room}", address=address)
-    if (ctx.session, channel.id) in members:
-        raise ChannelOpenFailed("it is open already")
     members[ctx.session, channel.id] = await Member.join(ctx.lifespan, channel, address.room, to=ctx.session)
     return channel
 

@@ -40,8 +40,8 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
             " Within Egress AccessPolicy Entry AuditLog AuditLogger",
             "Tokens": "Auth ApiKeys JWT StaticTokens TokenVerifier Principal",
             "Events of MGP": "EventChannel",
-            "Feature sets": "Scope Turn FinishedTurn Injection Rewrite ModelInfo Usage Inference Event Receipt Channel"
-            " everyone AmbiguousPeer FeatureDisabled",
+            "Feature sets": "Scope Turn FinishedTurn InferenceEnd Injection Rewrite ModelInfo Usage Inference Event"
+            " Receipt Channel everyone AmbiguousPeer FeatureDisabled",
             "State": "State States Checkpoint CannotUndo CheckpointNotFound",
             "Topics": "Participant Chat Proposal ApprovalRules Presence Welcome NotCapable NotWelcome"
             " ProposalNotPending",

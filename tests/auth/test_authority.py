@@ -91,8 +91,11 @@ MAY_ASK: dict[str, set[str]] = {
         "host/links/endpoint.py", "transports/websocket/client.py", "serving/topics.py",  # clients: proxies, encryption
         "cli/target/connection.py", "cli/commands/dev.py",  # what to suggest; whether a key is published
     },
-    # hands the fact on; counts sessions by address; a conversation that has an owner takes no other
-    "kind": {"runner/connection.py", "runner/web_sessions.py", "protocols/mcp/authorization/message_tokens.py"},
+    "kind": {
+        "runner/connection.py", "runner/web_sessions.py",  # hands the fact on; counts sessions by address
+        "protocols/mcp/authorization/message_tokens.py",  # a conversation that has an owner takes no other
+        "protocols/mgp/audit/trail.py",  # names the key of a token
+    },
 }  # fmt: skip
 
 

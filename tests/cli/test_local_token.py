@@ -99,7 +99,8 @@ def test_our_commands_connect_as_the_local_user(words: tuple[str, ...], defserve
         assert refused.code != 0 and "--local-token" in refused.err
         assert defserve("call", on, "count").out == "3\n"
         assert defserve("call", on, "count", "--token", "wrong").code != 0
-        assert defserve("call", on, "burn", "title=Emma", "--yes", "--token", key).out == "burnt Emma\n"
+        shown = defserve("call", on, "burn", "title=Emma", "--yes", "--token", key)
+        assert shown.out == "burnt Emma\n", (shown, Path("log.txt").read_text())
     assert keys(folder) == []
 
 
@@ -122,6 +123,11 @@ def test_dev_keeps_its_key_when_the_code_changes(defserve: Run, folder: Path):
         wait_until(lambda: defserve("call", on, "count").out == "4\n")
         assert path.read_text() == before
         assert burns(defserve, on)
+        # Also if somebody has tidied up the folder of the key.
+        path.unlink()
+        Path("shelf.py").write_text(SHELF.replace("return 3", "return 55"))
+        wait_until(lambda: defserve("call", on, "count").out == "55\n")
+        assert defserve("call", on, "burn", "title=Emma", "--yes", "--token", before).out == "burnt Emma\n"
 
 
 def test_a_server_that_was_killed_leaves_a_key_that_opens_nothing(defserve: Run, folder: Path):

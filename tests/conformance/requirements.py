@@ -308,7 +308,6 @@ _OPEN = {
         MGP-11.5p MGP-11.5w MGP-11.5b MGP-15.2o MGP-15.2f MGP-15.2l MGP-15.4 MGP-15.5 MGP-16.2 MGP-16.3 MGP-16.4
         MGP-16.6s MGP-16.7 MGP-16.8
     """,
-    ("2026-11-15", "injections are capped, not searched for orders; the 0.5 profile is not built"): "MCPL-13.4 MCPL-05",
     ("2026-11-15", "tasks come last"): "MCP-8",
     ("2026-11-15", "a client that distrusts annotations: not built"): "MCP-9.2",
 }

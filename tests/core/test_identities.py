@@ -8,6 +8,7 @@ import pytest
 
 from defserve import Context, Server
 from defserve.auth.principals import Principal
+from defserve.core.extension import OutgoingMessage
 from defserve.wire.messages import Malformed, Notification, Reply, Request
 from tests.core.stepping import Gate, Talk
 
@@ -74,3 +75,12 @@ def test_the_calls_of_a_credential_that_ends_fail_and_others_go_on():
     (reply,) = [message for message in told if message.get("id") == 1 and "result" in message]
     assert reply["result"]["isError"] and "revoked or has expired" in reply["result"]["content"][0]["text"]
     assert list(talk.session.in_flight) == [2]
+
+
+@pytest.mark.parametrize(("identity", "audience"), [(None, WEAK), (STRONG, STRONG)])
+def test_a_question_outside_any_call_is_for_who_it_is_meant_for(identity: Principal | None, audience: Principal):
+    talk, sent = Talk(served().composition, principal="alice", identity=WEAK).open(roots={}), list[OutgoingMessage]()
+    talk.session.outlet = sent.append
+    talk.engine.spawn(talk.session.request("roots/list", {}, identity=identity))
+    talk.engine.step()
+    assert [(message.asks, message.audience) for message in sent] == [(True, (audience,))]

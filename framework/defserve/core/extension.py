@@ -232,9 +232,14 @@ class AddressedMessage(OutgoingMessage):
     __slots__ = ("_audience",)
 
     def __init__(
-        self, data: bytes, audience: tuple[PeerIdentity, ...], taken: Callable[[], None] | None = None
+        self,
+        data: bytes,
+        audience: tuple[PeerIdentity, ...],
+        *,
+        asks: bool = False,
+        taken: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(data, None, taken=taken)
+        super().__init__(data, None, asks=asks, taken=taken)
         self._audience = audience
 
     @property

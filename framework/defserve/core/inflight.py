@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
-from defserve.core.extension import OutgoingMessage
+from defserve.core.extension import AddressedMessage, OutgoingMessage
 from defserve.core.profile import INTERNAL_ERROR, Profile
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.wire.codec import encode, notification
@@ -43,7 +43,7 @@ class OutgoingRequests:
         if question.numbered is not None:
             question.numbered(id)
         body = {"jsonrpc": "2.0", "id": id, "method": question.method, "params": question.params}
-        asking = OutgoingMessage(encode(body), question.relates_to, asks=True)
+        asking = question.message(encode(body), asks=True)
         outlet(asking)
         try:
             return await engine.wait(pending, question.timeout)
@@ -54,7 +54,7 @@ class OutgoingRequests:
             if asking.release is not None:
                 asking.release()
             if self._pending.pop(id, None) is not None and (taken_back := profile.withdrawal(id)) is not None:
-                outlet(OutgoingMessage(notification(*taken_back), question.relates_to))
+                outlet(question.message(notification(*taken_back)))
 
     def asker(self, reply: Reply) -> PeerIdentity | None:
         """For whom the question was asked that this answers, if that is known."""
@@ -102,3 +102,9 @@ class OutgoingRequest:
         self.method, self.params, self.relates_to, self.timeout = method, params, relates_to, timeout
         self.numbered = numbered
         self.asker: PeerIdentity | None = None
+
+    def message(self, data: bytes, *, asks: bool = False) -> OutgoingMessage:
+        """A message that goes where the answer comes from."""
+        if self.relates_to is not None or self.asker is None:
+            return OutgoingMessage(data, self.relates_to, asks=asks)
+        return AddressedMessage(data, (self.asker,), asks=asks)

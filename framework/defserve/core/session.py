@@ -443,9 +443,11 @@ class Session(Locals):
         relates_to: Call | None = None,
         timeout: float | None = None,
         numbered: Callable[[Id], None] | None = None,
+        identity: PeerIdentity | None = None,
     ) -> Any:
         """Ask the peer and wait for its answer. `numbered` is called with the request's id before it is sent.
 
+        The question is for who made the call, else for `identity`, else for who opened the session.
         Raises PeerError if it answers with an error, PeerTimeout if it does not answer in time, PeerGone if it
         leaves first, NoBackChannel if this conversation cannot call back.
         """
@@ -457,7 +459,7 @@ class Session(Locals):
         if self._requests is None:
             self._requests = OutgoingRequests()
         question = OutgoingRequest(method, params, relates_to, timeout or self.composition.limits.question, numbered)
-        question.asker = relates_to.identity if relates_to is not None else self.identity
+        question.asker = relates_to.identity if relates_to is not None else identity or self.identity
         return await self._requests.ask(self.engine, self.outlet, terms.profile, question)
 
     # -- life --------------------------------------------------------------------------------------------

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from defserve.host.links.stdio import ProcessLink
     from defserve.host.links.websocket import WebSocketLink
     from defserve.host.mcpl.channels.channels import LiveChannels
-    from defserve.host.mcpl.channels.messages import ChannelMessage, Delivery, MessageAnswer, Outgoing
+    from defserve.host.mcpl.channels.messages import (
+        Acknowledgement,
+        ChannelMessage,
+        Delivery,
+        MessageAnswer,
+        OpenedChannel,
+        Outgoing,
+    )
     from defserve.host.mcpl.feature_sets import Declared, FeatureSets
     from defserve.host.mcpl.hooks import HookRunner, Injected, Reviewed, Rewritten
     from defserve.host.mcpl.inbox import Inbox
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     from defserve.host.mcpl.once import Once
     from defserve.host.mcpl.peer import McplPeer
     from defserve.host.mcpl.push.receiver import EventAnswer, PushedEvent
+    from defserve.host.mcpl.receipts import PolicyReceipt
     from defserve.host.mcpl.scopes import Elevation
     from defserve.host.mcpl.state import HostState, RolledBack
     from defserve.host.mcpx.participant import TopicClient, join_topic
@@ -54,7 +62,9 @@ else:
             "defserve.host.links.stdio": "ProcessLink",
             "defserve.host.links.websocket": "WebSocketLink",
             "defserve.host.mcpl.channels.channels": "LiveChannels",
-            "defserve.host.mcpl.channels.messages": "ChannelMessage Delivery MessageAnswer Outgoing",
+            "defserve.host.mcpl.channels.messages": (
+                "Acknowledgement ChannelMessage Delivery MessageAnswer OpenedChannel Outgoing"
+            ),
             "defserve.host.mcpl.feature_sets": "Declared FeatureSets",
             "defserve.host.mcpl.hooks": "HookRunner Injected Reviewed Rewritten",
             "defserve.host.mcpl.inbox": "Inbox",
@@ -64,6 +74,7 @@ else:
             "defserve.host.mcpl.once": "Once",
             "defserve.host.mcpl.peer": "McplPeer",
             "defserve.host.mcpl.push.receiver": "EventAnswer PushedEvent",
+            "defserve.host.mcpl.receipts": "PolicyReceipt",
             "defserve.host.mcpl.scopes": "Elevation",
             "defserve.host.mcpl.state": "HostState RolledBack",
             "defserve.host.mcpx.participant": "TopicClient join_topic",
@@ -79,6 +90,7 @@ else:
 
 __all__ = [
     "Accept",
+    "Acknowledgement",
     "Answers",
     "AuditServer",
     "Cancel",
@@ -112,7 +124,9 @@ __all__ = [
     "Mgp",
     "MgpPeer",
     "Once",
+    "OpenedChannel",
     "Outgoing",
+    "PolicyReceipt",
     "Pong",
     "ProcessLink",
     "PushedEvent",

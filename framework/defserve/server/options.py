@@ -57,6 +57,7 @@ class FeatureSetFields(TypedDict, total=False):
     model_info: bool
     inbox: bool
     claude_channel: bool
+    tag_ontology: Mapping[str, Any]
 
 
 class ServerFields(SecurityFields, total=False):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from defserve.errors import PeerTimeout
 from defserve.host.mcpl.channels.channels import LiveChannels
-from defserve.host.mcpl.channels.messages import ChannelMessage, Delivery
+from defserve.host.mcpl.channels.messages import Acknowledgement, ChannelMessage, Delivery
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.host.mcpl.hooks import Injected, Reviewed
 from defserve.host.mcpl.inbox import Inbox
 from defserve.host.mcpl.peer import McplPeer
 from defserve.host.mcpl.push.receiver import PushedEvent
+from defserve.host.mcpl.receipts import PolicyReceipt
 from defserve.host.mcpl.state import HostState, RolledBack
 from defserve.protocols.mcpl.channels.values import Channel
 from defserve.protocols.mcpl.content import Sendable
@@ -40,6 +41,10 @@ class SyncMcpl:
     @property
     def server_id(self) -> str:
         return self.peer.server_id
+
+    @property
+    def receipt(self) -> PolicyReceipt | None:
+        return self.peer.receipt
 
     @property
     def feature_sets(self) -> FeatureSets:
@@ -87,8 +92,19 @@ class SyncMcpl:
     def branch(self, feature_set: str, checkpoint: str | None, content: Any = None) -> None:
         self.peer.branch(feature_set, checkpoint, content)
 
-    def open(self, type: str, address: Any = None, metadata: Mapping[str, Any] | None = None) -> Channel:
-        return self._do(lambda _: self.peer.open(type, address, metadata))
+    def inference_ended(self, turn: Turn, phase: Literal["aborted", "failed"]) -> None:
+        self._do(lambda _: self.peer.inference_ended(turn, phase))
+
+    def open(
+        self, type: str | None, address: Any = None, metadata: Mapping[str, Any] | None = None, **more: Any
+    ) -> Channel:
+        return self._do(lambda _: self.peer.open(type, address, metadata, **more))
+
+    def acknowledge(self, id: str, message_id: str, intent: str, value: Any = None) -> Acknowledgement:
+        return self._do(lambda _: self.peer.acknowledge(id, message_id, intent, value))
+
+    def typing(self, id: str, *, active: bool = True, metadata: Mapping[str, Any] | None = None) -> None:
+        self._do(lambda _: self.peer.typing(id, active=active, metadata=metadata))
 
     def close(self, id: str) -> bool:
         return self._do(lambda _: self.peer.close(id))

@@ -13,6 +13,8 @@ from tests.attack.speaking.sockets import PATIENCE, Place, connect
 
 Json = dict[str, Any]
 BOTH = "application/json, text/event-stream"
+FAST = 60 * 1024 * 1024
+"""What a flood sends as fast as it can, before it takes its time."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,20 @@ class Wire:
         except OSError:
             return False
         return True
+
+    def flood(self, piece: bytes, seconds: float) -> float | None:
+        """Send it again and again. After how many seconds the peer took no more; None if it took all.
+
+        A server may read on for a moment after its answer, so that its client can read that; it may not do so for ever.
+        """
+        began, sent = time.monotonic(), 0
+        while (spent := time.monotonic() - began) < seconds:
+            if not self.send(piece):
+                return spent
+            sent += len(piece)
+            if sent > FAST:
+                time.sleep(0.005)
+        return None
 
     def half_close(self) -> None:
         with suppress(OSError):

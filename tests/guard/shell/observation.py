@@ -147,9 +147,9 @@ def _wrote(calls: Sequence[tuple[str, str, int, str]]) -> Iterator[str]:
 
 def _read_outside(calls: Sequence[tuple[str, str, int, str]], root: Path) -> Iterator[str]:
     places = Places()
-    for name, args, _, path in calls:
+    for name, _, _, path in calls:
         if not name.startswith("open") or path == str(root) or path.startswith((f"{root}/", str(root.parent / "home"))):
             continue
-        refused = places.listed(path) if "O_DIRECTORY" in args else places.read(path)
+        refused = places.listed(path) if os.path.isdir(path) else places.read(path)
         if refused and not _OF_THE_SYSTEM.fullmatch(path):
             yield path

@@ -294,6 +294,70 @@ def scripts(draw: st.DrawFn) -> str:
     return shlex.join([program, *(["-n"] if draw(st.booleans()) else []), script, "a.json" if program == "jq" else "f"])
 
 
+SETS = [
+    "[]",
+    "[^]",
+    "[/]",
+    "[^/]",
+    "[]/]",
+    "[[:alpha:]",
+    "[\\]",
+    "[a",
+    "[[.].]",
+    "\\[",
+    "\\]",
+    "[]x]",
+    "[a\\]b]",
+    "[\\/]",
+    "[x]",
+]
+SED_TWO_WAYS = [
+    "/{0}/p;s,/]/w written,x,",
+    "s/{0}/]/g;s,x/w written,y,",
+    "s/x/{0}/;s,/]/w written,y,",
+    "y/{0}/{0}/;s,/]/w written,y,",
+    "/{0}/,/x/s,/]/w written,y,",
+    "/x/,/{0}/s,/]/w written,y,",
+]
+VALUES_OF_AWK = [
+    "x",
+    "1",
+    '"a"',
+    "$1",
+    "(x)",
+    "a[1]",
+    "length",
+    "length()",
+    "x++",
+    "x--",
+    "if (x)",
+    "while (x--)",
+    "NF",
+    "!x",
+    "-x",
+    "f (x)",
+]
+AWK_TWO_WAYS = [
+    '{{{0} / 1; print > "written"; y = 1 / 1}}',
+    '{{y = {0} / 1; print > "written"; y = 1 / 1}}',
+    '{{{0} /(/ 1; print > "written" /)/ 1}}',
+    '{{x = {0} /(/ 1; print > "written" /)/ 1}}',
+    '{{{0} /=/ 1; print > "written" /=/ 1}}',
+    '{{print {0} /x/ > "written" /1/ 1}}',
+    '{0} /(/ {{print > "written"}} /)/',
+    '{{print {0} /[/]/ 1; print > "written" /]/ 1}}',
+]
+
+
+def test_what_can_be_read_in_two_ways_does_not_write(jail: Jail) -> None:
+    tried = [("sed", form.format(one)) for form in SED_TWO_WAYS for one in SETS]
+    tried += [("awk", form.format(one)) for form in AWK_TWO_WAYS for one in VALUES_OF_AWK]
+    passing = [
+        argv for program, script in tried if (argv := judge(shlex.join([program, script, "f"]), mode="readonly").argv)
+    ]
+    assert [what for argv in passing if shutil.which(argv[0]) and (what := broken(jail, argv))] == []
+
+
 @settings(max_examples=min(examples(60), 5000), suppress_health_check=HEALTHY)
 @given(scripts())
 def test_whatever_script_passes_only_reads(jail: Jail, command: str) -> None:

@@ -32,7 +32,7 @@ def why(command: str, **options: Any) -> str:
         ("git log --author --all", "Blocked value of git log --author: '--all' starts with a dash"),
         ("git stats", "Blocked command: 'git stats'; did you mean 'status'?"),
         ("git", "Blocked command: 'git' without a sub-command"),
-        ("diff a", "Blocked operands of diff: it takes read read"),
+        ("diff a", "Blocked operands of diff: it takes a file to read, a file to read"),
         ("cat ../x", "Blocked path: '../x' climbs with '..'; name files relative to the working directory"),
         ("cat /x", "Blocked path: '/x' is outside the working directory; name files relative to the working directory"),
         ("sed 1e f", "Blocked sed script: the command 'e' in this form"),
@@ -149,3 +149,19 @@ def test_a_listed_downloader_fetches_public_urls_and_no_file(command: str, sandb
     listed = ["curl", "wget"]
     assert bool(judge(command, allowed=listed)) is sandbox
     assert bool(judge(command, allowed=listed, mode="readonly")) is readonly
+
+
+@pytest.mark.parametrize(
+    ("command", "may"),
+    [
+        ("python3 x.py", True),
+        ("python3 ./x --flag", True),
+        ("python3 -V", True),
+        ("bun x.ts", True),
+        *((command, False) for command in ("python3", "python3 -", "python3 -c 1", "python3 -m x", "python3 ../x.py")),
+        *((command, False) for command in ("deno eval 1", "node eval", "R CMD id", "sqlite3 x.db .shell", "gdb x.y")),
+        *((command, False) for command in ("java @options", "octave x.m --eval 1", "perl -v -e 1")),
+    ],
+)
+def test_a_listed_interpreter_runs_a_file_and_takes_no_code(command: str, may: bool) -> None:
+    assert bool(judge(command, allowed=[command.split()[0]])) is may

@@ -287,3 +287,66 @@ async def test_a_plain_server_is_sent_nothing_of_state():
 def test_a_way_of_sending_that_there_is_not_is_refused():
     with pytest.raises(UsageError, match="checkpoint"):
         Mcpl(state="patch")  # pyright: ignore[reportArgumentType]
+
+
+# -- whose checkpoint -------------------------------------------------------------------------------------
+
+
+NAMELESS: Any = {"checkpoint": "chk_a", "parent": None, "data": {"a": 1}}
+OTHER: Any = {"description": "x", "uses": ["tools"], "rollback": True}
+TWO: Any = {**BLOCK, "featureSets": {**BLOCK["featureSets"], "other": OTHER}}
+
+
+async def test_a_checkpoint_without_a_name_belongs_to_the_only_set_that_keeps_state():
+    replies = stating(NAMELESS, None)
+    replies["tools/list"] = {"tools": [{"name": "add_note", "inputSchema": {"type": "object"}}]}
+    server = live_server(BLOCK, replies)
+    async with hosting(server) as mcpl:
+        for _ in range(2):
+            await mcpl._client.call_raw("add_note")  # pyright: ignore[reportPrivateUsage]
+        assert mcpl.state(SET).checkpoint == "chk_a"
+    assert sent(server)[1] == {"checkpoint": "chk_a", "state": {"a": 1}}
+
+
+async def test_a_checkpoint_that_could_be_of_several_sets_is_dropped(caplog: pytest.LogCaptureFixture):
+    replies = stating(NAMELESS, None)
+    replies["tools/list"] = {"tools": [{"name": "add_note", "inputSchema": {"type": "object"}}]}
+    async with hosting(live_server(TWO, replies)) as mcpl:
+        await mcpl._client.call_raw("add_note")  # pyright: ignore[reportPrivateUsage]
+        assert mcpl.state(SET).checkpoint is mcpl.state("other").checkpoint is None
+    assert "belongs to no feature set" in caplog.text
+
+
+# -- what a server changes by itself -----------------------------------------------------------------------
+
+
+@pytest.mark.req("MCPL-05")
+async def test_a_server_updates_a_state_and_asks_for_it():
+    server = live_server(BLOCK, stating(NAMELESS))
+    async with hosting(server, Mcpl(version="0.5", audit=[])) as mcpl:
+        get = {"featureSet": SET}
+        assert (await server.ask("state/get", get))["result"] == {"checkpoint": None, "data": None}
+        first = {"featureSet": SET, "checkpoint": "c1", "parent": None, "data": {"n": 1}}
+        assert (await server.ask("state/update", first))["result"] == {"accepted": True}
+        second = {"featureSet": SET, "checkpoint": "c2", "parent": "c1"}
+        patch = [{"op": "replace", "path": "/n", "value": 2}]
+        assert (await server.ask("state/update", {**second, "patch": patch}))["result"] == {"accepted": True}
+        assert (await server.ask("state/get", get))["result"] == {"checkpoint": "c2", "data": {"n": 2}}
+        assert mcpl.state(SET).checkpoint == "c2"
+        refused = (await server.ask("state/update", {**second, "checkpoint": "c3", "data": {}}))["result"]
+        assert refused["accepted"] is False and "another checkpoint" in refused["reason"]
+        both = {**second, "parent": "c2", "data": {}, "patch": []}
+        assert (await server.ask("state/update", both))["error"]["code"] == -32602
+        assert (await server.ask("state/get", {"featureSet": "nobody"}))["error"]["code"] == -32003
+
+
+@pytest.mark.req("MCPL-05")
+async def test_a_host_that_keeps_no_state_says_so():
+    for mcpl, code in ((Mcpl(version="0.5", state=None, audit=[]), -32601), (Mcpl(audit=[]), -32601)):
+        server = live_server(BLOCK, stating(NAMELESS))
+        async with hosting(server, mcpl):
+            assert (await server.ask("state/get", {"featureSet": SET}))["error"]["code"] == code
+    plain: Any = {"version": "0.4", "featureSets": {SET: {"description": "x", "uses": ["tools"]}}}
+    server = live_server(plain)
+    async with hosting(server, Mcpl(version="0.5", audit=[])):
+        assert (await server.ask("state/get", {"featureSet": SET}))["error"]["code"] == -32006

@@ -12,6 +12,7 @@ from defserve import Server
 from defserve.host import connect_url
 from defserve.runner.memory import serving
 from tests.at_address import at_address
+from tests.protocols.mcpl.draft_05 import PATHS, check_answered, check_sent
 from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns, until
 
 Json = dict[str, Any]
@@ -23,6 +24,18 @@ MCPL: Mapping[str, Any] = {
     "inferenceRequest": {"streaming": True},
     "modelInfo": True,
     "channels": {"register": True, "publish": True, "observe": True, "lifecycle": True, "streaming": True},
+    "featureSets": True,
+}
+
+# The same from a host of 0.5.
+MCPL_05: Mapping[str, Any] = {
+    "version": "0.5",
+    "pushEvents": True,
+    "contextHooks": {"beforeInference": True},
+    "inferenceRequest": {"streaming": True},
+    "inferenceLifecycle": True,
+    "modelInfo": True,
+    "channels": True,
     "featureSets": True,
 }
 
@@ -43,7 +56,7 @@ class Host:
 
     `answers` maps a method to a result, or to a function of the request's message that gives or raises one; what it
     has no answer for is answered with *method not found*. `asked` and `heard` are the server's requests and
-    notifications, in order.
+    notifications, in order; `frames` has the methods of both, and "reply" for a reply.
     """
 
     def __init__(self, link: Any, version: str, capabilities: Mapping[str, Any], answers: Mapping[str, Any]) -> None:
@@ -51,9 +64,13 @@ class Host:
         self.answers: dict[str, Any] = {"push/event": {"accepted": True}, **answers}
         self.asked: list[Json] = []
         self.heard: list[Json] = []
+        self.frames: list[str] = []
         self.opening: Json = {}
         self._replies: dict[int, asyncio.Future[Json]] = {}
         self._last_id = 0
+        offered: Any = self.capabilities.get("experimental")
+        # Every message of a conversation by the 0.5 draft is held against its schemas.
+        self.is_05 = version != STATELESS and "'version': '0.5'" in str(offered)
 
     async def open(self, name: str = "host") -> None:
         """Shake hands, or ask for a description where there is no handshake."""
@@ -75,6 +92,9 @@ class Host:
     async def listen(self) -> None:
         while True:
             message = json.loads(await self.link.receive())
+            self.frames.append(message.get("method", "reply"))
+            if self.is_05 and "method" in message:
+                check_sent(message["method"], message["params"])
             if "method" not in message:
                 self._replies.pop(message["id"]).set_result(message)
             elif "id" in message:
@@ -129,7 +149,10 @@ class Host:
         reply = self._replies[self._last_id] = asyncio.get_running_loop().create_future()
         await self.send({"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": self.dressed(params)})
         async with asyncio.timeout(10):
-            return await reply
+            answered = await reply
+        if self.is_05:
+            check_answered(method, answered)
+        return answered
 
     async def call(self, tool: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> Json:
         """The result of a tool call; an error reply is an assertion failure."""
@@ -140,6 +163,14 @@ class Host:
     async def tell(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         await self.send({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
         await turns()
+
+    async def grant(self, *paths: str, **policy: Any) -> Json:
+        """The receipt for a policy of 0.5, sent as a request, that grants these paths; all of them if none is given."""
+        granted = {"effectiveCapabilities": list(paths or PATHS)}
+        reply = await self.ask("featureSets/update", {**granted, **policy})
+        assert "result" in reply, reply
+        await turns()
+        return reply["result"]
 
     async def update(self, **policy: Any) -> None:
         """`featureSets/update`, as a notification: `update(enabled=[…], disabled=[…], scopes={…})`."""

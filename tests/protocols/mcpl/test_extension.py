@@ -7,7 +7,7 @@ import pytest
 from defserve import Server
 from defserve.protocols.mcpl.policies import POLICY_KEY
 from defserve.protocols.mcpl.turns import FinishedTurn, Turn
-from tests.protocols.mcpl.hosts import MCPL, hosting
+from tests.protocols.mcpl.hosts import MCPL, MCPL_05, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, VERSIONS, text_of
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +55,7 @@ async def test_a_host_that_offers_mcpl_is_told_of_it(version: str):
 
 @pytest.mark.req("MCPL-3.2")
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("mcpl", [None, {"version": "1.0"}, {"version": 4}])
+@pytest.mark.parametrize("mcpl", [None, {"version": "1.0"}, {"version": 4}, {"version": "0.x"}])
 async def test_everyone_else_sees_nothing_and_the_tools_work(version: str, mcpl: Any):
     async with hosting(live(), version, mcpl=mcpl) as host:
         assert "mcpl" not in str(host.opening)
@@ -104,12 +104,9 @@ async def test_in_one_conversation_every_stateless_request_speaks_for_itself():
         ("0.3", False, True),
         (None, False, True),
         ("0.4", True, False),
-        ("0.5", False, False),
-        ("0.5.0-draft", False, False),
-        ("0.12", False, False),
     ],
 )
-async def test_newer_hosts_and_strict_servers_wait_for_the_hosts_word(version: str | None, strict: bool, acts: bool):
+async def test_strict_servers_wait_for_the_hosts_word(version: str | None, strict: bool, acts: bool):
     server = live(feature_sets="strict" if strict else "open")
     offered = {"version": version} if version is not None else {}
     async with hosting(server, mcpl=offered) as host:
@@ -119,6 +116,17 @@ async def test_newer_hosts_and_strict_servers_wait_for_the_hosts_word(version: s
         assert (len((await host.ask("tools/list"))["result"]["tools"]) == 1) is acts
         receipt = (await host.ask("featureSets/update", {"enabled": ["memory.*"]}))["result"]
         assert receipt == {"enabled": ["memory.retrieval"]}
+        assert text_of(await host.call("recall")) == "remembered"
+
+
+@pytest.mark.req("MCPL-05")
+@pytest.mark.parametrize("version", ["0.5", "0.5.0-draft", "0.12", "0.99999999999999999999"])
+async def test_hosts_of_0_5_grant_before_anything_acts(version: str):
+    async with hosting(live(), mcpl={**MCPL_05, "version": version}) as host:
+        assert host.advertised["version"] == "0.5"
+        assert (await host.ask("tools/call", {"name": "recall"}))["error"]["code"] == -32002
+        assert (await host.ask("tools/list"))["result"]["tools"] == []
+        assert (await host.grant(enabled=["memory.*"]))["accepted"]
         assert text_of(await host.call("recall")) == "remembered"
 
 

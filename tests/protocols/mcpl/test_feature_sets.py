@@ -207,6 +207,8 @@ async def test_a_broken_update_is_answered_or_logged(caplog: pytest.LogCaptureFi
         ("a.*", "x", {}, "words with dots"),
         ("a", "", {}, "no description"),
         ("a", "x", {"uses": ["telepathy"]}, "telepathy"),
+        ("a", "x", {"tag_ontology": {"tags": {"bad tag": {}}}}, "bad tag"),
+        ("a", "x", {"tag_ontology": {"open": float("nan")}}, "nan"),
     ],
 )
 def test_a_set_that_could_not_be_advertised_is_refused(name: str, description: str, options: Any, words: str):

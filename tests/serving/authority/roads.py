@@ -18,7 +18,9 @@ ASKS: Json = {"elicitation": {}}
 GRANTS = "dev.cloto/mgp/grants"
 SETS = "dev.defserve/featureSets"
 LIVE: Json = {"experimental": {"mcpl": {"version": "0.4", "scopes": True}}}
+LIVE_05: Json = {"experimental": {"mcpl": {"version": "0.5"}}}
 ENABLED: Json = {"enabled": ["*"]}
+GRANTED: Json = {"effectiveCapabilities": ["tools"]}
 WHITELISTED: Json = {"enabled": ["*"], "scopes": {"files.edit": {"whitelist": ["**"]}}}
 BOTH_ERAS = (SESSION, STATELESS)
 
@@ -122,6 +124,26 @@ async def enabling_along(open: Open) -> bool:
     return await ran(talk, "send", _meta={SETS: ENABLED})
 
 
+def granting_capabilities(capabilities: Json) -> Road:
+    async def road(open: Open) -> bool:
+        talk = await open(SESSION, capabilities)
+        await talk.ask("featureSets/update", GRANTED)
+        return await ran(talk, "send")
+
+    return road
+
+
+async def granting_capabilities_along(open: Open) -> bool:
+    talk = await open(STATELESS, LIVE_05)
+    return await ran(talk, "send", _meta={SETS: GRANTED})
+
+
+async def skipping_a_scope_by_0_5(open: Open) -> bool:
+    talk = await open(SESSION, LIVE_05)
+    await talk.ask("featureSets/update", GRANTED)
+    return await ran(talk, "edit", {"path": "/etc/passwd"})
+
+
 async def giving_access(open: Open) -> bool:
     talk = await open(SESSION, offer(SESSION, "access_control"))
     entry = {"entry_type": "tool_grant", "agent_id": "eve", "tool_name": "erase", "permission": "allow"}
@@ -183,6 +205,7 @@ YES: Mapping[str, Road] = {
     "whitelist a scope": listing_a_scope,
     "whitelist a scope along with the call": listing_a_scope_along,
     "skip a scope by speaking less": skipping_a_scope,
+    "skip a scope by speaking MCPL 0.5": skipping_a_scope_by_0_5,
     "give access": giving_access,
     "see details of the health": seeing_details,
 }
@@ -191,6 +214,9 @@ YES_IF_STRICT: Mapping[str, Road] = {
     "switch a set on": enabling("ask"),
     "switch a set on by a notification": enabling("tell"),
     "switch a set on along with the call": enabling_along,
+    "grant a capability": granting_capabilities(LIVE_05),
+    "grant a capability, speaking MCPL 0.4": granting_capabilities(LIVE),
+    "grant a capability along with the call": granting_capabilities_along,
     "skip the switch by speaking less": calling("send", _nothing, SESSION),
     "skip the switch by speaking less, without a session": calling("send", _nothing, STATELESS),
 }

@@ -194,7 +194,8 @@ def _dealt(count: int, shape: Shape) -> list[str] | None:
 
 
 def _form(shape: Shape) -> str:
-    return " ".join(one.kind + ("" if one.most == one.least else " …") for one in shape.operands) or "no operands"
+    said = [_said(one.kind) + ("" if one.most == one.least else " …") for one in shape.operands]
+    return ", ".join(said) or "no operands"
 
 
 def _effect(effect: str, title: str, flag: str = "") -> Violation:

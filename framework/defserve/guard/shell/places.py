@@ -15,11 +15,13 @@ from defserve.guard.verdict import Violation
 
 # Files that a shell, git, ssh, cron, an editor or an interpreter runs or believes without being asked.
 _TRUSTED = frozenset(
-    ".git .ssh .gnupg .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zprofile .zshenv"
-    " .zlogin .cshrc .inputrc .envrc .gitconfig .gitmodules .gitattributes .netrc .npmrc .yarnrc .yarnrc.yml .pypirc"
-    " .vimrc .exrc .emacs .mailcap .pam_environment .curlrc .wgetrc .ripgreprc .cargo .husky .githooks .pnpmfile.cjs"
-    " rust-toolchain rust-toolchain.toml"
-    " authorized_keys crontab sitecustomize.py usercustomize.py launchagents launchdaemons autostart".split()
+    """
+    .git git~1 .ssh .gnupg .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zprofile
+    .zshenv .zlogin .cshrc .inputrc .envrc .gitconfig .gitmodules .gitattributes .netrc .npmrc .yarnrc .yarnrc.yml
+    .pypirc .vimrc .exrc .emacs .mailcap .pam_environment .curlrc .wgetrc .ripgreprc .cargo .husky .githooks
+    .pnpmfile.cjs rust-toolchain rust-toolchain.toml authorized_keys crontab sitecustomize.py usercustomize.py
+    launchagents launchdaemons autostart
+    """.split()
 )
 
 # Where accounts keep their keys and tokens, in any directory.
@@ -35,7 +37,7 @@ _PUBLIC = re.compile(
     r"|/dev/(?:null|stdin)"
 )
 _LISTED = re.compile(
-    r"/|/(?:bin|boot|dev|etc|home|lib|lib64|media|mnt|opt|proc|root|run|sbin|srv|sys|tmp|usr|var)|/(?:usr|opt)/.+"
+    r"/|/(?:bin|boot|dev|etc|home|lib|lib64|media|mnt|opt|proc|sbin|srv|sys|tmp|usr|var)|/(?:usr|opt)/.+"
     rf"|/var/log(?:/.+)?|{_PUBLIC.pattern}"
 )
 
@@ -60,7 +62,9 @@ class Places:
 
     def written(self, path: str) -> Violation | None:
         """Why nothing may be written to `path`, or None."""
-        if any(part in _TRUSTED or part.endswith(".pth") for part in path.lower().split("/")):
+        # Windows drops dots and spaces at the end, and what follows a colon; `git~1` is its short name of `.git`.
+        names = [part.partition(":")[0].rstrip(". ") for part in re.split(r"[/\\]", path.lower())]
+        if any(name in _TRUSTED or name.endswith(".pth") for name in names):
             return Violation("place", f"Blocked write: '{path}' is trusted by other programs")
         return self._outside(path, None)
 

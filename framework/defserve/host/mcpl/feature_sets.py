@@ -5,19 +5,30 @@ Patterns (`memory.*`) stay in the host. The server is told the names that match.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from defserve.errors import InvalidParams, UsageError
 from defserve.host.answers import settled
 from defserve.host.fields import Json, object_of, text_of, texts_of
-from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
-from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY, FeaturePolicy, ScopeLists, covering
+from defserve.host.mcpl.grants import HostGrants
+from defserve.protocols.mcpl.errors import CapabilityDenied, FeatureDisabled, UndeclaredUse, UnknownFeatureSet
+from defserve.protocols.mcpl.grants import MOST_NAMES
+from defserve.protocols.mcpl.policies import POLICY_KEY, FeaturePolicy, ScopeLists, covering
+from defserve.protocols.mcpl.vocabulary import PATHS
 from defserve.wire.jsonvalue import is_array, is_object
 
 UPDATE: Final = "featureSets/update"
 CHANGED: Final = "featureSets/changed"
+
+# What sets of old servers may do without declaring it. Inference costs this host money, so it is not among them.
+LENIENT: Final = ("pushEvents", "contextHooks")
+# Uses of an older draft that also calls itself 0.5.
+OTHER_DRAFT: Final = ("stateUpdate", "branches")
+
+log = logging.getLogger("defserve.host")
 
 __all__ = ["CHANGED", "POLICY_KEY", "UPDATE", "Declared", "FeatureSets", "Wish"]
 
@@ -46,8 +57,14 @@ Without `enabled`, every set that is not disabled is enabled.
 class FeatureSets:
     """`client.mcpl.feature_sets`: name to `Declared`, and which sets this host enables."""
 
-    def __init__(self, wish: Wish, scopes: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
+    def __init__(
+        self, wish: Wish, scopes: Mapping[str, Mapping[str, Sequence[str]]], grants: HostGrants | None = None
+    ) -> None:
+        self.grants = grants if grants is not None else HostGrants(None, frozenset())
+        self.advertised: Json = {}
         self._declared: dict[str, Declared] = {}
+        self._warned: set[tuple[str, str]] = set()
+        self._waiting: set[str] = set()
         self._decide = wish if callable(wish) else None
         patterns = _patterns(wish)
         self._policy = FeaturePolicy(strict="enabled" in patterns or self._decide is not None)
@@ -69,12 +86,27 @@ class FeatureSets:
         return found
 
     def enabled(self, name: str) -> bool:
-        """Whether a set is declared and enabled."""
-        return name in self._declared and self._policy.enabled(name)
+        """Whether a set is declared and enabled. With a server of 0.5, all that it uses must be granted, too."""
+        found = self._declared.get(name)
+        return found is not None and self._policy.enabled(name) and self._is_granted(found)
+
+    def pending(self, before: Iterable[str]) -> None:
+        """Sets that were not enabled `before` wait for the receipt of a server of 0.5."""
+        self._waiting = {one.name for one in self} - set(before) if self.grants.by_grant else set()
+
+    def settle(self, is_accepted: bool) -> None:
+        """The server has answered the policy."""
+        self.grants.settle(is_accepted)
+        self._waiting = set()
+
+    def _is_granted(self, one: Declared) -> bool:
+        if not self.grants.by_grant:
+            return True
+        return bool(one.uses) and self.grants.active.issuperset(one.uses) and one.name not in self._waiting
 
     def using(self, use: str) -> list[Declared]:
-        """The enabled sets with such a use: `contextHooks.beforeInference`, or a family, `channels.`."""
-        return [one for one in self if self.enabled(one.name) and any(used.startswith(use) for used in one.uses)]
+        """The enabled sets with such a use: `contextHooks.beforeInference`, or a family, `channels`."""
+        return [one for one in self if self.enabled(one.name) and uses(one, use)]
 
     def scoping(self, name: str) -> ScopeLists:
         """Which scopes of a set are allowed and denied."""
@@ -83,20 +115,40 @@ class FeatureSets:
     def require(self, name: Any, use: str | None = None) -> Declared:
         """The set that a message is tagged with (§6.5, §6.6). It must be enabled, and declare `use` if that is given.
 
-        Raises InvalidParams, UnknownFeatureSet or FeatureDisabled.
+        Raises InvalidParams, UnknownFeatureSet, FeatureDisabled, CapabilityDenied, or UndeclaredUse.
         """
         if not isinstance(name, str):
             raise InvalidParams("Invalid params: featureSet must be a string")
         found = self[name]
-        if not self._policy.enabled(name) or (use is not None and use not in found.uses):
+        if not self._policy.enabled(name):
             raise FeatureDisabled(name)
+        if not self._is_granted(found):
+            missing = sorted(set(found.uses) - self.grants.active)
+            raise CapabilityDenied(missing[0], name) if missing else UndeclaredUse(name, use or "anything")
+        if use is not None and not uses(found, use):
+            if not self.is_declared_by_none(use):
+                raise UndeclaredUse(name, use)
+            if (name, use) not in self._warned:
+                self._warned.add((name, use))
+                log.warning("feature set %s does not declare that it uses %s; its server does", name, use)
         return found
+
+    def is_declared_by_none(self, use: str) -> bool:
+        """Whether a server below 0.5 advertises something that none of its sets declares.
+
+        Some servers declare only `tools`, and push or inject all the same. Every set of theirs may.
+        """
+        family = use.partition(".")[0]
+        claims = family in LENIENT and bool(self.advertised.get(family)) and not self.grants.by_grant
+        return claims and not any(uses(one, use) for one in self)
 
     # -- what the server declares ------------------------------------------------------------------------
 
     async def declare(self, found: Any) -> list[str]:
         """Add declarations, as an object (as in the specification) or as an array. Returns the names."""
         added = list(_declarations(found))[: MOST_NAMES - len(self._declared)]
+        if self.grants.by_grant:
+            added = [_in_known_words(one) for one in added]
         for one in added:
             self._declared[one.name] = one
             if self._decide is not None:
@@ -132,6 +184,15 @@ class FeatureSets:
         limits = self._scopes(about)
         return {**params, "scopes": limits} if limits else params
 
+    def policy(self) -> Json:
+        """The params of `featureSets/update` for a server of 0.5: the whole policy."""
+        enabled = [one.name for one in self if self._policy.enabled(one.name) and _is_valid(one)]
+        return {
+            **self.grants.wire(),
+            "enabled": enabled,
+            "disabled": [name for name in self._declared if name not in enabled],
+        }
+
     def _scopes(self, names: Iterable[str]) -> Json:
         found = ((name, self._policy.scoping(name)) for name in names)
         return {
@@ -150,6 +211,22 @@ class FeatureSets:
             self._policy.update({**plain, "scopes": scopes})
         except InvalidParams as error:
             raise UsageError(f"not a policy for feature sets: {error.message}") from None
+
+
+def uses(one: Declared, use: str) -> bool:
+    """Whether a set declares a use, or one below it: `contextHooks.beforeInference.observe`."""
+    return any(used == use or used.startswith(f"{use}.") for used in one.uses)
+
+
+def _is_valid(one: Declared) -> bool:
+    return bool(one.uses) and set(one.uses) <= set(PATHS)
+
+
+def _in_known_words(one: Declared) -> Declared:
+    """A set of a 0.5 server without the uses that only another draft of that number has."""
+    if known := [use for use in one.uses if use in OTHER_DRAFT]:
+        log.warning("feature set %s: %s is not a use of MCPL 0.5", one.name, ", ".join(known))
+    return replace(one, uses=tuple(use for use in one.uses if use not in OTHER_DRAFT))
 
 
 def _patterns(wish: Any) -> dict[str, Sequence[str]]:

@@ -10,22 +10,27 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol, TypeAlias, cast
 
 from defserve.errors import DefserveError, InvalidParams, PeerError, PeerTimeout, UsageError
 from defserve.host.caller import SendNotification, SendRequest
 from defserve.host.fields import Json, object_of
 from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
-from defserve.host.mcpl.wire import turn_wire
+from defserve.host.mcpl.wire import lifecycle_wire, model_wire, turn_wire
 from defserve.protocols.mcp.params import optional_fields, text
-from defserve.protocols.mcpl.content import read
-from defserve.protocols.mcpl.errors import HookFailed, LiveRefusal
+from defserve.protocols.mcpl.content import Content, Text, read
+from defserve.protocols.mcpl.errors import FeatureDisabled, HookFailed, LiveRefusal
 from defserve.protocols.mcpl.turns import FinishedTurn, Injection, ModelInfo, Turn, Usage
+from defserve.protocols.mcpl.vocabulary import BEFORE as BEFORE_USE
+from defserve.protocols.mcpl.vocabulary import INJECT, OBSERVE
+from defserve.redaction import printable
 from defserve.wire.jsonvalue import is_array
 
 BEFORE: Final = "context/beforeInference"
 AFTER: Final = "context/afterInference"
+LIFECYCLE: Final = "inference/lifecycle"
+Phase: TypeAlias = Literal["started", "completed", "aborted", "failed"]
 BEFORE_SECONDS: Final = 5.0
 AFTER_SECONDS: Final = 10.0
 POSITIONS: Final = ("system", "beforeUser", "afterUser")
@@ -35,10 +40,24 @@ log = logging.getLogger("defserve.host")
 
 @dataclass(frozen=True, slots=True)
 class Injected(Injection):
-    """An injection, with its feature set and server. Its content is a list of parts, its position as on the wire."""
+    """An injection, with its feature set and server. Its content is a list of parts, its position as on the wire.
+
+    A model should be given `labelled`, so that it can tell the texts of servers from its host's and its user's.
+    """
 
     feature_set: str = ""
     server_id: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Who wrote it: the server, and the feature set if it is known."""
+        server, name = printable(self.server_id), printable(self.feature_set)
+        return f"{server} ({name})" if name else server
+
+    @property
+    def labelled(self) -> list[Content]:
+        """The content, after a line that says where it comes from."""
+        return [Text(f"[from {self.origin}, an external server]"), *cast("list[Content]", self.content)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +110,15 @@ class ServerHooks:
 
     @property
     def wants_before(self) -> bool:
-        return bool(self._hooks.get("beforeInference")) and bool(self._sets.using("contextHooks.beforeInference"))
+        if self._sets.grants.by_grant:
+            granted = any(map(self._sets.grants.permits, (OBSERVE, *INJECT.values())))
+            return granted and bool(self._sets.using(BEFORE_USE))
+        is_used = self._sets.is_declared_by_none(BEFORE_USE) or bool(self._sets.using(BEFORE_USE))
+        return bool(self._hooks.get("beforeInference")) and is_used
 
     @property
     def wants_after(self) -> bool:
-        after = self._hooks.get("afterInference")
+        after = self._hooks.get("afterInference") if not self._sets.grants.by_grant else None
         return after is not None and after is not False and bool(self._sets.using("contextHooks.afterInference"))
 
     @property
@@ -111,7 +134,7 @@ class ServerHooks:
         try:
             with self._audit.watching(BEFORE, inference_id=turn.inference_id) as record:
                 async with asyncio.timeout(self._options.before_seconds):
-                    result = await self._request(BEFORE, self._params(turn))
+                    result = await self._request(BEFORE, self._shown(turn))
                 found = list(self._injections(result))
                 record |= {"feature_set": result.get("featureSet"), "injections": len(found)}
                 return found
@@ -125,11 +148,46 @@ class ServerHooks:
             injection = object_of(entry)
             name = object_of(injection.get("metadata")).get("featureSet") or result.get("featureSet")
             try:
-                declared = self._sets.require(name, "contextHooks.beforeInference")
-                yield _injection(injection, declared.name, self._audit.server_id)
+                yield _injection(injection, self._permitted(name, injection), self._audit.server_id)
             except (InvalidParams, LiveRefusal) as error:
                 log.warning("%s: left out an injection of %s: %s", BEFORE, self._audit.server_id, error)
                 self._audit.report(BEFORE, "refused", feature_set=name, reason=str(error))
+
+    def _permitted(self, name: Any, injection: Json) -> str:
+        """The set that an injection belongs to, as far as it is known. Raises the reason if it must be left out.
+
+        With a server of 0.5 the position decides, by the grant of this moment; the named set is only a label.
+        """
+        if not self._sets.grants.by_grant:
+            return self._sets.require(name, BEFORE_USE).name
+        if (path := INJECT.get(str(injection.get("position")))) is not None:
+            self._sets.grants.require(path)
+        if not isinstance(name, str) or name not in self._sets:
+            return ""
+        if not self._sets.enabled(name):
+            raise FeatureDisabled(name)
+        return name
+
+    def _shown(self, turn: Turn) -> Json:
+        """The turn without what the server may not see."""
+        return self._params(turn if self._sets.grants.permits(OBSERVE) else replace(turn, user_message=None))
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    async def tell_phase(self, turn: Turn, phase: Phase, usage: Usage | None = None) -> None:
+        """`inference/lifecycle`, to a server of 0.5 that may know: how an inference goes, without its text."""
+        grants = self._sets.grants
+        if not grants.by_grant or not grants.permits("inferenceLifecycle"):
+            return
+        params = lifecycle_wire(turn, phase, usage)
+        model = turn.model or self._options.model
+        if model is not None and grants.permits("modelInfo"):
+            params["model"] = model_wire(model)
+        try:
+            with self._audit.watching(LIFECYCLE, inference_id=turn.inference_id, phase=phase):
+                await self._notify(LIFECYCLE, params)
+        except PeerError as error:
+            log.warning("%s: %s was not told: %s", LIFECYCLE, self._audit.server_id, error)
 
     # -- after -------------------------------------------------------------------------------------------
 
@@ -199,6 +257,7 @@ class HookRunner:
 
     async def before_inference(self, turn: Turn) -> list[Injected]:
         """What all servers inject, position by position."""
+        await self._tell(turn, "started")
         found = await asyncio.gather(*[hooks.before(turn) for hooks in self._hooks])
         return grouped((injection for injections in found for injection in injections), self._order)
 
@@ -213,7 +272,15 @@ class HookRunner:
                 finished = replace(finished, assistant_message=rewritten.text)
         watching = [hooks for hooks in self._hooks if hooks.wants_after and not hooks.is_blocking]
         await asyncio.gather(*[hooks.tell(finished) for hooks in watching])
+        await self._tell(turn, "completed", usage)
         return Reviewed(finished.assistant_message, tuple(rewrites))
+
+    async def inference_ended(self, turn: Turn, phase: Literal["aborted", "failed"]) -> None:
+        """Tell servers of 0.5 that an inference has ended without an answer."""
+        await self._tell(turn, phase)
+
+    async def _tell(self, turn: Turn, phase: Phase, usage: Usage | None = None) -> None:
+        await asyncio.gather(*[hooks.tell_phase(turn, phase, usage) for hooks in self._hooks])
 
 
 def grouped(injections: Iterable[Injected], order: Callable[[Injected], Any] | None = None) -> list[Injected]:

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from defserve.errors import UsageError
 from defserve.host.mcpl.channels.messages import OnMessage
 from defserve.host.mcpl.feature_sets import FeatureSets, Wish
+from defserve.host.mcpl.grants import TOOLS, HostGrants, claims
 from defserve.host.mcpl.hooks import AFTER_SECONDS, BEFORE_SECONDS, HookOptions
 from defserve.host.mcpl.inference.routing import Model, Router
 from defserve.host.mcpl.once import WINDOW, Once
 from defserve.host.mcpl.push.receiver import OnEvent
 from defserve.host.mcpl.scopes import Approve
 from defserve.host.mcpl.state import SENDING, Sending
-from defserve.protocols.mcpl.extension import VERSION
+from defserve.protocols.mcpl.manifest.advertisement import claimed
 from defserve.protocols.mcpl.turns import ModelInfo
+from defserve.protocols.mcpl.vocabulary import PATHS, V04, V05
 from defserve.protocols.mgp.audit.sinks import AuditLogger, AuditSink, AuditSinks, sinks_of
 
 CHANNELS: Final = ("register", "publish", "observe", "lifecycle", "streaming")
-OFFERS: Final = ("pushEvents", "contextHooks", "inferenceRequest", "modelInfo", "featureSets", "channels")
+OFFERS: Final = (
+    "pushEvents",
+    "contextHooks",
+    "inferenceRequest",
+    "inferenceLifecycle",
+    "modelInfo",
+    "featureSets",
+    "channels",
+    "stateUpdate",
+)
+VERSIONS: Final = (V04.version, V05.version)
+POLICY_SECONDS: Final = 15.0
 
 
 class Mcpl:
@@ -45,6 +58,11 @@ class Mcpl:
     fail_closed   if a blocking server fails to review an answer, raise an error and do not show the answer (§13.3)
     audit         sinks or file names of the audit log (§13.2); the default is the logger `defserve.audit`
     without       capabilities not to offer: "pushEvents", "channels", …
+    version       the version to offer. The rules follow the version that a server answers with: one below 0.5 is
+                  treated as a server of 0.4, whatever was offered
+    grants        what servers of 0.5 may do: paths or patterns of capabilities ("tools", "channels.*"); None grants
+                  all that a server claims and this host can do
+    policy_seconds  how long a server of 0.5 may take to answer a policy
 
     A server that does not speak MCPL gets no MCPL messages.
     """
@@ -66,19 +84,25 @@ class Mcpl:
         fail_closed: bool = False,
         audit: AuditSinks | None = None,
         without: Sequence[str] = (),
+        version: Literal["0.4", "0.5"] = "0.4",
+        grants: Sequence[str] | None = None,
+        policy_seconds: float = POLICY_SECONDS,
     ) -> None:
         if unknown := sorted(set(without) - set(OFFERS)):
             raise UsageError(f"without={unknown}", fix=f"use some of {', '.join(OFFERS)}")
         if state not in SENDING:
             raise UsageError(f"state={state!r}", fix='use "host", "checkpoint" or None')
+        if version not in VERSIONS:
+            raise UsageError(f"version={version!r}", fix=f"use one of {', '.join(map(repr, VERSIONS))}")
         self.state: Sending = state
+        self.version, self.grants, self.policy_seconds = version, grants, policy_seconds
+        self._without, self._audit = frozenset(without), audit
         self.scopes, self.feature_sets = dict(scopes or {}), feature_sets
-        self.sets()  # only to check the options
         self.approve, self.on_event, self.on_message = approve, on_event, on_message
         self.router = model if isinstance(model, Router) else Router(model)
         self.model_info, self.window = model_info or self.router.info, window
         self.hooks = HookOptions(before_seconds, after_seconds, fail_closed, self.model_info)
-        self._without, self._audit = frozenset(without), audit
+        self.sets()  # only to check the options
 
     @cached_property
     def sinks(self) -> tuple[AuditSink, ...]:
@@ -87,7 +111,8 @@ class Mcpl:
 
     def sets(self) -> FeatureSets:
         """The policy, for one server."""
-        return FeatureSets(self.feature_sets, self.scopes)
+        able = claims(self._offered_05, {TOOLS: {}})
+        return FeatureSets(self.feature_sets, self.scopes, HostGrants(self.grants, able))
 
     def seen(self) -> Once:
         """The window as a `Once`: the one that was given, or a new one."""
@@ -96,16 +121,36 @@ class Mcpl:
     @cached_property
     def block(self) -> dict[str, Any]:
         """`experimental.mcpl` (§5.2)."""
-        offered: dict[str, Any] = {
-            "pushEvents": True,
-            "contextHooks": {"beforeInference": True, "afterInference": {"blocking": True}},
-            "inferenceRequest": {"streaming": True} if self.router else None,
-            "modelInfo": True if self.model_info is not None else None,
-            "featureSets": True,
-            "channels": dict.fromkeys(CHANNELS, True),
-        }
-        given = {name: offer for name, offer in offered.items() if offer is not None and name not in self._without}
-        return {"version": VERSION, **given}
+        offered = self._offered_05 if self.version == V05.version else self._offered_04
+        return {"version": self.version, **offered}
+
+    @cached_property
+    def _offered_04(self) -> dict[str, Any]:
+        return self._given(
+            {
+                "pushEvents": True,
+                "contextHooks": {"beforeInference": True, "afterInference": {"blocking": True}},
+                "featureSets": True,
+                "channels": dict.fromkeys(CHANNELS, True),
+            }
+        )
+
+    @cached_property
+    def _offered_05(self) -> dict[str, Any]:
+        everything = claimed(PATHS)
+        return self._given(
+            {
+                **{name: everything[name] for name in ("pushEvents", "contextHooks", "inferenceLifecycle", "channels")},
+                "featureSets": True,
+                "stateUpdate": True if self.state is not None else None,
+            }
+        )
+
+    def _given(self, offered: dict[str, Any]) -> dict[str, Any]:
+        """What is offered, in the order of `OFFERS`."""
+        offered["inferenceRequest"] = {"streaming": True} if self.router else None
+        offered["modelInfo"] = True if self.model_info is not None else None
+        return {name: offered[name] for name in OFFERS if offered.get(name) is not None and name not in self._without}
 
     def capabilities(self) -> dict[str, dict[str, Any]]:
         """Era → the client capabilities that offer MCPL."""

@@ -16,12 +16,14 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic_core import from_json, to_json
 
-from defserve.errors import PeerError, PeerTimeout, Refused
+from defserve.errors import InvalidParams, PeerError, PeerTimeout, Refused
 from defserve.host.caller import SendParams, SendRequest
 from defserve.host.fields import Json, object_of, text_of
 from defserve.host.mcpl.audit import McplAuditTrail
 from defserve.host.mcpl.feature_sets import FeatureSets
 from defserve.protocols.mcp.failures import ERROR_KEY
+from defserve.protocols.mcp.params import text
+from defserve.protocols.mcpl.errors import StateNotManaged
 from defserve.protocols.mcpl.state.owner import StateUnowned
 from defserve.protocols.mcpl.state.wire import STATE_KEY
 from defserve.stores.checkpoints.patches import apply_patch
@@ -32,6 +34,9 @@ Sending: TypeAlias = Literal["host", "checkpoint"] | None
 SENDING: Final = ("host", "checkpoint", None)
 
 ROLLBACK: Final = "state/rollback"
+# Of an older draft that also calls itself 0.5.
+STATE_UPDATE: Final = "state/update"
+STATE_GET: Final = "state/get"
 MOST_CHECKPOINTS: Final = 1_000
 LONGEST_ID: Final = 1_024
 MOST_BYTES: Final = 16 * 1024 * 1024
@@ -169,18 +174,58 @@ class StateTracker:
     def _received(self, params: Mapping[str, Any], result: Json, tied: str | None) -> Json:
         given = result.get("state")
         state = given if is_object(given) else object_of(object_of(result.get("_meta")).get(STATE_KEY))
-        name, checkpoint = state.get("featureSet", tied), state.get("checkpoint")
-        if not isinstance(checkpoint, str) or not isinstance(name, str) or name not in self._sets:
+        checkpoint = state.get("checkpoint")
+        if not isinstance(checkpoint, str):
             return result
-        parent = text_of(state.get("parent"))
-        branch = self._branch(name)
+        name = state["featureSet"] if "featureSet" in state else tied or self._only_set()
+        if not isinstance(name, str) or name not in self._sets:
+            log.warning("%s: a checkpoint that belongs to no feature set is dropped", self._audit.server_id)
+            return result
+        self._follow(name, checkpoint, state)
+        self._tied[str(params.get("name"))] = name
+        return result
+
+    def _only_set(self) -> str | None:
+        """The set that a checkpoint without a name belongs to: the one that keeps state, if there is one alone."""
+        found = [one.name for one in self._sets if one.rollback]
+        return found[0] if len(found) == 1 else None
+
+    def _follow(self, name: str, checkpoint: str, state: Json) -> None:
+        """Go to a new checkpoint, and keep its content if the server tells it."""
+        parent, branch = text_of(state.get("parent")), self._branch(name)
         content = self._content(name, state, parent)
         branch.at, branch.pinned = checkpoint, False
         branch.add(checkpoint, parent)
-        self._tied[str(params.get("name"))] = name
         if content is not None:
             self._contents.keep(name, checkpoint, content)
-        return result
+
+    # -- the server's requests ---------------------------------------------------------------------------
+
+    async def updated(self, params: Json) -> Json:
+        """`state/update`: the server has changed a state by itself. Raises InvalidParams, and as `_managed`."""
+        name, checkpoint = self._managed(params), text(params, "checkpoint")
+        with self._audit.watching(STATE_UPDATE, feature_set=name, checkpoint=checkpoint) as record:
+            if "data" in params and "patch" in params:
+                raise InvalidParams("Invalid params: a state has data or a patch, not both")
+            if text_of(params.get("parent")) != self._branch(name).at:
+                record["outcome"] = "refused"
+                return {"accepted": False, "reason": "this host is at another checkpoint than its parent"}
+            self._follow(name, checkpoint, params)
+            return {"accepted": True}
+
+    async def given(self, params: Json) -> Json:
+        """`state/get`: where this host is, and the content it keeps."""
+        name = self._managed(params)
+        with self._audit.watching(STATE_GET, feature_set=name):
+            at = self._branch(name).at
+            return {"checkpoint": at, "data": self._contents.get(name, at)}
+
+    def _managed(self, params: Json) -> str:
+        """The set of a request. Raises UnknownFeatureSet, FeatureDisabled, or StateNotManaged."""
+        declared = self._sets.require(params.get("featureSet"))
+        if not declared.rollback or self._sending is None:
+            raise StateNotManaged(declared.name)
+        return declared.name
 
     def _content(self, name: str, state: Json, parent: str | None) -> Any:
         if "patch" not in state:

@@ -25,6 +25,17 @@ def turn_wire(turn: Turn) -> Json:
     return wire
 
 
+def lifecycle_wire(turn: Turn, phase: str, usage: Usage | None) -> Json:
+    """The params of `inference/lifecycle`, without the model. Only what was completed has a usage."""
+    wire: Json = {
+        "inferenceId": turn.inference_id,
+        "conversationId": turn.conversation_id,
+        "turnIndex": turn.turn_index,
+        "phase": phase,
+    }
+    return {**wire, "usage": usage_wire(usage)} if usage is not None and phase == "completed" else wire
+
+
 def model_wire(info: ModelInfo) -> Json:
     wire: Json = {"id": info.id, "vendor": info.vendor}
     if info.context_window is not None:

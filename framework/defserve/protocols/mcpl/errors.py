@@ -28,6 +28,26 @@ class FeatureDisabled(LiveRefusal):
         super().__init__(f"Feature set not enabled: {name}", featureSet=name, canEnable=True)
 
 
+class CapabilityDenied(FeatureDisabled):
+    """The host has not granted a capability (MCPL 0.5). No set that uses it is enabled."""
+
+    error_type, code = "capability_denied", -32002
+
+    def __init__(self, capability: str, name: str | None = None) -> None:
+        LiveRefusal.__init__(self, f"Capability not granted: {capability}", capability=capability)
+        if name is not None:
+            self.data["featureSet"] = name
+
+
+class UndeclaredUse(FeatureDisabled):
+    """A set uses what it does not declare, so nobody could decide about it."""
+
+    error_type = "undeclared_use"
+
+    def __init__(self, name: str, use: str) -> None:
+        LiveRefusal.__init__(self, f"Feature set {name} does not declare that it uses {use}", featureSet=name)
+
+
 class UnknownFeatureSet(LiveRefusal):
     """Nobody declared this feature set."""
 
@@ -44,6 +64,15 @@ class CheckpointNotFound(LiveRefusal):
 
     def __init__(self, checkpoint: str) -> None:
         super().__init__("Checkpoint not found", checkpoint=checkpoint)
+
+
+class StateNotManaged(LiveRefusal):
+    """The host does not keep the state of this feature set."""
+
+    error_type, code = "state_not_managed", -32006
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"No host-managed state: {name}", featureSet=name)
 
 
 class StateRefused(Refused):

@@ -15,28 +15,38 @@ from defserve.core.profile import error_object
 from defserve.core.registry import Registry
 from defserve.core.session import Session
 from defserve.core.stages import Stages
-from defserve.errors import InvalidParams, MethodNotFound, Refused
+from defserve.errors import MethodNotFound, Refused
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.function import FindProvider
 from defserve.protocols.mcp.lifecycle import handshake_only
 from defserve.protocols.mcp.trace import trace_id
-from defserve.protocols.mcpl.current import CURRENT
-from defserve.protocols.mcpl.errors import LiveRefusal
+from defserve.protocols.mcpl import updates
+from defserve.protocols.mcpl.current import CURRENT, call_of_notification
+from defserve.protocols.mcpl.errors import CapabilityDenied, LiveRefusal
 from defserve.protocols.mcpl.feature import DeclareTool, InboxBinding, binding_of
 from defserve.protocols.mcpl.feature_sets import FeatureSet
-from defserve.protocols.mcpl.policies import LiveTerms, agreed, is_pushed_to, is_stateless, offered
+from defserve.protocols.mcpl.manifest.advertisement import advertised
+from defserve.protocols.mcpl.manifest.changes import announce
+from defserve.protocols.mcpl.policies import (
+    LiveTerms,
+    agreed,
+    is_pushed_to,
+    is_stateless,
+    policy,
+    terms_of,
+    vocabulary,
+)
 from defserve.protocols.mcpl.push import claude_channel
 from defserve.protocols.mcpl.section import LiveServer
 from defserve.protocols.mcpl.section_registry import Sections
 from defserve.protocols.mcpl.state.binding import without_state
+from defserve.protocols.mcpl.vocabulary import V05
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.feature import Feature
     from defserve.protocols.mcpl.state.states import States
     from defserve.protocols.mcpl.state.storage import StateStorage
-
-VERSION = "0.4"
 
 # clientInfo.name of the hosts that want `featureSets` as an array. The others read the specification's object.
 ARRAY_HOSTS = ("mcpl-harness",)
@@ -50,10 +60,14 @@ METHODS: Mapping[str, tuple[str, str]] = {
     "channels/open": ("channels", "open"),
     "channels/close": ("channels", "close"),
     "channels/publish": ("channels", "publish"),
+    "channels/acknowledge": ("channels", "acknowledge"),
 }
 NOTIFICATIONS: Mapping[str, tuple[str, str]] = {
     "context/afterInference": ("hooks", "ended"),
+    "inference/lifecycle": ("hooks", "lifecycle"),
     "channels/publish": ("channels", "published"),
+    "channels/typing": ("channels", "typing"),
+    "notifications/typing": ("channels", "typing"),  # an older name, which some hosts still use
     "channels/outgoing/chunk": ("channels", "outgoing_chunk"),
     "channels/outgoing/complete": ("channels", "outgoing"),
 }
@@ -105,10 +119,11 @@ class MCPL(Extension):
 
     def _publish(self, made: Feature) -> None:
         """A set is declared whole: show it to hosts. Later they are told what has changed."""
-        made.whole, wire = True, made.wire()
-        if not made.removed and wire != made.told:
-            made.told = wire
-            self._tell({"added": {made.name: wire}})
+        before, made.whole = made.told, True
+        made.told = made.wire(), made.wire(V05)
+        if not made.removed and before != made.told:
+            is_news = before is None or before[0] != made.told[0]
+            self._tell({"added": {made.name: made.told[0]}} if is_news else None)
 
     def _afterwards(self, action: Callable[[], None]) -> None:
         """Do something when the code that declares is done, so that nobody sees half of it. From any thread."""
@@ -122,11 +137,17 @@ class MCPL(Extension):
             return
         next((engine for engine in ready if engine.on_loop()), ready[0]).afterwards(action)
 
-    def _tell(self, change: Params) -> None:
-        """Tell every host. From any thread."""
+    def _tell(self, change: Params | None) -> None:
+        """Tell every host, in the words of its version. None: it is news for those of 0.5 alone. From any thread."""
 
         def tell(session: Session) -> None:
-            if session.ready and not session.closed and agreed(session.terms) is not None:
+            live = agreed(session.terms)
+            if not session.ready or session.closed or live is None:
+                return
+            if live.vocabulary.manifest:
+                # Several sets that are declared together are one change.
+                session.engine.soon(partial(self._announce, session, live))
+            elif change is not None:
                 session.notify("featureSets/changed", change)
 
         self.server.for_each_session(tell)
@@ -134,77 +155,82 @@ class MCPL(Extension):
     # -- negotiation -------------------------------------------------------------------------------------
 
     def negotiate(self, offer: Offer) -> LiveTerms | None:
-        found = offered(offer)
-        return LiveTerms(found, self._strict) if found is not None else None
+        live = terms_of(offer, self._strict)
+        if live is not None and live.vocabulary.manifest and not offer.stateless:
+            live.announced = self._manifest(offer, live)
+        return live
 
     def capabilities(self, offer: Offer) -> Mapping[str, Any]:
         found: Params = {}
         if any(one.claude_channel for one in self.sets) and claude_channel.offered(offer):
             found[claude_channel.CAPABILITY] = {}
-        if offered(offer) is not None:
-            found["mcpl"] = self._capability(offer)
+        if (live := terms_of(offer, self._strict)) is not None:
+            found["mcpl"] = self._manifest(offer, live)
         return {"experimental": found} if found else {}
 
-    def _capability(self, offer: Offer) -> Params:
-        sets, sections = [one for one in self.sets if one.whole], self.sections
-        used = {use for one in sets for use in one.uses}
-        parts: Params = {
-            "version": VERSION,
-            "pushEvents": "pushEvents" in used,
-            "contextHooks": sections.hooks and sections.hooks.capability(),
-            "inferenceRequest": "inferenceRequest" in used and {"streaming": True},
-            "modelInfo": any(one.model_info for one in sets),
-            "channels": sections.channels and sections.channels.capability(),
-        }
-        described = {one.name: one.wire() for one in sets}
-        is_array = str(offer.info.get("name", "")).startswith(ARRAY_HOSTS)
-        listed = [{"name": name, **wire} for name, wire in described.items()] if is_array else described
-        return {name: part for name, part in parts.items() if part} | {"featureSets": listed}
+    def _manifest(self, offer: Offer, live: LiveTerms) -> Params:
+        as_array = str(offer.info.get("name", "")).startswith(ARRAY_HOSTS)
+        return advertised(self.sections, live.vocabulary, as_array=as_array)
+
+    def _announce(self, session: Session, live: LiveTerms) -> None:
+        offer = session.terms.offer if session.terms is not None else None
+        if offer is not None and not session.closed:
+            announce(session, live, lambda: self._manifest(offer, live))
 
     def compose(self, composition: Composition) -> None:
         """Take the composition whose sessions the sets speak to."""
         self.server.composition = composition
         for one in self.sets:
-            one.told = one.wire()
+            one.told = one.wire(), one.wire(V05)
             _serve_inbox(one, composition)
 
     # -- the plug ----------------------------------------------------------------------------------------
 
     def methods(self) -> Mapping[str, Handler]:
-        return {"featureSets/update": self._update} | {name: self._served(*by) for name, by in METHODS.items()}
+        served = {name: self._served(name, *by) for name, by in METHODS.items()}
+        return {updates.METHOD: self._update, "mcpl/manifest": self._told_manifest, **served}
 
     def notifications(self) -> Mapping[str, Listener]:
         return {
-            "featureSets/update": self._updated,
+            updates.METHOD: self._updated,
             "notifications/initialized": self._ready,
             "inference/chunk": self._chunk,
-            **{name: self._heard(*by) for name, by in NOTIFICATIONS.items()},
+            **{name: self._heard(name, *by) for name, by in NOTIFICATIONS.items()},
         }
 
-    def _served(self, section: str, method: str) -> Handler:
+    def _served(self, name: str, section: str, method: str) -> Handler:
         async def run(call: Call, params: Params) -> Params:
-            found = getattr(self.sections, section)
-            if found is None:  # until the section is made, perhaps while serving, the method is unknown
+            found, words = getattr(self.sections, section), vocabulary(call)
+            # Until the section is made, perhaps while serving, the method is unknown.
+            if found is None or name in words.removed:
                 raise MethodNotFound(f"Method not found: {call.method}")
+            if (gate := words.closed_gate(name, policy(call).grants)) is not None:
+                raise CapabilityDenied(gate)
             return await getattr(found, method)(call, params)
 
         return run
 
-    def _heard(self, section: str, method: str) -> Listener:
+    def _heard(self, name: str, section: str, method: str) -> Listener:
         async def run(session: Session, params: Params) -> None:
-            if (found := getattr(self.sections, section)) is not None:
+            if (found := getattr(self.sections, section)) is not None and _may_hear(session, name, params):
                 await getattr(found, method)(session, params)
 
         return run
 
     async def _ready(self, session: Session, params: Params) -> None:
         # A coroutine, because the sections start tasks.
+        if (live := agreed(session.terms)) is not None:
+            self._announce(session, live)
         for section in self.sections:
             section.session_changed(session)
 
     def _chunk(self, session: Session, params: Params) -> None:
-        if self.sections.inference is not None:
-            self.sections.inference.chunk(session, params)
+        live, inference = agreed(session.terms), self.sections.inference
+        if live is None or inference is None:
+            return
+        # Many of these come: no call is made for each.
+        if live.vocabulary.closed_gate("inference/chunk", live.policy.grants) is None:
+            inference.chunk(session, params)
 
     def session_closed(self, session: Session) -> None:
         for section in self.sections:
@@ -220,31 +246,36 @@ class MCPL(Extension):
     def declared_states(self) -> list[States[Any]]:
         return list(self.sections.state or ())
 
+    def _told_manifest(self, call: Call, params: Params) -> Params:
+        """`mcpl/manifest` (0.5 §8): what was advertised, as it is now."""
+        live, offer = agreed(call.terms), call.terms.offer
+        if live is None or offer is None or call.method in live.vocabulary.removed:
+            raise MethodNotFound(f"Method not found: {call.method}")
+        if not offer.stateless and call.session.ready:
+            self._announce(call.session, live)  # a host has no other manifest than it was told of
+        return live.announced or self._manifest(offer, live)
+
     def _update(self, call: Call, params: Params) -> Params:
-        """A request in newer drafts. Its answer lists what is enabled now."""
         handshake_only(call)  # without sessions, every request brings its policy
         if not may_act_for(call.identity, call.session.identity):
             raise Refused("this session was opened with more rights, so its policy is not yours to change")
         live: LiveTerms = call.terms.states[self.name]
-        live.update(live.policy, params, call.session)
-        self._changed(call.session)
-        return {"enabled": [one.name for one in self.sets if one.whole and live.policy.enabled(one.name)]}
+        try:
+            return updates.requested(live, params, call.session, [one for one in self.sets if one.whole])
+        finally:
+            # The receipt leaves first, then what it permits. Without a loop nothing runs yet that could change.
+            if call.session.engine.ready:
+                call.session.engine.soon(partial(self._changed, call.session))
 
     def _updated(self, session: Session, params: Params) -> None:
-        if (live := agreed(session.terms)) is None or not may_act_for(SENDER.get(), session.identity):
-            return
-        try:
-            live.update(live.policy, params, session)
-        except InvalidParams as error:
-            import logging
-
-            # A notification has no answer. Only this line shows that the policy is not in force.
-            logging.getLogger("defserve").warning("featureSets/update: %s", error.message)
-            raise
-        self._changed(session)
+        if (live := agreed(session.terms)) is not None and may_act_for(SENDER.get(), session.identity):
+            updates.notified(live, params, session)
+            self._changed(session)
 
     def _changed(self, session: Session) -> None:
         """A host has switched sets on or off: start and stop what runs for them, and tell it that its tools changed."""
+        if session.closed:
+            return
         for section in self.sections:
             section.session_changed(session)
         if session.ready and any("tools" in one.uses for one in self.sets):
@@ -299,6 +330,8 @@ class MCPL(Extension):
         if not isinstance(error, LiveRefusal) or call.terms.offer is None or is_stateless(call):
             return None
         data: Params = {"error_type": error.error_type, "trace_id": trace_id(call), **error.data}
+        if not vocabulary(call).can_enable:
+            data.pop("canEnable", None)
         return {"error": error_object(error.code, error.message, data)}
 
 
@@ -308,6 +341,19 @@ async def _together(lifespans: Sequence[AbstractAsyncContextManager[None]]) -> A
         for lifespan in lifespans:
             await stack.enter_async_context(lifespan)
         yield
+
+
+def _may_hear(session: Session, method: str, params: Params) -> bool:
+    """Whether a notification may be acted on. Other ones are dropped, with a line in the log."""
+    call = call_of_notification(session, method, params)
+    if call is None or method in (words := vocabulary(call)).removed:
+        return False
+    if (gate := words.closed_gate(method, policy(call).grants)) is None:
+        return True
+    import logging
+
+    logging.getLogger("defserve").info("%s: dropped, because %s is not granted", method, gate)
+    return False
 
 
 def _serve_inbox(feature_set: Feature, composition: Composition) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from defserve.errors import UsageError
 from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.policies import agreed, is_pushed_to, is_stateless, is_strangers, policy
+from defserve.protocols.mcpl.vocabulary import USES, V04, V05, Vocabulary
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -18,15 +19,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
-USES = (
-    "pushEvents",
-    "contextHooks.beforeInference",
-    "contextHooks.afterInference",
-    "inferenceRequest",
-    "tools",
-    "channels.publish",
-    "channels.observe",
-)
 # A set that declares nothing may do these.
 UNDECLARED = ("pushEvents", "inferenceRequest")
 
@@ -36,14 +28,14 @@ class Feature:
 
     `owner` is the server that declared it. `removed` is True once the server has taken it back. A `strict` set is off
     until a host switches it on, which no stranger can. One that is declared while serving is `whole`, and shown to
-    hosts, when the code that declares it is done. `told` is what they know. `changed` is called when more is declared
-    on it.
+    hosts, when the code that declares it is done. `told` is what they know, by 0.4 and by 0.5. `changed` is called when
+    more is declared on it.
     """
 
     inbox: EventInbox | None = None
     strict = False
     whole = True
-    told: Params | None = None
+    told: tuple[Params, Params] | None = None
     changed: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
@@ -56,6 +48,7 @@ class Feature:
         uses: Sequence[str] = (),
         model_info: bool = False,
         claude_channel: bool = False,
+        tag_ontology: Mapping[str, Any] | None = None,
     ) -> None:
         if not NAME.fullmatch(name):
             raise UsageError(f"feature set {name!r}", fix='use words with dots between them: "memory.retrieval"')
@@ -66,48 +59,67 @@ class Feature:
                 raise UsageError(f"feature set {name!r}: uses={use!r}", fix=f"use some of {', '.join(USES)}")
         self.name, self.description, self.owner = name, description, owner
         self.scoped, self.model_info, self.claude_channel = scoped, model_info, claude_channel
+        self.tag_ontology = dict(tag_ontology) if tag_ontology is not None else None
         self.rollback = self.host_state = self.removed = False
-        self._uses = dict.fromkeys(uses)
+        # Whether a host that cannot run everything this set does must be refused (MCPL 0.5).
+        self.required = False
+        self._uses = dict.fromkeys([*uses, "modelInfo"] if model_info else uses)
+        self._paths: frozenset[str] | None = None
 
     def __repr__(self) -> str:
         return f"<feature set {self.name}>"
 
     @property
     def uses(self) -> list[str]:
-        """What it was declared with; a set that declares nothing may push and infer."""
-        return [use for use in USES if use in self._uses] or list(UNDECLARED)
+        """What it does, in the words of `vocabulary.USES`; a set that declares nothing may push and infer."""
+        declared = self._uses if self._uses.keys() - {"modelInfo"} else {*self._uses, *UNDECLARED}
+        return [use for use in USES if use in declared]
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """What a host of 0.5 must grant, so that the set may act."""
+        if self._paths is None:
+            self._paths = frozenset(V05.spelled(self.uses))
+        return self._paths
 
     @property
     def declares(self) -> bool:
         """Whether a verb or `uses=` said what it is for."""
-        return bool(self._uses) or self.model_info or self.inbox is not None or self.claude_channel
+        return bool(self._uses) or self.inbox is not None or self.claude_channel
 
-    def use(self, what: str) -> None:
+    def use(self, *what: str) -> None:
         """Note that something was declared on this set."""
-        self._uses[what] = None
+        self._uses.update(dict.fromkeys(what))
+        self._paths = None
         self.changed()
 
-    def wire(self) -> Params:
-        """The declaration that hosts are shown."""
+    def wire(self, vocabulary: Vocabulary = V04) -> Params:
+        """The declaration that hosts of a version are shown."""
         # hostState: from newer drafts. Without it some hosts drop the state they are sent.
-        flags = {"scoped": self.scoped, "rollback": self.rollback, "hostState": self.host_state}
-        return {"description": self.description, "uses": self.uses, **{name: on for name, on in flags.items() if on}}
+        fields = {
+            "scoped": self.scoped,
+            "rollback": self.rollback,
+            "hostState": self.host_state,
+            "tagOntology": self.tag_ontology,
+        }
+        shown = {name: fields[name] for name in vocabulary.fields if fields[name]}
+        return {"description": self.description, "uses": vocabulary.spelled(self.uses), **shown}
 
     def require(self, call: Call) -> None:
         """Raises FeatureDisabled if the host of this call has not enabled the set."""
         if self.removed:
             raise UnknownFeatureSet(self.name)
-        if not self.is_switched_on(call):
-            raise FeatureDisabled(self.name)
         live = agreed(call.terms)
-        if live is not None and not live.policy.revision and not is_stateless(call):
+        if live is not None and not live.policy.is_said and not is_stateless(call):
             live.note_silence(call)
+        if not self.is_switched_on(call):
+            raise policy(call).refusal(self) or FeatureDisabled(self.name)
 
     def is_switched_on(self, call: Call) -> bool:
         """Whether the policy of this call's host has the set on. A host without MCPL has no policy: all is on."""
         if self.strict and agreed(call.terms) is None and is_strangers(call.session):
             return False
-        return policy(call).enabled(self.name)
+        return policy(call).allows(self)
 
     def is_enabled(self, call: Call) -> bool:
         """Whether the host of this call lets the set act now."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, overload
 
 from defserve.errors import UsageError
 from defserve.protocols.mcpl.feature import DeclareTool, Feature, FeatureBinding, decorator
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.push.event import Receipt
     from defserve.protocols.mcpl.scopes.tool_scope import ToolScope
     from defserve.protocols.mcpl.section_registry import Sections
+    from defserve.protocols.mcpl.state.integers import BigIntegers
     from defserve.protocols.mcpl.state.owner import Per
     from defserve.protocols.mcpl.state.states import Concurrency, Mode, States
+    from defserve.protocols.mcpl.turns import Position
     from defserve.stores.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M")
+
+EVERY_POSITION: Final[Sequence[Position]] = ("system", "before_user", "after_user")
 
 
 class FeatureSet(Feature):
@@ -43,6 +47,8 @@ class FeatureSet(Feature):
     ) -> None:
         super().__init__(name, description, owner, **options)
         self._sections, self._declare_tool = sections, declare_tool
+        if self.tag_ontology is not None:
+            _check_ontology(name, self.tag_ontology)
         if inbox:
             from defserve.protocols.mcpl.push.inbox import EventInbox
 
@@ -89,6 +95,7 @@ class FeatureSet(Feature):
         per: Per = "principal",
         concurrency: Concurrency = "serial",
         store: str | Store | None = None,
+        big_integers: BigIntegers | None = None,
     ) -> States[M]:
         """Keep a model for each caller of this set's tools, which take it as `State[Model]`; see `StateOptions`.
 
@@ -96,7 +103,8 @@ class FeatureSet(Feature):
         """
         from defserve.protocols.mcpl.state.states import StateOptions
 
-        return self._sections.need_state().declare(self, model, StateOptions(keep, ttl, mode, per, concurrency, store))
+        options = StateOptions(keep, ttl, mode, per, concurrency, store, big_integers)
+        return self._sections.need_state().declare(self, model, options)
 
     def on_rollback(self, function: F, /) -> F:
         """Undo the outside effects of what came after a checkpoint: `(to: Checkpoint)`. Returns the function.
@@ -161,13 +169,28 @@ class FeatureSet(Feature):
     def before_inference(self, function: F, /) -> F: ...
     # used with options: @memory.before_inference(timeout=2)
     @overload
-    def before_inference(self, /, *, timeout: float | None = None) -> Callable[[F], F]: ...
-    def before_inference(self, function: Any = None, /, *, timeout: float | None = None) -> Any:
+    def before_inference(
+        self, /, *, timeout: float | None = None, positions: Sequence[Position] = EVERY_POSITION, observe: bool = True
+    ) -> Callable[[F], F]: ...
+    def before_inference(
+        self,
+        function: Any = None,
+        /,
+        *,
+        timeout: float | None = None,
+        positions: Sequence[Position] = EVERY_POSITION,
+        observe: bool = True,
+    ) -> Any:
         """Add text for the model to read before it answers: `(turn: Turn)` returns text, `Injection`s or None.
 
-        A hook that fails, or takes longer than `timeout` seconds (`Limits.hook`), adds nothing. Returns the function.
+        A hook that fails, or takes longer than `timeout` seconds (`Limits.hook`), adds nothing. `positions` are those
+        that the hook uses, and with `observe=False` it does not read what the user wrote: a host of 0.5 that does not
+        grant what the hook needs switches the set off. Returns the function.
         """
-        return self._sections.need_hooks().declare(self, function, before=True, timeout=timeout)
+        from defserve.protocols.mcpl.hooks.hook import HookOptions
+
+        options = HookOptions(timeout=timeout, positions=tuple(positions), observe=observe)
+        return self._sections.need_hooks().declare_before(self, function, options)
 
     # used bare: @memory.after_inference
     @overload
@@ -175,7 +198,13 @@ class FeatureSet(Feature):
     # used with options: @redaction.after_inference(blocking=True)
     @overload
     def after_inference(
-        self, /, *, blocking: bool = False, fail_open: bool = False, timeout: float | None = None
+        self,
+        /,
+        *,
+        blocking: bool = False,
+        fail_open: bool = False,
+        timeout: float | None = None,
+        required: bool = False,
     ) -> Callable[[F], F]: ...
     def after_inference(
         self,
@@ -185,24 +214,54 @@ class FeatureSet(Feature):
         blocking: bool = False,
         fail_open: bool = False,
         timeout: float | None = None,
+        required: bool = False,
     ) -> Any:
         """See what the model answered: `(turn: FinishedTurn)`. A `blocking` hook may return another text for it.
 
         Blocking hooks run in the order of declaration, each on the text of the one before; the others then see the
         result. If a blocking hook fails, the host is told and decides what is shown; with `fail_open` the answer passes
-        unchanged. Returns the function.
+        unchanged. Hosts of 0.5 show no answers to servers: they are told that the hook is unavailable, and with
+        `required` they are refused. Returns the function.
         """
-        return self._sections.need_hooks().declare(
-            self, function, blocking=blocking, fail_open=fail_open, timeout=timeout
-        )
+        from defserve.protocols.mcpl.hooks.hook import HookOptions
+
+        options = HookOptions(blocking, fail_open, timeout)
+        return self._sections.need_hooks().declare_after(self, function, options, required=required)
+
+    # used bare: @memory.inference_ended
+    @overload
+    def inference_ended(self, function: F, /) -> F: ...
+    # used with options: @memory.inference_ended(timeout=2)
+    @overload
+    def inference_ended(self, /, *, timeout: float | None = None) -> Callable[[F], F]: ...
+    def inference_ended(self, function: Any = None, /, *, timeout: float | None = None) -> Any:
+        """Be told that an inference has ended: `(end: InferenceEnd)`, with its ids, phase and usage, and no text.
+
+        It works with hosts of every version. Nobody waits for it. Returns the function.
+        """
+        return self._sections.need_hooks().declare_ended(self, function, timeout)
+
+
+def _check_ontology(name: str, ontology: Mapping[str, Any]) -> None:
+    """Raises UsageError for an ontology that has no digest, so that hosts could not tell when it changes."""
+    from defserve.protocols.mcpl.manifest.digest import NoDigest, revision
+
+    try:
+        revision({"featureSets": {name: {"tagOntology": dict(ontology)}}})
+    except NoDigest as error:
+        raise UsageError(
+            f"feature set {name!r}: tag_ontology: {error}",
+            fix="names have letters, digits and ._:*- only",
+        ) from None
 
 
 class EventOptions(TypedDict, total=False):
-    """About an event: a stable `id`, where it comes from (`origin`), and when it happened, if not now."""
+    """About an event: a stable `id`, where it comes from (`origin`), when it happened, if not now, and its `tags`."""
 
     id: str | None
     origin: Mapping[str, Any] | None
     timestamp: datetime | str | None
+    tags: Sequence[str]
 
 
 class InferenceOptions(TypedDict, total=False):

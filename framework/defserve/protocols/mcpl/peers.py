@@ -6,15 +6,16 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from defserve.core.session import Session
-from defserve.errors import NoBackChannel, PeerGone, UsageError
+from defserve.errors import MethodNotFound, NoBackChannel, PeerError, PeerGone, UsageError
 from defserve.protocols.mcpl.current import CURRENT, SOURCE_SESSION
-from defserve.protocols.mcpl.errors import AmbiguousPeer, FeatureDisabled, UnknownFeatureSet
+from defserve.protocols.mcpl.errors import AmbiguousPeer, UnknownFeatureSet
 from defserve.protocols.mcpl.policies import EVERYTHING_ENABLED, FeaturePolicy, LiveTerms, agreed, policy
 from defserve.wire.messages import Id, Params
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.composition import Terms
+    from defserve.core.identity import PeerIdentity
     from defserve.protocols.mcpl.feature import Feature
     from defserve.protocols.mcpl.section import LiveServer
 
@@ -56,6 +57,11 @@ class Peer:
         return self.live.policy if self.live is not None else EVERYTHING_ENABLED
 
     @property
+    def identity(self) -> PeerIdentity | None:
+        """Who is spoken to: who made the call, also when it is over; else who opened the session."""
+        return self.call.identity if self.call is not None else self.session.identity
+
+    @property
     def calls_back(self) -> bool:
         return self.terms is not None and self.terms.profile.calls_back
 
@@ -64,8 +70,27 @@ class Peer:
     ) -> Any:
         """Ask the host. While a call waits for the answer, its own timeout is paused."""
         call = self.call if self.call is not None and not self.call.settled else None
-        asking = self.session.request(method, params, relates_to=call, timeout=timeout, numbered=numbered)
+        asking = self.session.request(
+            method, params, relates_to=call, timeout=timeout, numbered=numbered, identity=self.identity
+        )
         return await (call.asked(asking) if call is not None else asking)
+
+    async def try_request(
+        self,
+        path: str,
+        method: str,
+        params: Params,
+        *,
+        timeout: float | None = None,
+        numbered: Callable[[Id], None] | None = None,
+    ) -> Any:
+        """Like `request`, for a capability that the host may not have. Raises NoBackChannel once it has said so."""
+        try:
+            return await self.request(method, params, timeout=timeout, numbered=numbered)
+        except PeerError as error:
+            if error.code != MethodNotFound.code or self.live is None or not self.live.learn(path):
+                raise
+            raise NoBackChannel(f"{method}: the host does not know it") from error
 
 
 Obstacle: TypeAlias = Callable[[Peer], Exception | None]
@@ -79,15 +104,16 @@ def current() -> Peer | None:
     return Peer(session) if session is not None else None
 
 
-def obstacle(peer: Peer, feature_set: Feature, verb: str, capability: str) -> Exception | None:
-    """Why a set cannot speak to a host; None if it can."""
+def obstacle(peer: Peer, feature_set: Feature, verb: str, path: str) -> Exception | None:
+    """Why a set cannot speak to a host; None if it can. `path` is what the verb needs: `channels.incoming`."""
     session, live = peer.session, peer.live
     if feature_set.removed:
         return UnknownFeatureSet(feature_set.name)
     if session.closed:
         return PeerGone(f"{verb}: the peer has left")
-    if not peer.policy.enabled(feature_set.name):
-        return FeatureDisabled(feature_set.name)
+    if (refusal := peer.policy.refusal(feature_set)) is not None:
+        return refusal
+    capability = path.partition(".")[0]
     needs = {"experimental": {"mcpl": {capability: True}}}
     if live is None:
         return NoBackChannel(f"{verb}: the host does not speak MCPL", needs=needs)
@@ -95,7 +121,7 @@ def obstacle(peer: Peer, feature_set: Feature, verb: str, capability: str) -> Ex
         return NoBackChannel(f"{verb}: this protocol version takes no requests from a server")
     if not session.ready:
         return NoBackChannel(f"{verb}: the host has not said that it is ready")
-    if not live.offers(capability):
+    if not live.offers(path):
         return NoBackChannel(f"{verb}: the host does not offer {capability}", needs=needs)
     return None
 

@@ -1,8 +1,10 @@
-"""MCPL §5.2–5.3, §6.7: what one host offered, and what it has enabled and permitted."""
+"""MCPL §5.2–5.3, §6.7: what one host offered, and what it has enabled, granted and permitted.
+
+Before the first policy of a host, every set may act with 0.4, and none with 0.5.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -14,16 +16,19 @@ from defserve.core.session import Session
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.params import meta
-from defserve.wire.jsonvalue import is_array, is_object
+from defserve.protocols.mcpl.errors import CapabilityDenied, FeatureDisabled
+from defserve.protocols.mcpl.grants import MOST_NAMES, covers, few_names_in, granted_paths, names_in
+from defserve.protocols.mcpl.vocabulary import V04, Vocabulary, vocabulary_of
+from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.core.composition import Terms
+    from defserve.protocols.mcpl.feature import Feature
 
 POLICY_KEY = VENDOR + "featureSets"
-MOST_NAMES = 1_000
+EFFECTIVE = "effectiveCapabilities"
 MOST_BYTES = 1024 * 1024
-LONGEST_PATTERN = 1_024
 
 
 class FeaturePolicy:
@@ -40,12 +45,29 @@ class FeaturePolicy:
         self._decided: dict[str, bool] = {}
         self._scopes: dict[str, ScopeLists] = {}
 
+    @property
+    def is_said(self) -> bool:
+        """Whether the host has said anything about its policy."""
+        return self.revision > 0
+
     def enabled(self, name: str) -> bool:
         """Whether a set may act. The latest update that covers its name decides; within one, the most specific."""
         for pattern in covering(name):
             if pattern in self._decided:
                 return self._decided[pattern]
         return not self.strict
+
+    def allows(self, feature_set: Feature) -> bool:
+        """Whether a set may act."""
+        return self.enabled(feature_set.name)
+
+    def refusal(self, feature_set: Feature) -> FeatureDisabled | None:
+        """Why a set may not act; None if it may."""
+        return None if self.enabled(feature_set.name) else FeatureDisabled(feature_set.name)
+
+    def grants(self, path: str) -> bool:
+        """Whether the host permits a capability. Only policies of 0.5 say so."""
+        return True
 
     def scoping(self, name: str) -> ScopeLists:
         """The host's lists for a scoped set: those under the most specific pattern that covers its name."""
@@ -56,9 +78,7 @@ class FeaturePolicy:
 
         Without `may_enable`, what it enables is ignored.
         """
-        enabled, disabled = _names(params, "enabled"), _names(params, "disabled")
-        if not may_enable:
-            enabled = []
+        enabled, disabled = names_in(params, "enabled") if may_enable else [], names_in(params, "disabled")
         scopes = self._scopes | _scopes(params.get("scopes"))
         # A wildcard replaces the earlier entries that it covers.
         wildcards = tuple(name[:-1] for name in (*enabled, *disabled) if name == "*" or name.endswith(".*"))
@@ -72,6 +92,83 @@ class FeaturePolicy:
         self._decided, self._scopes = decided, scopes
         self.revision += 1
         self.approved = {}
+
+
+class GrantPolicy(FeaturePolicy):
+    """What one host has granted, by the rules of 0.5. It is not `ready`, and grants nothing, before its first policy.
+
+    Sets follow from the grant: one acts if all that it uses is granted, and the host has not left it out by name.
+    """
+
+    __slots__ = ("ready", "granted", "_is_complete", "_selected", "_disabled", "_known")
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(strict=True)
+        self._is_complete = not vocabulary.lost
+        self.clear()
+
+    def clear(self) -> None:
+        """Grant nothing, until the next policy."""
+        self.ready, self.granted = False, frozenset[str]()
+        self._selected: tuple[str, ...] | None = None
+        self._disabled: tuple[str, ...] = ()
+        self._known: dict[str, bool] = {}
+        self.revision += 1
+
+    @property
+    def is_said(self) -> bool:
+        return self.ready
+
+    def enabled(self, name: str) -> bool:
+        """Whether the host has not left a set out by its name. The names are ours, so as many are remembered."""
+        if (known := self._known.get(name)) is None:
+            selected = self._selected is None or any(covers(pattern, name) for pattern in self._selected)
+            known = self._known[name] = self.ready and selected and not self.is_disabled(name)
+        return known
+
+    def is_disabled(self, name: str) -> bool:
+        """Whether the host has disabled a set by its name."""
+        return any(covers(pattern, name) for pattern in self._disabled)
+
+    def allows(self, feature_set: Feature) -> bool:
+        paths = feature_set.paths
+        return self.enabled(feature_set.name) and self.granted >= paths and bool(paths or self._is_complete)
+
+    def refusal(self, feature_set: Feature) -> FeatureDisabled | None:
+        if self.allows(feature_set):
+            return None
+        missing = self.missing(feature_set)
+        if missing and (not self.ready or self.enabled(feature_set.name)):
+            return CapabilityDenied(missing[0], feature_set.name)
+        return FeatureDisabled(feature_set.name)
+
+    def grants(self, path: str) -> bool:
+        return path in self.granted
+
+    def missing(self, feature_set: Feature) -> list[str]:
+        """What a set uses and the host has not granted."""
+        return sorted(feature_set.paths - self.granted)
+
+    def update(self, params: Params, *, may_enable: bool = True) -> None:
+        """Apply a whole policy, in place of the one before. If it raises InvalidParams, nothing is granted.
+
+        Without `may_enable`, nothing is granted either.
+        """
+        self.clear()
+        granted = granted_paths(params) if may_enable else frozenset[str]()
+        selected, disabled = few_names_in(params, "enabled"), few_names_in(params, "disabled")
+        self._selected = tuple(selected) if params.get("enabled") is not None else None
+        self._disabled, self._known = tuple(disabled), {}
+        self.granted, self.ready = granted, True
+
+    def reduce(self, params: Params) -> None:
+        """Apply what a notification may change: more sets are disabled. Raises InvalidParams."""
+        disabled = tuple(dict.fromkeys((*self._disabled, *few_names_in(params, "disabled"))))
+        if len(disabled) > MOST_NAMES:
+            self.clear()  # what cannot be remembered must not be forgotten
+            raise InvalidParams(f"Invalid params: more than {MOST_NAMES} disabled feature sets")
+        self._disabled, self._known = disabled, {}
+        self.revision += 1
 
 
 class ScopeLists(NamedTuple):
@@ -94,13 +191,19 @@ class RequestPolicy:
 
 
 class LiveTerms:
-    """What was agreed with one host: its policy, and what it offered."""
+    """What was agreed with one host: its policy, what it offered, and the vocabulary of its version.
 
-    __slots__ = ("policy", "offered", "_noted", "_strict")
+    `announced` is the manifest that it was told last.
+    """
 
-    def __init__(self, offered: Mapping[str, Any], strict: bool) -> None:
-        self.policy, self.offered = FeaturePolicy(strict or _decides_first(offered)), offered
-        self._noted, self._strict = False, strict
+    __slots__ = ("policy", "offered", "vocabulary", "announced", "_refused", "_noted", "_strict")
+
+    def __init__(self, offered: Mapping[str, Any], vocabulary: Vocabulary, strict: bool) -> None:
+        self.offered, self.vocabulary, self._strict = offered, vocabulary, strict
+        self.policy = GrantPolicy(vocabulary) if vocabulary.by_grant else FeaturePolicy(strict)
+        self.announced: Params | None = None
+        self._refused: set[str] = set()
+        self._noted = False
 
     def update(self, found: FeaturePolicy, params: Params, session: Session) -> None:
         """Apply what a host says to its policy. A strict server's sets are switched on by no stranger.
@@ -109,37 +212,62 @@ class LiveTerms:
         """
         found.update(params, may_enable=not (self._strict and is_strangers(session)))
 
-    def offers(self, capability: str) -> bool:
-        """Whether the host can do something: `pushEvents`, `inferenceRequest`, `channels`, `modelInfo`, …"""
+    def adopt(self) -> GrantPolicy:
+        """The policy, by grants from now on: a host below 0.5 has sent a grant."""
+        if not isinstance(self.policy, GrantPolicy):
+            self.policy.revision += 1
+            self.policy = GrantPolicy(self.vocabulary)
+        return self.policy
+
+    def offers(self, path: str) -> bool:
+        """Whether the host can be asked: `pushEvents`, `inferenceRequest`, `channels.incoming`, …
+
+        A grant decides. Without grants the offer does. Some hosts below 0.5 serve channels and inference without a
+        word about them: they are asked, until they say that they do not know the method.
+        """
+        if isinstance(self.policy, GrantPolicy):
+            return self.policy.grants(path)
+        capability = path.partition(".")[0]
         found = self.offered.get(capability)
-        return found is not None and found is not False
+        if found is None:
+            return capability in UNSPOKEN and capability not in self._refused
+        return found is not False
+
+    def learn(self, path: str) -> bool:
+        """The host does not know a method of this capability: remember it, if its offer is silent about it."""
+        capability = path.partition(".")[0]
+        is_silent = not isinstance(self.policy, GrantPolicy) and self.offered.get(capability) is None
+        if is_silent:
+            self._refused.add(capability)
+        return is_silent
 
     def note_silence(self, call: Call) -> None:
-        """Log once that this host has sent no policy, so every feature set acts."""
-        if self._noted or self.policy.revision:
+        """Log once that this host has sent no policy."""
+        if self._noted:
             return
         self._noted = True
         import logging
 
-        logging.getLogger("defserve").info(
-            "%s: the host has sent no featureSets/update, so all feature sets act", call.title
-        )
+        effect = "no feature set acts" if self.vocabulary.by_grant else "all feature sets act"
+        logging.getLogger("defserve").info("%s: the host has sent no featureSets/update, so %s", call.title, effect)
+
+
+# What hosts below 0.5 may serve without offering it.
+UNSPOKEN: Final = ("channels", "inferenceRequest")
 
 
 def offered(offer: Offer) -> Mapping[str, Any] | None:
     """What a host offers for MCPL; None if it offers nothing, or a version that we do not speak."""
     experimental = offer.capabilities.get("experimental")
     found = experimental.get("mcpl") if is_object(experimental) else None
-    if not is_object(found):
-        return None
-    version = found.get("version", "0.4")
-    return found if isinstance(version, str) and version.startswith("0.") else None
+    return found if is_object(found) and vocabulary_of(found.get("version")) is not None else None
 
 
-def _decides_first(offered: Mapping[str, Any]) -> bool:
-    """Whether nothing is enabled before the first update. From version 0.5 on, every host sends one."""
-    minor = re.match(r"0\.(\d{1,9})", offered.get("version", "0.4"))
-    return minor is not None and int(minor[1]) >= 5
+def terms_of(offer: Offer, strict: bool) -> LiveTerms | None:
+    """The terms for a host that made this offer; None if it does not speak MCPL."""
+    found = offered(offer)
+    vocabulary = vocabulary_of(found.get("version")) if found is not None else None
+    return LiveTerms(found, vocabulary, strict) if found is not None and vocabulary is not None else None
 
 
 def agreed(terms: Terms | None) -> LiveTerms | None:
@@ -156,11 +284,18 @@ def policy(call: Call) -> FeaturePolicy:
         return live.policy
     kept = call.local(RequestPolicy)
     if kept.policy is None:
-        kept.policy = FeaturePolicy(live.policy.strict)
         given = meta(call.params).get(POLICY_KEY)
+        by_grant = live.vocabulary.by_grant or (is_object(given) and EFFECTIVE in given)
+        kept.policy = GrantPolicy(live.vocabulary) if by_grant else FeaturePolicy(live.policy.strict)
         if is_object(given):
             live.update(kept.policy, given, call.session)
     return kept.policy
+
+
+def vocabulary(call: Call) -> Vocabulary:
+    """The vocabulary of the host of this call."""
+    live = agreed(call.terms)
+    return live.vocabulary if live is not None else V04
 
 
 def is_strangers(session: Session) -> bool:
@@ -189,13 +324,6 @@ def covering(name: str) -> Iterator[str]:
     yield "*"
 
 
-def _names(params: Params, member: str) -> list[str]:
-    found = params.get(member)
-    if found is not None and not (is_array(found) and all(isinstance(name, str) for name in found)):
-        raise InvalidParams(f"Invalid params: {member} must be a list of feature sets")
-    return list(found or ())
-
-
 def _scopes(found: Any) -> dict[str, ScopeLists]:
     if found is not None and not is_object(found):
         raise InvalidParams("Invalid params: scopes must be an object")
@@ -203,12 +331,5 @@ def _scopes(found: Any) -> dict[str, ScopeLists]:
     for name, lists in (found or {}).items():
         if not is_object(lists):
             raise InvalidParams(f"Invalid params: scopes[{name!r}] must be an object")
-        scopes[name] = ScopeLists(_patterns(lists, "whitelist"), _patterns(lists, "blacklist"))
+        scopes[name] = ScopeLists(few_names_in(lists, "whitelist"), few_names_in(lists, "blacklist"))
     return scopes
-
-
-def _patterns(lists: Params, member: str) -> list[str]:
-    found = _names(lists, member)
-    if len(found) > MOST_NAMES or any(len(pattern) > LONGEST_PATTERN for pattern in found):
-        raise InvalidParams(f"Invalid params: {member} has too many patterns, or too long ones")
-    return found

@@ -133,6 +133,40 @@ class FinishedTurn(Turn):
         )
 
 
+PHASES = ("completed", "aborted", "failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceEnd:
+    """An inference that has ended: which one, how, and what it cost. It has no text.
+
+    `phase` is `completed`, `aborted` or `failed`. Hosts below 0.5 only tell of completed ones.
+    """
+
+    inference_id: str
+    conversation_id: str = ""
+    turn_index: int = 0
+    phase: Literal["completed", "aborted", "failed"] = "completed"
+    model: ModelInfo | None = None
+    usage: Usage | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
+
+    @classmethod
+    def read(cls, params: Params) -> InferenceEnd:
+        """The params of `inference/lifecycle`, or of `context/afterInference`, which has no phase.
+
+        Only `inferenceId` must be there. Raises InvalidParams if something is broken.
+        """
+        turn, phase, usage = _turn(params), params.get("phase", "completed"), optional_fields(params, "usage")
+        if phase not in PHASES:
+            raise InvalidParams(f"Invalid params: phase must be one of {', '.join(('started', *PHASES))}")
+        return cls(
+            **{name: turn[name] for name in ("inference_id", "conversation_id", "turn_index", "model", "raw")},
+            phase=phase,
+            usage=Usage.read(usage) if usage is not None and phase == "completed" else None,
+        )
+
+
 # -- what a hook returns ------------------------------------------------------------------------------
 
 

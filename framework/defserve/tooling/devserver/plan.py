@@ -15,7 +15,7 @@ class ServePlan:
     """`options` are those of `Server.run`, `sockets` the inherited file descriptors.
 
     The child writes the names of its source files to the file `report`, and how clients set up their sessions into the
-    folder `sessions`.
+    folder `sessions`. The file `local_key` holds the local token: on the command line other users would see it.
     """
 
     target: str
@@ -23,6 +23,7 @@ class ServePlan:
     report: str = ""
     sockets: tuple[int, ...] = ()
     sessions: str = ""
+    local_key: str = ""
 
     def written(self) -> str:
         return json.dumps(asdict(self))

@@ -29,15 +29,19 @@ def serve(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
     local = plan.options.get("local_token", False)
     with (
         bound(address) as sockets,
-        published(places_of(sockets)) if local else nullcontext(),
+        published(places_of(sockets)) if local else nullcontext("") as key,
         tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder,
     ):
         for one in sockets:
             one.listen(BACKLOG)  # clients that come while there is no child wait
         sessions = Path(folder) / "sessions"
         sessions.mkdir(mode=0o700)
+        local_key = Path(folder) / "local-token"
+        local_key.touch(mode=0o600)
+        local_key.write_text(key)
         numbers = tuple(one.fileno() for one in sockets)
-        return asyncio.run(_serve(replace(plan, sockets=numbers, sessions=str(sessions)), files, grace, Path(folder)))
+        plan = replace(plan, sockets=numbers, sessions=str(sessions), local_key=str(local_key))
+        return asyncio.run(_serve(plan, files, grace, Path(folder)))
 
 
 async def _serve(plan: ServePlan, files: WatchedFiles, grace: float, folder: Path) -> int:

@@ -86,12 +86,33 @@ class FeatureSetUse:
 
 
 @dataclass(frozen=True, slots=True)
+class InjectingHook:
+    """A function that injects texts before inference."""
+
+    feature_set: str
+    name: str
+    where: str
+    function: Any
+
+
+@dataclass(frozen=True, slots=True)
+class StateSchema:
+    """The model of a state, and whether its author said what becomes of integers past 2^53."""
+
+    feature_set: str
+    schema: Mapping[str, Any]
+    chooses: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Definitions:
     """A whole server."""
 
     items: tuple[Definition, ...]
     instructions: str = ""
     feature_sets: tuple[FeatureSetUse, ...] = ()
+    hooks: tuple[InjectingHook, ...] = ()
+    states: tuple[StateSchema, ...] = ()
 
     @property
     def tools(self) -> tuple[Definition, ...]:

@@ -9,7 +9,15 @@ from defserve.protocols.mcp.items import Item
 from defserve.protocols.mgp.agreed import tool_security
 from defserve.protocols.mgp.security.guarded_types import guards_of
 from defserve.server.server import Server
-from defserve.tooling.lint.definitions import Definition, Definitions, FeatureSetUse, of_wire, parameters_of
+from defserve.tooling.lint.definitions import (
+    Definition,
+    Definitions,
+    FeatureSetUse,
+    InjectingHook,
+    StateSchema,
+    of_wire,
+    parameters_of,
+)
 from defserve.tooling.listing import ServerListing
 
 # Kind of item → the member of the wire that names it in its registry.
@@ -20,7 +28,8 @@ def of_server(server: Server, listed: ServerListing) -> Definitions:
     """The listed definitions of a server, with places, guards and feature sets."""
     found = of_wire(listed)
     items = tuple(_completed(item, _declared(server, item)) for item in found.items)
-    return replace(found, items=items, feature_sets=tuple(_feature_sets(server)))
+    live: Any = next((e for e in server.composition.extensions if e.name == "mcpl"), None)
+    return replace(found, items=items) if live is None else replace(found, items=items, **_live(live))
 
 
 def _declared(server: Server, item: Definition) -> Item[Any] | None:
@@ -54,6 +63,19 @@ def _completed(item: Definition, declared: Any) -> Definition:
     )
 
 
-def _feature_sets(server: Server) -> list[FeatureSetUse]:
-    live: Any = next((e for e in server.composition.extensions if e.name == "mcpl"), None)
-    return [FeatureSetUse(one.name, one.declares) for one in live.sets] if live is not None else []
+def _live(mcpl: Any) -> dict[str, Any]:
+    """What a server that acts on its own has declared."""
+    hooks = mcpl.sections.hooks
+    return {
+        "feature_sets": tuple(FeatureSetUse(one.name, one.declares) for one in mcpl.sets),
+        "hooks": tuple(_hook(hook) for hook in (hooks.injecting if hooks is not None else ())),
+        "states": tuple(
+            StateSchema(states.name, states.values.schema(), states.chooses_integers)
+            for states in mcpl.declared_states()
+        ),
+    }
+
+
+def _hook(hook: Any) -> InjectingHook:
+    signature = hook.function.signature
+    return InjectingHook(hook.feature_set.name, hook.name, signature.where, signature.function)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from defserve.tooling.lint import awaits, schemas, security, texts
+from defserve.tooling.lint import awaits, live, schemas, security, texts
 from defserve.tooling.lint.definitions import Definitions
 from defserve.tooling.lint.finding import LintFinding
 
@@ -45,4 +45,6 @@ RULES: Final[dict[str, LintRule]] = {
     "security-contradiction": LintRule("error", "marks, annotations and name that disagree", security.contradictions),
     "forgotten-await": LintRule("error", "a call on the Context without `await`", awaits.forgotten),
     "unused-feature-set": LintRule("warning", "a feature set with nothing declared on it", security.unused_sets),
+    "injected-orders": LintRule("warning", "an injected text that gives the model orders", live.injected_orders),
+    "big-integers": LintRule("warning", "a state whose integers may be past 2^53", live.big_integers),
 }

@@ -33,8 +33,7 @@ def _(trial: Trial) -> None:
     near = [session[:-1] + letter for letter in "abcXYZ019_"] + [
         session.lower(),
         session.upper(),
-        session + " ",
-        "",
+        session + "a",
         "0",
     ]
     for caller in (alice, bob):

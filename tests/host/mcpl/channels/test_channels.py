@@ -52,7 +52,10 @@ def message(id: str = "dmsg_1", channel: str = "discord:#general", **more: Any) 
 async def test_channels_are_registered_changed_and_listed_back():
     server = chat()
     async with hosting(server) as mcpl:
-        assert (await registered(server, GENERAL))["result"] == {"registered": ["discord:#general"]}
+        assert (await registered(server, GENERAL))["result"] == {
+            "results": [{"id": "discord:#general", "accepted": True}],
+            "registered": ["discord:#general"],
+        }
         assert mcpl.channels["discord:#general"] == Channel(
             "discord:#general",
             "#general (Acme Discord)",
@@ -219,7 +222,9 @@ async def test_scopes_hold_for_channels():
     server = chat(channels_open={"channel": {**GENERAL, "id": "discord:#admin-1"}})
     async with hosting(server, Mcpl(scopes=SCOPES, audit=[])) as mcpl:
         admin = {**GENERAL, "id": "discord:#admin-1"}
-        assert (await registered(server, GENERAL, admin, RANDOM))["result"] == {"registered": ["discord:#general"]}
+        answer = (await registered(server, GENERAL, admin, RANDOM))["result"]
+        assert answer["registered"] == ["discord:#general"]
+        assert [one["accepted"] for one in answer["results"]] == [True, False, False]
         error = (await registered(server, admin))["error"]
         assert (error["code"], error["data"]) == (-32017, {"channelId": "discord:#admin-1"})
         for attempt in (mcpl.open("discord", {}), mcpl.publish("discord:#admin-1", "Hi")):

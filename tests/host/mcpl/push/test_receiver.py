@@ -190,3 +190,26 @@ async def test_an_inbox_is_read_in_order():
     inbox.end()
     assert not inbox.put(3)
     assert [await waiting, *[number async for number in inbox]] == [0, 1, 2]
+
+
+ONLY_TOOLS: Any = {"heartbeat": {"description": "Beats", "uses": ["tools"]}}
+
+
+async def test_a_set_that_declares_only_tools_may_push_if_its_server_says_that_it_pushes(
+    caplog: pytest.LogCaptureFixture,
+):
+    server = live_server({"version": "0.4", "pushEvents": True, "featureSets": ONLY_TOOLS})
+    async with hosting(server):
+        for event in ("e1", "e2"):
+            assert (await server.push(event, feature_set="heartbeat"))["result"]["accepted"]
+    assert caplog.text.count("does not declare that it uses pushEvents") == 1
+
+
+async def test_a_set_that_may_not_push_is_told_why():
+    server = live_server({"version": "0.4", "featureSets": ONLY_TOOLS})
+    async with hosting(server):
+        error = (await server.push(feature_set="heartbeat"))["error"]
+        assert (error["code"], error["message"]) == (
+            -32001,
+            "Feature set heartbeat does not declare that it uses pushEvents",
+        )

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.errors import PeerError
-from defserve.protocols.mcpl.channels.values import Channel
+from defserve.errors import NoBackChannel, PeerError
+from defserve.protocols.mcpl.channels.values import Channel, Message
+from defserve.protocols.mcpl.errors import ChannelNotPermitted
 from tests.protocols.mcpl.channels.connectors import (
     DESCRIPTOR,
     GENERAL,
@@ -28,7 +29,7 @@ from tests.protocols.mcpl.channels.connectors import (
     ids,
     opened,
 )
-from tests.protocols.mcpl.hosts import MCPL, Host, HostError, Json, hosting, session_of
+from tests.protocols.mcpl.hosts import MCPL, MCPL_05, Host, HostError, Json, hosting, session_of
 from tests.raw import text_of, turns, until
 
 pytestmark = pytest.mark.anyio
@@ -70,23 +71,121 @@ async def test_a_host_that_refuses_the_registration_can_still_list(discord: Disc
         assert await ids(host) == ["discord:#news"]
 
 
-@pytest.mark.parametrize("channels", [None, False, {"register": False}])
-async def test_a_host_that_offers_no_channels_is_told_of_none(discord: Discord, channels: Any):
+@pytest.mark.parametrize("channels", [False, {"register": False}])
+async def test_a_host_that_refuses_channels_is_told_of_none(discord: Discord, channels: Any):
     discord.chat.add(SHARED)
-    offered = {key: value for key, value in MCPL.items() if key != "channels"}
-    async with hosting(discord.server, mcpl=offered | ({} if channels is None else {"channels": channels})) as host:
+    async with hosting(discord.server, mcpl={**MCPL, "channels": channels}) as host:
         discord.chat.add(Channel("discord:#more"))
         await turns()
         assert (host.asked, host.heard) == ([], [])
 
 
-async def test_a_host_that_decides_first_is_told_when_it_has(discord: Discord):
+SILENT = {key: value for key, value in MCPL.items() if key != "channels"}
+
+
+async def test_a_host_that_is_silent_about_channels_is_asked_once(discord: Discord):
     discord.chat.add(SHARED)
-    async with hosting(discord.server, mcpl={**MCPL, "version": "0.5"}, answers={"channels/register": {}}) as host:
+    async with hosting(discord.server, mcpl=SILENT) as host:
+        await host.until_asked("channels/register")
+        await turns()
+        discord.chat.add(Channel("discord:#more"))
+        await turns()
+        assert (len(host.asked), host.heard) == (1, [])
+        with pytest.raises(NoBackChannel, match="does not offer channels"):
+            await discord.chat.incoming(Message(SHARED, "hi", "u1"))
+
+
+async def test_a_host_that_serves_channels_without_offering_them_gets_them(discord: Discord):
+    discord.chat.add(SHARED)
+    answers = {"channels/register": {}, "channels/incoming": {"results": [{"messageId": "m1", "accepted": True}]}}
+    async with hosting(discord.server, mcpl=SILENT, answers=answers) as host:
+        await host.until_asked("channels/register")
+        (receipt,) = await discord.chat.incoming(Message(SHARED, "hi", "u1", id="m1"))
+        assert receipt.accepted
+
+
+async def test_a_host_that_only_cannot_list_its_channels_still_gets_them(discord: Discord):
+    discord.chat.add(SHARED)
+    answers = {"channels/register": {}, "channels/incoming": {}}
+    async with hosting(discord.server, mcpl=SILENT, answers=answers):
+        with pytest.raises(PeerError):
+            await discord.chat.host_channels()
+        (receipt,) = await discord.chat.incoming(Message(SHARED, "hi", "u1", id="m1"))
+        assert receipt.accepted
+
+
+async def test_a_host_of_0_5_is_told_after_its_receipt(discord: Discord):
+    discord.chat.add(SHARED)
+    answers = {"channels/register": {"results": [{"id": SHARED.id, "accepted": True}]}}
+    async with hosting(discord.server, mcpl=MCPL_05, answers=answers) as host:
         await turns()
         assert host.asked == []
-        await host.update(enabled=["chat.*"])
+        host.frames.clear()
+        await host.grant("channels.register")
+        assert host.asked == []  # the set needs more than that
+        await host.grant()
         assert host.asked_for("channels/register") == [{"channels": [NEWS]}]
+        assert host.frames == ["reply", "reply", "channels/register"]
+
+
+@pytest.mark.req("MCPL-05")
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        ({"results": [{"id": "discord:#news", "accepted": True}]}, ["discord:#a"]),
+        (
+            {"results": [{"id": "discord:#a", "accepted": True}, {"id": "discord:#news", "accepted": False}]},
+            ["discord:#news"],
+        ),
+        ({"registered": ["discord:#a"]}, ["discord:#news"]),
+        ({"registered": [], "results": [{"id": "discord:#a", "accepted": True}]}, ["discord:#news"]),
+        ({}, []),
+    ],
+)
+async def test_a_host_of_0_5_judges_every_channel(discord: Discord, answer: Json, refused: list[str]):
+    channels = [SHARED, Channel("discord:#a")]
+    for channel in channels:
+        discord.chat.add(channel)
+    async with hosting(
+        discord.server, mcpl=MCPL_05, answers={"channels/register": answer, "channels/incoming": {}}
+    ) as host:
+        await host.grant()
+        for channel in channels:
+            if channel.id in refused:
+                with pytest.raises(ChannelNotPermitted):
+                    await discord.chat.incoming(Message(channel, "hi", "u1"), to=session_of(discord.server))
+            else:
+                await discord.chat.incoming(Message(channel, "hi", "u1"), to=session_of(discord.server))
+
+
+@pytest.mark.req("MCPL-05")
+@pytest.mark.parametrize("knows", [True, False])
+async def test_a_host_of_0_5_is_asked_about_changes(discord: Discord, knows: bool):
+    answers = (
+        {"channels/changed": {"results": [{"id": SHARED.id, "accepted": False, "reason": "full"}]}} if knows else {}
+    )
+    async with hosting(discord.server, mcpl=MCPL_05, answers=answers) as host:
+        await host.grant()
+        discord.chat.add(SHARED)
+        change = {"added": [NEWS], "removed": [], "updated": []}
+        assert await host.until_asked("channels/changed") == [change]
+        await turns()
+        assert host.heard_of("channels/changed") == ([] if knows else [change])
+        if knows:
+            with pytest.raises(ChannelNotPermitted):
+                await discord.chat.incoming(Message(SHARED, "hi", "u1"), to=session_of(discord.server))
+
+
+@pytest.mark.req("MCPL-05")
+async def test_a_grant_that_comes_later_registers_then(discord: Discord):
+    discord.chat.add(SHARED)
+    async with hosting(discord.server, mcpl=MCPL_05, answers={"channels/register": {}}) as host:
+        await host.grant("tools")
+        assert host.asked == []
+        for _ in range(2):  # a host that takes it back has forgotten
+            await host.grant("tools")
+            await host.grant()
+        assert host.asked_for("channels/register") == [{"channels": [NEWS]}] * 2
 
 
 @pytest.mark.req("MCPL-14.3c")
@@ -176,7 +275,7 @@ class Mirror:
 
     def catch_up(self) -> None:
         registered = self.host.asked_for("channels/register")
-        changes = self.host.heard_of("channels/changed")
+        changes = self.host.heard_of("channels/changed") + self.host.asked_for("channels/changed")
         for params in registered[self._asked :]:
             self.believed |= {one["id"]: one for one in params["channels"]}
         for change in changes[self._heard :]:
@@ -203,7 +302,10 @@ def test_what_a_host_was_told_is_what_there_is(steps: list[tuple[str, int]], ver
         elif word == "rename" and id in shared:
             discord.chat.update(Channel(id, f"renamed {label}"))
         elif word in ("enable", "disable"):
-            await host.update(**{f"{word}d": [SET]})
+            if word == "enable" and host.is_05:
+                await host.grant()
+            else:
+                await host.update(**{f"{word}d": [SET]})
         elif word in ("open", "reopen"):
             by_address = {"type": "discord", "address": GENERAL | {"channel": f"#{number}"}}
             params = {"channelId": id} if word == "reopen" else by_address
@@ -217,14 +319,16 @@ def test_what_a_host_was_told_is_what_there_is(steps: list[tuple[str, int]], ver
 
     async def run() -> None:
         discord = Discord()
-        answers: Json = {"channels/register": {}}
-        async with hosting(discord.server, mcpl={**MCPL, "version": version}, answers=answers) as host:
+        answers: Json = {"channels/register": {}, "channels/changed": {}}
+        async with hosting(discord.server, mcpl=MCPL if version == "0.4" else MCPL_05, answers=answers) as host:
             mirror = Mirror(host)
             for word, number in steps:
                 await act(word, number, discord, mirror)
                 await turns()
                 mirror.catch_up()
-                listed = (await host.ask("channels/list"))["result"]["channels"]
+                reply = await host.ask("channels/list")
+                listed = [] if "error" in reply else reply["result"]["channels"]
+                assert ("error" in reply) <= host.is_05
                 assert mirror.believed == {one["id"]: one for one in listed}
 
     asyncio.run(run())

@@ -11,9 +11,9 @@ from jsonschema import Draft202012Validator
 from defserve import Assistant, Context, Image, Server, UsageError, User
 from defserve.errors import NoBackChannel, PeerError, PeerTimeout
 from defserve.protocols.mcpl.current import in_hook
-from defserve.protocols.mcpl.errors import FeatureDisabled
+from defserve.protocols.mcpl.errors import CapabilityDenied, FeatureDisabled
 from defserve.protocols.mcpl.peers import everyone
-from tests.protocols.mcpl.hosts import MCPL, SILENCE, Host, HostError, Json, hosting, session_of
+from tests.protocols.mcpl.hosts import MCPL, MCPL_05, SILENCE, Host, HostError, Json, hosting, session_of
 from tests.raw import STATELESS, text_of, turns
 
 pytestmark = pytest.mark.anyio
@@ -408,3 +408,62 @@ async def test_a_model_without_a_name_is_an_error(server: Server, model_tool: No
     async with hosting(server, answers={"model/info": answer}) as host:
         reply = await host.ask("tools/call", {"name": "model", "arguments": {}})
         assert "error" in reply or reply["result"]["isError"]
+
+
+# -- what a host does not say, and what it grants -----------------------------------------------------------
+
+
+SILENT = {key: value for key, value in MCPL.items() if key != "inferenceRequest"}
+
+
+async def test_a_host_that_infers_without_offering_it_is_asked(server: Server, consolidation: Any):
+    async with hosting(server, mcpl=SILENT, answers={"inference/request": ANSWER}) as host:
+        assert str(await consolidation.infer("x")) == ANSWER["content"]
+        assert [request["stream"] for request in asked(host)] == [False]
+
+
+async def test_a_host_that_does_not_know_inference_is_asked_once(server: Server, consolidation: Any):
+    async with hosting(server, mcpl=SILENT) as host:
+        for _ in range(3):
+            with pytest.raises(NoBackChannel):
+                await consolidation.infer("x")
+        assert len(asked(host)) == 1
+
+
+@pytest.mark.parametrize("offered", [False, True])
+async def test_what_a_host_says_stands(server: Server, consolidation: Any, offered: bool):
+    async with hosting(server, mcpl={**MCPL, "inferenceRequest": offered}) as host:
+        for _ in range(2):
+            with pytest.raises(PeerError):
+                await consolidation.infer("x")
+        assert len(asked(host)) == (2 if offered else 0)
+
+
+@pytest.mark.req("MCPL-05")
+@pytest.mark.parametrize(
+    ("uses", "granted", "streams"),
+    [
+        ("inferenceRequest.streaming", ["inferenceRequest", "inferenceRequest.streaming"], True),
+        ("inferenceRequest", ["inferenceRequest", "inferenceRequest.streaming"], False),
+        ("inferenceRequest", ["inferenceRequest"], False),
+    ],
+)
+async def test_chunks_are_asked_for_where_they_are_declared_and_granted(
+    server: Server, uses: str, granted: list[str], streams: bool
+):
+    writing = server.feature_set("text.write", "Write", uses=[uses])
+    async with hosting(server, mcpl=MCPL_05, answers={"inference/request": ANSWER}) as host:
+        await host.grant(*granted)
+        assert [delta async for delta in writing.infer_stream("x")] == [ANSWER["content"]]
+        assert [request["stream"] for request in asked(host)] == [streams]
+
+
+@pytest.mark.req("MCPL-05")
+async def test_a_set_that_streams_needs_the_grant(server: Server):
+    writing = server.feature_set("text.write", "Write", uses=["inferenceRequest.streaming"])
+    async with hosting(server, mcpl=MCPL_05, answers={"inference/request": ANSWER}) as host:
+        await host.grant("inferenceRequest")
+        with pytest.raises(CapabilityDenied) as denied:
+            await writing.infer("x", to=session_of(server))
+        assert denied.value.data["capability"] == "inferenceRequest.streaming"
+        assert host.asked == []

@@ -251,6 +251,16 @@ async def test_a_host_that_leaves_ends_the_wait(server: Server, reminders: Any):
         await pushing
 
 
+async def test_a_host_that_calls_a_repetition_a_duplicate_has_accepted_it(server: Server, reminders: Any):
+    server.mcpl.sections.need_push().delays = (0.0,)
+    answers = iter(
+        [HostError(-32603), {"accepted": False, "reason": "duplicate"}, {"accepted": False, "reason": "duplicate"}]
+    )
+    async with hosting(server, answers={"push/event": lambda _: next(answers)}):
+        assert (await reminders.push("a", id="e1")).accepted
+        assert not (await reminders.push("b", id="e2")).accepted  # this one was not repeated by us
+
+
 @pytest.mark.req("MCPL-9.4")
 async def test_an_event_that_was_accepted_is_not_sent_again(server: Server, reminders: Any):
     async with hosting(server, answers={"push/event": {"accepted": True, "inferenceId": "inf_1"}}) as host:

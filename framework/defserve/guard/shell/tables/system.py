@@ -98,7 +98,7 @@ SYSTEM: Table = {
         -tulnparsieocgMNCFvWLx46 -f:name -I:name --tcp --udp --listening --numeric --programs --all --route
         --statistics --interfaces --extend --timers --wide |
     """,
-    "locale": "-acmkV --all-locales --charmaps --category-name --keyword-name --verbose | name*",
+    "locale": "-ackV --all-locales --category-name --keyword-name --verbose | name*",
     "getconf": "-a | name? / name listed",
     "ip": {
         "": "-4,-6,-br,-brief,-c,-color,-d,-details,-o,-oneline,-s,-statistics,-j,-json,-p,-pretty %words",

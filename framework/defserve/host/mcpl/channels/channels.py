@@ -10,14 +10,23 @@ from defserve.errors import InvalidParams, PeerError
 from defserve.host.caller import SendNotification, SendRequest
 from defserve.host.fields import Json, object_of, text_of, texts_of
 from defserve.host.mcpl.audit import McplAuditTrail
-from defserve.host.mcpl.channels.messages import ChannelMessage, Delivery, MessageAnswer, OnMessage, Outgoing
-from defserve.host.mcpl.feature_sets import Declared, FeatureSets
+from defserve.host.mcpl.channels.messages import (
+    Acknowledgement,
+    ChannelMessage,
+    Delivery,
+    MessageAnswer,
+    OnMessage,
+    OpenedChannel,
+    Outgoing,
+)
+from defserve.host.mcpl.feature_sets import Declared, FeatureSets, uses
 from defserve.host.mcpl.inbox import Inbox, take
 from defserve.host.mcpl.once import Once, checked_id
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl.channels.values import Author, Channel
 from defserve.protocols.mcpl.content import Sendable, blocks, read
 from defserve.protocols.mcpl.errors import ChannelNotPermitted, FeatureDisabled, LiveRefusal, UnknownChannel
+from defserve.protocols.mcpl.push import tags
 from defserve.protocols.mcpl.scopes.values import listed, normal
 from defserve.wire.jsonvalue import is_array, is_object
 
@@ -28,6 +37,10 @@ OPEN: Final = "channels/open"
 CLOSE: Final = "channels/close"
 PUBLISH: Final = "channels/publish"
 INCOMING: Final = "channels/incoming"
+ACKNOWLEDGE: Final = "channels/acknowledge"
+TYPING: Final = "channels/typing"
+
+OLD_USES: Final = ("channels.publish", "channels.observe")
 
 MOST_CHANNELS: Final = 10_000
 OPENING_SECONDS: Final = 1.0
@@ -76,25 +89,41 @@ class LiveChannels:
     # -- messages of the server --------------------------------------------------------------------------
 
     async def register(self, params: Json) -> Json:
-        """Raises InvalidParams, FeatureDisabled, or ChannelNotPermitted if none of the channels is permitted."""
+        """Judge every channel. Raises InvalidParams, FeatureDisabled or CapabilityDenied.
+
+        A server below 0.5 is refused with ChannelNotPermitted if none of its channels is permitted.
+        """
         with self._audit.watching(REGISTER) as record:
             found = _channels(params.get("channels"))
-            allowed = [channel for channel in found if self._permits(channel.id)]
-            if found and not allowed:
+            results = self._judged(found)
+            record["channels"] = names = [one["id"] for one in results if one["accepted"]]
+            if found and not names and not self._sets.grants.by_grant:
                 raise ChannelNotPermitted(found[0].id)
-            self._add(allowed)
-            record["channels"] = names = [channel.id for channel in allowed]
-            return {"registered": names}
+            return {"results": results, "registered": names}
 
-    def changed(self, params: Json) -> None:
+    async def changed(self, params: Json) -> Json:
         """Apply `channels/changed`. A channel that is not permitted is left out."""
         with self._audit.watching(CHANGED) as record:
+            self._sets.grants.require("channels.register")
             for id in texts_of(params.get("removed")):
                 self._known.pop(id, None)
-            news = [*_channels(params.get("added", [])), *_channels(params.get("updated", []))]
-            allowed = [channel for channel in news if self._permits(channel.id)]
-            self._add(allowed)
-            record["channels"] = [channel.id for channel in allowed]
+            results = self._judged([*_channels(params.get("added", [])), *_channels(params.get("updated", []))])
+            record["channels"] = [one["id"] for one in results if one["accepted"]]
+            return {"results": results}
+
+    def _judged(self, found: list[Channel]) -> list[Json]:
+        """Keep the channels that are permitted. Returns a verdict about each."""
+        results: list[Json] = []
+        for channel in found:
+            has_room = channel.id in self._known or len(self._known) < MOST_CHANNELS
+            accepted = self._permits(channel.id, "channels.register") and has_room
+            if accepted:
+                self._known[channel.id] = channel
+            else:
+                self._known.pop(channel.id, None)
+            reason = {} if accepted else {"reason": "capability_denied" if has_room else "too many channels"}
+            results.append({"id": channel.id, "accepted": accepted, **reason})
+        return results
 
     async def listed(self, params: Json) -> Json:
         """Answer `channels/list` of the server: the channels that this host knows."""
@@ -105,7 +134,7 @@ class LiveChannels:
         messages = params.get("messages")
         if not is_array(messages):
             raise InvalidParams("Invalid params: messages must be a list")
-        self._declared()
+        self._declared("channels.incoming")
         results: list[Json] = []
         for message in messages:
             id = object_of(message).get("messageId")
@@ -152,22 +181,36 @@ class LiveChannels:
             thread_id=text_of(found.get("threadId")),
             metadata=object_of(found.get("metadata")),
             raw=found,
+            tags=tags.read(found.get("tags")),
         )
 
     # -- actions of the host -----------------------------------------------------------------------------
 
     async def refresh(self) -> list[Channel]:
         """Ask the server for its channels, and replace the known ones."""
+        self._sets.grants.require("channels.register")
         found = _channels((await self._request(LIST, {})).get("channels"))
         self._known.clear()
         self._add([channel for channel in found if self._permits(channel.id)])
         return list(self)
 
-    async def open(self, type: str, address: Any = None, metadata: Mapping[str, Any] | None = None) -> Channel:
-        """Have the server open a channel. Raises PeerError (-32024) if it cannot, or ChannelNotPermitted."""
+    async def open(
+        self,
+        type: str | None,
+        address: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        id: str | None = None,
+        history: Mapping[str, Any] | None = None,
+    ) -> Channel:
+        """Have the server open a channel, by its `id` or by type and address.
+
+        `history` asks for its latest messages, such as `{"limit": 20}`; then an OpenedChannel is returned. Raises
+        PeerError (-32024) if the server cannot, or ChannelNotPermitted.
+        """
         with self._audit.watching(OPEN, type=type) as record:
-            self._declared()
-            params: Json = {"type": type, "address": address, "metadata": dict(metadata or {})}
+            self._declared("channels.lifecycle")
+            params = _opening(type, id, {"address": address, "metadata": dict(metadata or {})}, history)
             opening = asyncio.get_running_loop().create_future()
             self._opening.add(opening)
             try:
@@ -180,14 +223,25 @@ class LiveChannels:
                 if not self._permits(channel.id):
                     raise ChannelNotPermitted(channel.id)
                 self._add([channel])
-                return channel
+                return channel if history is None else self._with_history(channel, result)
             finally:
                 self._opening.discard(opening)
                 opening.set_result(None)
 
+    def _with_history(self, channel: Channel, result: Json) -> OpenedChannel:
+        found, messages = result.get("history"), list[ChannelMessage]()
+        for one in found if is_array(found) else ():
+            try:
+                messages.append(self._message({**object_of(one), "channelId": channel.id}))
+            except (InvalidParams, LiveRefusal) as error:
+                self._audit.report(OPEN, "refused", channel_id=channel.id, reason=str(error))
+        known = {name: getattr(channel, name) for name in Channel.__slots__}
+        return OpenedChannel(**known, history=tuple(messages), history_truncated=result.get("historyTruncated") is True)
+
     async def close(self, id: str) -> bool:
         """Have the server close a channel. Whether it did."""
         with self._audit.watching(CLOSE, channel_id=id):
+            self._sets.grants.require("channels.lifecycle")
             closed = (await self._request(CLOSE, {"channelId": id})).get("closed") is True
             if closed:
                 self._known.pop(id, None)
@@ -217,17 +271,39 @@ class LiveChannels:
             result = await self._request(PUBLISH, params)
             return Delivery(result.get("delivered") is True, text_of(result.get("messageId")))
 
+    async def acknowledge(self, id: str, message_id: str, intent: str, value: Any = None) -> Acknowledgement:
+        """Mark a message of a channel, such as with a reaction. Raises ChannelNotPermitted, and PeerError."""
+        with self._audit.watching(ACKNOWLEDGE, channel_id=id):
+            if not self._permits(id, "channels.acknowledge"):
+                raise ChannelNotPermitted(id)
+            about: Json = {"channelId": id, "messageId": message_id, "intent": intent}
+            result = await self._request(ACKNOWLEDGE, about if value is None else {**about, "value": value})
+            shown, reason = text_of(result.get("representation")), text_of(result.get("reason"))
+            return Acknowledgement(result.get("acknowledged") is True, shown, reason)
+
+    async def typing(self, id: str, *, active: bool = True, metadata: Mapping[str, Any] | None = None) -> None:
+        """Show in a channel that the model writes, or has stopped. A server that may not know is sent nothing."""
+        try:
+            permitted = self._permits(id, "channels.typing")
+        except FeatureDisabled:
+            permitted = False
+        if permitted:
+            more = {"metadata": dict(metadata)} if metadata is not None else {}
+            await self._notify(TYPING, {"channelId": id, "op": "start" if active else "stop", **more})
+
     def outgoing(self, id: str, *, inference_id: str, conversation_id: str) -> Outgoing:
         """Show observers of a channel what is sent there: `async with …outgoing(…) as out: await out.chunk("Hi")`.
 
         A server that does not observe, or must not, is sent nothing.
         """
         about = {"inferenceId": inference_id, "conversationId": conversation_id, "channelId": id}
+        by_grant = self._sets.grants.by_grant
+        observing = "channels.streaming" if by_grant else "channels.observe"
         try:
-            observes = self._capability.get("observe") is True and self._permits(id, "channels.observe")
+            observes = (by_grant or self._capability.get("observe") is True) and self._permits(id, observing)
         except FeatureDisabled:
             observes = False
-        streams = observes and self._capability.get("streaming") is True
+        streams = observes and (by_grant or self._capability.get("streaming") is True)
         return Outgoing(about, self._notify, chunks=streams, whole=observes)
 
     # -- permissions -------------------------------------------------------------------------------------
@@ -237,16 +313,25 @@ class LiveChannels:
             if channel.id in self._known or len(self._known) < MOST_CHANNELS:
                 self._known[channel.id] = channel
 
-    def _declared(self) -> list[Declared]:
-        """The server's feature sets for channels. Raises FeatureDisabled if there are some, and all are disabled."""
-        declared = [one for one in self._sets if any(use.startswith("channels.") for use in one.uses)]
+    def _declared(self, path: str) -> list[Declared]:
+        """The server's feature sets for channels.
+
+        Raises CapabilityDenied if a path is not granted, and FeatureDisabled if there are sets, and all are disabled.
+        """
+        self._sets.grants.require(path)
+        declared = [one for one in self._sets if uses(one, "channels")]
         if declared and not any(self._sets.enabled(one.name) for one in declared):
             raise FeatureDisabled(declared[0].name)
         return declared
 
-    def _permits(self, id: str, use: str = "channels.") -> bool:
-        """Whether the scopes of some feature set cover this channel (§14.5). Raises FeatureDisabled."""
-        declared = self._declared()
+    def _permits(self, id: str, path: str = "channels") -> bool:
+        """Whether the scopes of some feature set cover this channel (§14.5). Raises FeatureDisabled.
+
+        `path` is what the server is to do there; the sets of a server below 0.5 know only two of them.
+        """
+        by_grant = self._sets.grants.by_grant
+        declared = self._declared(path if path != "channels" or not by_grant else "channels.register")
+        use = path if by_grant or path in OLD_USES else "channels"
         if sets := self._sets.using(use):
             return any(self._covers(one.name, id) for one in sets)
         # A server may have channels without a set for them. If it declares such sets, one must be for this use.
@@ -256,6 +341,13 @@ class LiveChannels:
         lists = self._sets.scoping(name)
         allowed = listed(lists, normal(id))
         return not lists.whitelist if allowed is None else allowed
+
+
+def _opening(type: str | None, id: str | None, more: Mapping[str, Any], history: Mapping[str, Any] | None) -> Json:
+    params: Json = {} if type is None else {"type": type, **more}
+    if id is not None:
+        params["channelId"] = id
+    return params if history is None else {**params, "history": dict(history)}
 
 
 def _channels(found: Any) -> list[Channel]:

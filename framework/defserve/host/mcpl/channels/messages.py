@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from defserve.host.caller import SendNotification
 from defserve.host.fields import Json
 from defserve.host.mcpl.inbox import answer_wire
-from defserve.protocols.mcpl.channels.values import Author
+from defserve.protocols.mcpl.channels.values import Author, Channel
 from defserve.protocols.mcpl.content import Content, Sendable, blocks
 
 CHUNK: Final = "channels/outgoing/chunk"
@@ -29,6 +29,7 @@ class ChannelMessage:
     thread_id: str | None
     metadata: Mapping[str, Any]
     raw: Mapping[str, Any]
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,23 @@ class MessageAnswer:
     def wire(self) -> Json:
         """The answer as JSON for the server (§14)."""
         return answer_wire(self.accepted, "conversationId", self.conversation_id, self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedChannel(Channel):
+    """A channel that was opened with its latest messages, the oldest first."""
+
+    history: tuple[ChannelMessage, ...] = ()
+    history_truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Whether a message was marked, how the service shows that, or why not."""
+
+    acknowledged: bool
+    representation: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from defserve.host.mcpl.inbox import Inbox, answer_wire, take
 from defserve.host.mcpl.once import Once, checked_id
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl.content import Content, read
+from defserve.protocols.mcpl.push import tags
 
 PUSH: Final = "push/event"
 
@@ -29,6 +30,7 @@ class PushedEvent:
     content: list[Content]
     origin: Mapping[str, Any]
     raw: Mapping[str, Any]
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +85,5 @@ class PushReceiver:
             content=read(content),
             origin=object_of(params.get("origin")),
             raw=params,
+            tags=tags.read(params.get("tags")),
         )

@@ -5,6 +5,6 @@ one channel happens in order. A host's scopes are checked before a channel is us
 
 May import: `binding.functions`, `core`, `wire`, `protocols.mcp`, `protocols.mcpl.content`, `protocols.mcpl.current`,
 `protocols.mcpl.errors`, `protocols.mcpl.feature`, `protocols.mcpl.instants`, `protocols.mcpl.peers`,
-`protocols.mcpl.policies`, `protocols.mcpl.section`, `protocols.mcpl.push.claude_channel`,
+`protocols.mcpl.policies`, `protocols.mcpl.section`, `protocols.mcpl.push.claude_channel`, `protocols.mcpl.push.tags`,
 `protocols.mcpl.scopes.values`.
 """

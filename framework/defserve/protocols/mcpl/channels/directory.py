@@ -5,21 +5,27 @@ A channel that the author adds is shared by all hosts. One that a host opens bel
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.core.session import Session
-from defserve.errors import PeerError, UsageError
+from defserve.errors import MethodNotFound, PeerError, UsageError
 from defserve.protocols.mcpl.channels.kind import ChannelKind
 from defserve.protocols.mcpl.channels.values import Channel
+from defserve.protocols.mcpl.peers import Peer
 from defserve.protocols.mcpl.policies import FeaturePolicy, LiveTerms, agreed, is_stateless
-from defserve.wire.jsonvalue import is_object
+from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
+    import logging
+
     from defserve.protocols.mcpl.feature import Feature
     from defserve.protocols.mcpl.section import LiveServer
+
+CHANGED = "channels/changed"
 
 
 class HeldChannel(NamedTuple):
@@ -29,24 +35,48 @@ class HeldChannel(NamedTuple):
     channel: Channel
 
     def wire(self) -> Params:
-        return self.channel.wire(self.kind.type)
+        described, capabilities = self.channel.wire(self.kind.type), self.kind.capabilities
+        return {**described, "capabilities": capabilities} if capabilities else described
 
 
 class SessionChannels:
-    """The channels of one host: those it opened, the shared ones it closed, and what it was told."""
+    """The channels of one host: those it opened, the shared ones it closed, what it was told, and what it refused."""
 
-    __slots__ = ("opened", "closed", "told", "registered")
+    __slots__ = ("opened", "closed", "told", "registered", "refused")
 
     def __init__(self) -> None:
         self.opened: dict[str, HeldChannel] = {}
         self.closed: set[str] = set()
         self.told: dict[str, Params] = {}
         self.registered = False
+        self.refused: set[str] = set()
 
     def note(self, held: HeldChannel) -> Params:
         """The descriptor of a channel that this host asked for. It counts as told."""
         self.told[held.channel.id] = wire = held.wire()
+        self.refused.discard(held.channel.id)
         return wire
+
+    def opened_at(self, kind: ChannelKind, address: object) -> HeldChannel | None:
+        """The channel that this host opened with an address, in the form of the wire."""
+        return _at(self.opened.values(), kind, address)
+
+    def judge(self, ids: Iterable[str], answer: Any, *, strictly: bool) -> bool:
+        """Note which channels the host refuses, by its answer. False if the answer says nothing about them.
+
+        `strictly`: a channel that the answer leaves out is refused.
+        """
+        told = answer if is_object(answer) else {}
+        results, registered = told.get("results"), told.get("registered")
+        if is_array(results):
+            verdicts = {one.get("id"): one.get("accepted") is True for one in results if is_object(one)}
+        elif is_array(registered):
+            verdicts, strictly = {id: True for id in registered if isinstance(id, str)}, True
+        else:
+            return False
+        for id in ids:
+            (self.refused.discard if verdicts.get(id, not strictly) else self.refused.add)(id)
+        return True
 
 
 def channels_of(call: Call) -> SessionChannels | None:
@@ -115,15 +145,13 @@ class ChannelDirectory:
 
     def shared_at(self, kind: ChannelKind, address: object) -> HeldChannel | None:
         """The shared channel with an address, in the form of the wire."""
-        if address is None:
-            return None
-        return next((held for held in self.shared if held.kind is kind and held.wire().get("address") == address), None)
+        return _at(self.shared, kind, address)
 
     def listed(self, view: SessionChannels | None, found: FeaturePolicy) -> dict[str, Params]:
         """The descriptors of the channels that a host has and has enabled, by id."""
         closed, opened = (view.closed, view.opened) if view is not None else (set[str](), dict[str, HeldChannel]())
         mine = {id: held for id, held in self.shared.items() if id not in closed} | opened
-        return {id: held.wire() for id, held in mine.items() if found.enabled(held.kind.feature_set.name)}
+        return {id: held.wire() for id, held in mine.items() if found.allows(held.kind.feature_set)}
 
     # -- telling -----------------------------------------------------------------------------------------
 
@@ -134,40 +162,69 @@ class ChannelDirectory:
     def follow(self, session: Session) -> None:
         """Tell a host what has changed for it: everything when it is ready, later the differences."""
         live = agreed(session.terms)
-        if live is None or not session.ready or session.closed or not _registers(live):
+        if live is None or not session.ready or session.closed:
             return
         view = session.local(SessionChannels)
+        if not _registers(live):
+            view.registered, view.told = False, {}
+            return
         view.closed.intersection_update(id for id, _ in self.shared.items())
         before, now = view.told, self.listed(view, live.policy)
         if view.registered:
             view.told = now
-            _tell_change(session, before, now)
-        elif any(live.policy.enabled(kind.feature_set.name) for kind in self.types):
+            _tell_change(session, live, before, now)
+        elif any(live.policy.allows(kind.feature_set) for kind in self.types):
             # A host that starts with nothing enabled is told after its first update.
             view.registered, view.told = True, now
             if now:
-                session.engine.spawn(_register(session, list(now.values())))
+                session.engine.spawn(_tell(session, live, "channels/register", {"channels": list(now.values())}))
 
 
-def _tell_change(session: Session, before: dict[str, Params], now: dict[str, Params]) -> None:
+def _at(channels: Iterable[HeldChannel], kind: ChannelKind, address: object) -> HeldChannel | None:
+    if address is None:
+        return None
+    return next((held for held in channels if held.kind is kind and held.wire().get("address") == address), None)
+
+
+def _tell_change(session: Session, live: LiveTerms, before: dict[str, Params], now: dict[str, Params]) -> None:
     added = [wire for id, wire in now.items() if id not in before]
     removed = [id for id in before if id not in now]
     updated = [wire for id, wire in now.items() if id in before and before[id] != wire]
-    if added or removed or updated:
-        session.notify("channels/changed", {"added": added, "removed": removed, "updated": updated})
+    if not (added or removed or updated):
+        return
+    change: Params = {"added": added, "removed": removed, "updated": updated}
+    session.local(SessionChannels).refused.difference_update(removed)
+    if live.vocabulary.verdicts:
+        session.engine.spawn(_tell(session, live, CHANGED, change))
+    else:
+        session.notify(CHANGED, change)
 
 
-async def _register(session: Session, channels: list[Params]) -> None:
+async def _tell(session: Session, live: LiveTerms, method: str, params: Params) -> None:
+    """Tell a host of channels by a request, and note which of them it refuses."""
+    told: list[Params] = [one for member in ("channels", "added", "updated") for one in params.get(member, ())]
+    timeout = session.composition.limits.callback
     try:
-        await session.request("channels/register", {"channels": channels}, timeout=session.composition.limits.callback)
+        answer = await Peer(session).try_request("channels.register", method, params, timeout=timeout)
     except PeerError as error:
-        import logging
+        if method == CHANGED and error.code == MethodNotFound.code:
+            session.notify(CHANGED, params)
+        else:  # the host can still ask with channels/list
+            _log().warning("%s: %s", method, error)
+        return
+    strictly = live.vocabulary.verdicts
+    if not session.local(SessionChannels).judge([one["id"] for one in told], answer, strictly=strictly) and strictly:
+        _log().warning("%s: the host does not say which channels it accepts", method)
 
-        # The host can still ask with channels/list.
-        logging.getLogger("defserve").warning("channels/register: %s", error)
+
+def _log() -> logging.Logger:
+    import logging
+
+    return logging.getLogger("defserve")
 
 
 def _registers(live: LiveTerms) -> bool:
-    """Whether a host wants to be told. Some offer `channels: true`, others the details."""
+    """Whether a host wants to be told. Some offer `channels: true`, others the details; hosts of 0.5 grant it."""
     found = live.offered.get("channels")
-    return live.offers("channels") and (not is_object(found) or found.get("register") is not False)
+    is_refused = not live.vocabulary.by_grant and is_object(found) and found.get("register") is False
+    return live.offers("channels.register") and not is_refused

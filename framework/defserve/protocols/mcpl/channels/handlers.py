@@ -18,6 +18,9 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "publish": ("channel", "content", "text", "conversation_id", "stream"),
     "observe": ("channel", "content", "text", "conversation_id", "inference_id"),
     "observe_chunks": ("channel", "delta", "index", "conversation_id", "inference_id"),
+    "acknowledge": ("channel", "message_id", "intent", "value"),
+    "typing": ("channel", "active", "metadata"),
+    "history": ("channel", "limit", "before", "since_last_seen"),
 }
 
 

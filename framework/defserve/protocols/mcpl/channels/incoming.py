@@ -101,24 +101,28 @@ class MessageDelivery:
         for place in batch:  # the host may have changed its policy in the meantime
             if (problem := self._obstacle(for_peer.messages[place], peer)) is not None:
                 raise problem
-        if peers.obstacle(peer, self.kind.feature_set, "incoming", "channels") is None:
+        if peers.obstacle(peer, self.kind.feature_set, "incoming", "channels.incoming") is None:
             limit = peer.session.composition.limits.callback
-            return receipts(wires, await peer.request(METHOD, {"messages": wires}, timeout=limit), peer.session)
+            told = wires if peer.live is not None and peer.live.vocabulary.tags else [_untagged(wire) for wire in wires]
+            answer = await peer.try_request("channels.incoming", METHOD, {"messages": told}, timeout=limit)
+            return receipts(wires, answer, peer.session)
         for wire in wires:
             claude_channel.tell(peer, _as_event(self.kind, wire))
         return receipts(wires, {}, peer.session)
 
     def _obstacle(self, message: Message, peer: peers.Peer) -> Exception | None:
         """Why a message cannot be sent to a host."""
-        problem = peers.obstacle(peer, self.kind.feature_set, "incoming", "channels")
+        problem = peers.obstacle(peer, self.kind.feature_set, "incoming", "channels.incoming")
         if problem is not None and not claude_channel.replaces(peer, self.kind.feature_set, problem):
             return problem
-        held = self.directory.held(peer.session.peek(SessionChannels), message.channel_id)
+        view = peer.session.peek(SessionChannels)
+        held = self.directory.held(view, message.channel_id)
         if held is None or held.kind is not self.kind:
             return UnknownChannel(message.channel_id)
         if not isinstance(message.channel, str) and held.channel != message.channel:
             return UnknownChannel(message.channel_id)
-        permitted = self.kind.permits(peer.policy, message.channel_id)
+        is_refused = view is not None and message.channel_id in view.refused
+        permitted = not is_refused and self.kind.permits(peer.policy, message.channel_id)
         return None if permitted else ChannelNotPermitted(message.channel_id)
 
 
@@ -133,6 +137,10 @@ def _as_event(kind: ChannelKind, wire: Params) -> Params:
         "origin": origin | ({"thread_id": wire["threadId"]} if "threadId" in wire else {}),
         "payload": {"content": wire["content"]},
     }
+
+
+def _untagged(wire: Params) -> Params:
+    return {member: value for member, value in wire.items() if member != "tags"}
 
 
 def _checked(message: object) -> Message:

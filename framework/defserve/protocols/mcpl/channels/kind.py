@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from defserve.protocols.mcpl.scopes.values import listed, normal
+from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.channels.handlers import ChannelFunction
@@ -14,7 +16,21 @@ if TYPE_CHECKING:
 # §14.5: the channel of the model's thoughts, which can only be observed; and the type that observes every channel.
 THINKING, ANY = "thinking", "*"
 OBSERVED_ONLY = (THINKING, ANY)
+# How many messages of its history a channel is opened with.
+MOST_HISTORY = 200
 OBSERVING_VERBS = ("observe", "observe_chunks")
+
+# The author's function for a verb → what its feature set does with it.
+VERB_USES: Mapping[str, tuple[str, ...]] = {
+    "open": ("channels.lifecycle",),
+    "close": ("channels.lifecycle",),
+    "publish": ("channels.publish",),
+    "observe": ("channels.streaming",),
+    "observe_chunks": ("channels.streaming",),
+    "acknowledge": ("channels.acknowledge",),
+    "typing": ("channels.typing",),
+    "history": ("channels.lifecycle",),
+}
 
 
 class ChannelKind:
@@ -27,6 +43,25 @@ class ChannelKind:
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """What its feature set does with the type alone: every one may register channels and deliver messages."""
+        return ("channels.streaming",) if self.type in OBSERVED_ONLY else ("channels.register", "channels.incoming")
+
+    @property
+    def capabilities(self) -> Params:
+        """What hosts may do with channels of this type, besides what every version has."""
+        found: Params = {}
+        if (history := self.functions.get("history")) is not None:
+            found["history"] = {
+                "maxMessages": MOST_HISTORY,
+                "supportsBeforeMessage": "before" in history.takes,
+                "supportsSinceLastSeen": "since_last_seen" in history.takes,
+            }
+        if (acknowledge := self.functions.get("acknowledge")) is not None:
+            found["acknowledgment"] = {"supportsValue": "value" in acknowledge.takes}
+        return found
 
     def covers(self, id: str) -> bool:
         """Whether a channel that this server does not keep is of this type, going by its id."""

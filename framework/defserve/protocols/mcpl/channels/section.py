@@ -20,11 +20,12 @@ from defserve.protocols.mcpl import content, peers
 from defserve.protocols.mcpl.channels.directory import ChannelDirectory, HeldChannel, SessionChannels, channels_of
 from defserve.protocols.mcpl.channels.kind import OBSERVING_VERBS, THINKING, ChannelKind
 from defserve.protocols.mcpl.channels.queues import ChannelQueues
+from defserve.protocols.mcpl.channels.reactions import acknowledge, read_history, show_typing
 from defserve.protocols.mcpl.channels.type import ChannelType
 from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Channel
 from defserve.protocols.mcpl.current import call_of_notification
 from defserve.protocols.mcpl.errors import ChannelNotPermitted, ChannelOpenFailed, LiveRefusal, UnknownChannel
-from defserve.protocols.mcpl.policies import is_stateless, policy
+from defserve.protocols.mcpl.policies import policy
 from defserve.protocols.mcpl.section import LiveServer, Section
 from defserve.wire.messages import Params
 
@@ -52,8 +53,7 @@ class ChannelSection(Section):
             )
         made = ChannelType(self.directory, type, feature_set)
         self.directory.types.add(type, made)
-        # Every type may deliver incoming messages.
-        feature_set.use("channels.observe")
+        feature_set.use(*made.uses)
         return made
 
     def capability(self) -> Params:
@@ -117,7 +117,9 @@ class ChannelSection(Section):
     def can(self, peer: peers.Peer) -> bool:
         """Whether messages of some type can reach this peer, directly or through an inbox."""
         sets = [kind.feature_set for kind in self.directory.types]
-        return any(peers.can_reach(peer, one, peers.obstacle(peer, one, "incoming", "channels")) for one in sets)
+        return any(
+            peers.can_reach(peer, one, peers.obstacle(peer, one, "incoming", "channels.incoming")) for one in sets
+        )
 
     # -- listing and opening -----------------------------------------------------------------------------
 
@@ -126,32 +128,49 @@ class ChannelSection(Section):
         return {"channels": list(self.directory.listed(channels_of(call), policy(call)).values())}
 
     async def open(self, call: Call, params: Params) -> Params:
-        """`channels/open`: by type and address, or an existing channel by its id."""
-        if "type" not in params and "channelId" in params:
-            return self._reopen(call, text(params, "channelId"))
+        """`channels/open`: an existing channel by its id, or one by type and address. The id wins.
+
+        It may be repeated: a channel that is open already is returned. If its history cannot be read, nothing is
+        opened.
+        """
+        async with call.session.local(ChannelQueues).turn(("open", _opening_key(params))):
+            held, is_new = await self._found(call, params)
+            try:
+                history = await read_history(call, held, params.get("history"))
+            except BaseException:
+                if is_new:
+                    await self._run_close(call, held)
+                raise
+            if (view := channels_of(call)) is None:
+                return {"channel": held.wire(), **history}
+            if is_new:
+                view.opened[held.channel.id] = held
+            view.closed.discard(held.channel.id)
+            return {"channel": view.note(held), **history}
+
+    async def _found(self, call: Call, params: Params) -> tuple[HeldChannel, bool]:
+        """The channel to open, and whether it was opened just now. Raises the reason if there is none."""
+        view, id = channels_of(call), text(params, "channelId") if params.get("channelId") is not None else None
+        is_known = id is not None and self.directory.held(view, id, even_closed=True) is not None
+        if id is not None and (is_known or params.get("type") is None):
+            return self._usable(call, id, even_closed=True), False
         if (kind := self.directory.types.get(text(params, "type"))) is None:
             raise ChannelOpenFailed(f"there are no channels of type {params['type']!r:.80}")
         kind.feature_set.require(call)
-        shared = self.directory.shared_at(kind, params.get("address"))
-        if shared is not None:
-            return self._reopen(call, shared.channel.id)
-        if is_stateless(call):
+        address = params.get("address")
+        there = self.directory.shared_at(kind, address) or (view and view.opened_at(kind, address))
+        if there and id in (None, there.channel.id):
+            return self._usable(call, there.channel.id, even_closed=True), False
+        if view is None:
             raise ChannelOpenFailed("without a session only the channels in channels/list can be used")
-        view = call.session.local(SessionChannels)
         if len(view.opened) >= MOST_CHANNELS:
             raise ChannelOpenFailed(f"a session has at most {MOST_CHANNELS} channels open")
         held = HeldChannel(kind, await self._opened(call, kind, params))
         await self._check_opened(call, held)
-        view.opened[held.channel.id] = held
-        return {"channel": view.note(held)}
-
-    def _reopen(self, call: Call, id: str) -> Params:
-        """An existing channel, perhaps one that this host has closed for itself."""
-        view, held = channels_of(call), self._usable(call, id, even_closed=True)
-        if view is None:
-            return {"channel": held.wire()}
-        view.closed.discard(id)
-        return {"channel": view.note(held)}
+        if id not in (None, held.channel.id):
+            await self._run_close(call, held)
+            raise UnknownChannel(str(id))
+        return held, True
 
     async def _opened(self, call: Call, kind: ChannelKind, params: Params) -> Channel:
         """What the author's function opened. Raises ChannelOpenFailed with a reason for the host."""
@@ -225,6 +244,21 @@ class ChannelSection(Section):
         outcome = await function.run(call, held.kind, values)
         return {"delivered": outcome is not False} | ({"messageId": outcome} if isinstance(outcome, str) else {})
 
+    # -- reacting ----------------------------------------------------------------------------------------
+
+    async def acknowledge(self, call: Call, params: Params) -> Params:
+        """`channels/acknowledge`: mark a message."""
+        return await acknowledge(call, self._usable(call, text(params, "channelId")), params)
+
+    async def typing(self, session: Session, params: Params) -> None:
+        """`channels/typing`: the model writes, or has stopped."""
+        await _run_unanswered(session, "channels/typing", params, self._typed)
+
+    async def _typed(self, call: Call, params: Params) -> None:
+        id = text(params, "channelId")
+        async with call.session.local(ChannelQueues).turn(("typing", id)):
+            await show_typing(call, self._usable(call, id), params)
+
     # -- observing ---------------------------------------------------------------------------------------
 
     async def outgoing(self, session: Session, params: Params) -> None:
@@ -249,6 +283,11 @@ class ChannelSection(Section):
             concerned = verb in kind.functions and (kind.covers(id) or (held is not None and held.kind is kind))
             if concerned and kind.feature_set.is_enabled(call) and kind.permits(policy(call), id):
                 yield kind, channel
+
+
+def _opening_key(params: Params) -> str:
+    """The same for requests that open the same channel."""
+    return repr((params.get("type"), params.get("address"))) if params.get("type") else ""
 
 
 def _is_thinking(id: str) -> bool:

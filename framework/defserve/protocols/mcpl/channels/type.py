@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from defserve.binding.functions import name_of, where
 from defserve.errors import InvalidParams, PeerError, UsageError
 from defserve.protocols.mcpl.channels.handlers import ChannelFunction
-from defserve.protocols.mcpl.channels.kind import OBSERVED_ONLY, OBSERVING_VERBS, ChannelKind
+from defserve.protocols.mcpl.channels.kind import OBSERVED_ONLY, OBSERVING_VERBS, VERB_USES, ChannelKind
 from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Channel, Message, MessageReceipt
 from defserve.protocols.mcpl.feature import decorator
 from defserve.protocols.mcpl.peers import To, addressed, obstacle, on_its_loop
@@ -62,6 +62,11 @@ class ChannelType(ChannelKind):
     - `observe(channel, content, text, conversation_id, inference_id)` sees what a host sends to a channel, and
       `observe_chunks(channel, delta, index, conversation_id, inference_id)` sees it grow. They see channels of this
       type, including the host's own. The type `*` sees all channels, `thinking` the model's thoughts.
+    - `history(channel, limit, before, since_last_seen)` returns the latest Messages of a channel that a host opens,
+      the oldest first, or a ChannelHistory. `before` is the id of a message, `since_last_seen` a bool.
+    - `acknowledge(channel, message_id, intent, value)` marks a message, such as with a reaction. It may return how the
+      service shows that, as text. False means that it did not.
+    - `typing(channel, active, metadata)` shows that the model writes, or has stopped.
     """
 
     def __init__(self, directory: ChannelDirectory, type: str, feature_set: Feature) -> None:
@@ -72,6 +77,9 @@ class ChannelType(ChannelKind):
         self.publish = ChannelDecorator(self, "publish")
         self.observe = ChannelDecorator(self, "observe")
         self.observe_chunks = ChannelDecorator(self, "observe_chunks")
+        self.acknowledge = ChannelDecorator(self, "acknowledge")
+        self.typing = ChannelDecorator(self, "typing")
+        self.history = ChannelDecorator(self, "history")
 
     def declare(
         self, verb: str, function: Callable[..., Any], timeout: float | None, scope: Callable[[Any], str] | None
@@ -88,8 +96,7 @@ class ChannelType(ChannelKind):
                 f"{self.name} can only be observed, not {verb}", where=where(function), fix="use @….observe"
             )
         self.functions[verb] = ChannelFunction(verb, function, self._directory.server.find_provider, timeout, scope)
-        if verb == "publish":
-            self.feature_set.use("channels.publish")
+        self.feature_set.use(*VERB_USES.get(verb, ()))
 
     # -- verbs -------------------------------------------------------------------------------------------
 
@@ -125,7 +132,7 @@ class ChannelType(ChannelKind):
         """The channels that a host knows, of any type and any server. `to` as in `incoming`."""
         verb, told = "host_channels", list[Channel]()
         for peer in addressed(
-            self._directory.server, verb, to, lambda peer: obstacle(peer, self.feature_set, verb, "channels")
+            self._directory.server, verb, to, lambda peer: obstacle(peer, self.feature_set, verb, "channels.register")
         ):
             asking = peer.request("channels/list", {}, timeout=peer.session.composition.limits.callback)
             told += _channels_in(await on_its_loop(peer.session, asking))

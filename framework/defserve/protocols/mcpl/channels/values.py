@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl.content import Sendable, blocks
 from defserve.protocols.mcpl.instants import instant
+from defserve.protocols.mcpl.push.tags import checked, closure
 from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Params
 
@@ -98,7 +99,8 @@ class Author:
 class Message:
     """One message that came in on a channel, given as a Channel or by its id.
 
-    Use the service's own `id`, if it has one: a host then recognises a message that is delivered again.
+    Use the service's own `id`, if it has one: a host then recognises a message that is delivered again. `tags` say
+    what kind of message it is: `chat:mention`, `acme:priority=high`. Hosts below 0.5 are not sent them.
     """
 
     channel: Channel | str
@@ -108,14 +110,15 @@ class Message:
     thread: str | None = None
     timestamp: datetime | str | None = None
     metadata: Mapping[str, Any] | None = None
+    tags: Sequence[str] = ()
 
     @property
     def channel_id(self) -> str:
         """The channel's id, however the channel was given."""
         return self.channel if isinstance(self.channel, str) else self.channel.id
 
-    def wire(self) -> Params:
-        """As in `channels/incoming`. Raises UsageError for content that MCPL cannot carry."""
+    def wire(self, *, tags: bool = True) -> Params:
+        """As in `channels/incoming`, with its tags or without. Raises UsageError for content that MCPL cannot carry."""
         author = self.author if isinstance(self.author, Author) else Author(self.author)
         described: Params = {"channelId": self.channel_id, "messageId": self.id}
         if self.thread is not None:
@@ -126,7 +129,15 @@ class Message:
             "content": blocks(self.content),
             "metadata": dict(self.metadata or {}),
         }
-        return described
+        return described | ({"tags": closure(checked(self.tags))} if tags and self.tags else {})
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelHistory:
+    """The latest messages of a channel, the oldest first. `truncated`: there are more before them."""
+
+    messages: Sequence[Message]
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from defserve.core.call import Call
 from defserve.core.profile import mask
 from defserve.errors import TimedOut, UsageError
 from defserve.protocols.mcp.function import FindProvider, Function
 from defserve.protocols.mcpl.current import CURRENT, in_hook
-from defserve.protocols.mcpl.turns import FinishedTurn, Turn
+from defserve.protocols.mcpl.turns import FinishedTurn, InferenceEnd, Turn
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.feature import Feature
@@ -19,29 +20,51 @@ if TYPE_CHECKING:
 class HookTurn:
     """The turn that a hook's own call is about."""
 
-    turn: Turn | None = None
+    turn: Turn | InferenceEnd | None = None
+
+
+HookMoment = Literal["before", "after", "ended"]
+
+# When a hook runs → the types that its turn may have in its signature; the first is recommended.
+TAKES: Final[Mapping[HookMoment, tuple[type, ...]]] = {
+    "before": (Turn,),
+    "after": (FinishedTurn, Turn),
+    "ended": (InferenceEnd,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HookOptions:
+    """How a hook takes part; see `FeatureSet.before_inference` and `FeatureSet.after_inference`.
+
+    `positions` are those of the wire. `observe`: it reads what the user wrote.
+    """
+
+    blocking: bool = False
+    fail_open: bool = False
+    timeout: float | None = None
+    positions: tuple[str, ...] = ()
+    observe: bool = True
 
 
 class Hook:
     """An author's function that takes part in inference. Raises UsageError if the function cannot be a hook."""
 
-    __slots__ = ("feature_set", "function", "owner", "blocking", "fail_open", "timeout")
+    __slots__ = ("feature_set", "function", "owner", "blocking", "fail_open", "timeout", "positions", "observe")
 
     def __init__(
         self,
         feature_set: Feature,
         function: Callable[..., Any],
         find_provider: FindProvider,
-        *,
-        before: bool,
-        blocking: bool,
-        fail_open: bool,
-        timeout: float | None,
+        moment: HookMoment,
+        options: HookOptions,
     ) -> None:
-        kinds = (Turn,) if before else (FinishedTurn, Turn)
+        kinds = TAKES[moment]
         self.function = Function(function, lambda kind: _turn_of if kind in kinds else find_provider(kind))
         self.feature_set, self.owner = feature_set, feature_set.owner
-        self.blocking, self.fail_open, self.timeout = blocking, fail_open, timeout
+        self.blocking, self.fail_open, self.timeout = options.blocking, options.fail_open, options.timeout
+        self.positions, self.observe = options.positions, options.observe
         signature = self.function.signature
         if self.function.streams:
             raise UsageError(f"{signature.name}: a hook yields nothing", where=signature.where, fix="return a list")
@@ -59,7 +82,7 @@ class Hook:
     def may_run(self, call: Call) -> bool:
         return self.feature_set.is_enabled(call)
 
-    def call(self, call: Call, turn: Turn) -> Call:
+    def call(self, call: Call, turn: Turn | InferenceEnd) -> Call:
         """A call of its own, so that the hooks of one request do not affect each other."""
         own = Call(call.session, call.id, call.method, call.params, call.raw, call.terms)
         own.envelope, own.subject, own.identity = call.envelope, self, call.identity
@@ -109,5 +132,5 @@ def log_failure(own: Call, error: Exception) -> str:
     return error.message
 
 
-def _turn_of(call: Call) -> Turn | None:
+def _turn_of(call: Call) -> Turn | InferenceEnd | None:
     return call.local(HookTurn).turn

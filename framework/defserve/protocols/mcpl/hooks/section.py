@@ -12,16 +12,22 @@ from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcpl.current import call_of_notification
 from defserve.protocols.mcpl.errors import HookFailed
 from defserve.protocols.mcpl.feature import decorator
-from defserve.protocols.mcpl.hooks.hook import Hook, log_failure
+from defserve.protocols.mcpl.hooks.endings import SeenInferences
+from defserve.protocols.mcpl.hooks.hook import Hook, HookMoment, HookOptions, log_failure
 from defserve.protocols.mcpl.section import LiveServer, Section
-from defserve.protocols.mcpl.turns import FinishedTurn, Injection, Rewrite, Turn
+from defserve.protocols.mcpl.turns import POSITIONS, FinishedTurn, InferenceEnd, Injection, Rewrite, Turn
+from defserve.protocols.mcpl.vocabulary import AFTER as AFTER_USE
+from defserve.protocols.mcpl.vocabulary import INJECT, OBSERVE
 from defserve.wire.jsonvalue import as_list, is_array
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
+    import logging
+
     from defserve.protocols.mcpl.feature import Feature
 
 AFTER = "context/afterInference"
+LIFECYCLE = "inference/lifecycle"
 
 
 class Observers:
@@ -37,50 +43,67 @@ class HookSection(Section):
         super().__init__(server)
         self._before: tuple[Hook, ...] = ()
         self._after: tuple[Hook, ...] = ()
+        self._ended: tuple[Hook, ...] = ()
 
     # -- declaring ---------------------------------------------------------------------------------------
 
-    def declare(
-        self,
-        feature_set: Feature,
-        function: Callable[..., Any] | None,
-        *,
-        before: bool = False,
-        blocking: bool = False,
-        fail_open: bool = False,
-        timeout: float | None = None,
-    ) -> Any:
-        """Add a hook, also while serving. Raises UsageError for a function that could not be one."""
-        if fail_open and not blocking:
-            raise UsageError("fail_open is for blocking hooks", fix="say blocking=True, or leave fail_open out")
+    def declare_before(self, feature_set: Feature, function: Callable[..., Any] | None, options: HookOptions) -> Any:
+        """Add a hook that injects, also while serving. Raises UsageError for a function that could not be one."""
+        if unknown := [name for name in options.positions if name not in POSITIONS]:
+            raise UsageError(f"positions={unknown}", fix="use some of system, before_user, after_user")
+        positions = tuple(dict.fromkeys(POSITIONS[name] for name in options.positions))
 
         def register(function: Callable[..., Any]) -> None:
-            hook = Hook(
-                feature_set,
-                function,
-                self.server.find_provider,
-                before=before,
-                blocking=blocking,
-                fail_open=fail_open,
-                timeout=timeout,
-            )
-            if before:
-                self._before = (*self._before, hook)
-            else:
-                self._after = (*self._after, hook)
-            feature_set.use("contextHooks.beforeInference" if before else "contextHooks.afterInference")
+            hook = self._hook(feature_set, function, "before", replace(options, positions=positions))
+            self._before = (*self._before, hook)
+            feature_set.use(*([OBSERVE] if options.observe else []), *(INJECT[position] for position in positions))
 
         return decorator(function, register)
 
+    def declare_after(
+        self, feature_set: Feature, function: Callable[..., Any] | None, options: HookOptions, *, required: bool
+    ) -> Any:
+        """Add a hook that sees answers. `required`: a host that cannot run it is refused."""
+        if options.fail_open and not options.blocking:
+            raise UsageError("fail_open is for blocking hooks", fix="say blocking=True, or leave fail_open out")
+
+        def register(function: Callable[..., Any]) -> None:
+            self._after = (*self._after, self._hook(feature_set, function, "after", options))
+            feature_set.required |= required
+            feature_set.use(AFTER_USE)
+
+        return decorator(function, register)
+
+    def declare_ended(self, feature_set: Feature, function: Callable[..., Any] | None, timeout: float | None) -> Any:
+        """Add a hook that is told when an inference has ended."""
+
+        def register(function: Callable[..., Any]) -> None:
+            hook = self._hook(feature_set, function, "ended", HookOptions(timeout=timeout))
+            self._ended = (*self._ended, hook)
+            feature_set.use("inferenceLifecycle")
+
+        return decorator(function, register)
+
+    def _hook(
+        self, feature_set: Feature, function: Callable[..., Any], moment: HookMoment, options: HookOptions
+    ) -> Hook:
+        return Hook(feature_set, function, self.server.find_provider, moment, options)
+
     def removed(self, feature_set: Feature) -> None:
-        self._before = tuple(hook for hook in self._before if hook.feature_set is not feature_set)
-        self._after = tuple(hook for hook in self._after if hook.feature_set is not feature_set)
+        self._before = _without(self._before, feature_set)
+        self._after = _without(self._after, feature_set)
+        self._ended = _without(self._ended, feature_set)
+
+    @property
+    def injecting(self) -> tuple[Hook, ...]:
+        """The hooks that run before inference."""
+        return self._before
 
     def capability(self) -> Params:
-        """What is advertised; empty if there are no hooks."""
+        """What is advertised to hosts of 0.4; empty if there are no hooks."""
         before: Params = {"beforeInference": True} if self._before else {}
-        after = {"afterInference": {"blocking": any(hook.blocking for hook in self._after)}} if self._after else {}
-        return before | after
+        blocking = any(hook.blocking for hook in self._after)
+        return before | ({"afterInference": {"blocking": blocking}} if self._after or self._ended else {})
 
     # -- before ------------------------------------------------------------------------------------------
 
@@ -88,12 +111,11 @@ class HookSection(Section):
         """`context/beforeInference`: what all enabled hooks inject. They run at once, each in a call of its own."""
         import asyncio
 
-        turn = Turn.read(params)
-        hooks = _enabled(call, self._before)
+        turn, hooks = Turn.read(params), _enabled(call, self._before)
         found = await asyncio.gather(*[_injections(hook, call, turn) for hook in hooks])
         # A set that was disabled in the meantime contributes nothing.
         ran = [(hook, injections) for hook, injections in zip(hooks, found, strict=True) if hook.may_run(call)]
-        told = [(hook.feature_set, injection) for hook, injections in ran for injection in injections]
+        told = [(hook.feature_set, one) for hook, injections in ran for one in injections]
         if len({feature_set.name for feature_set, _ in told}) > 1:
             for feature_set, injection in told:
                 injection["metadata"] = {**injection.get("metadata", {}), "featureSet": feature_set.name}
@@ -108,6 +130,8 @@ class HookSection(Section):
         left, rewrites = await _rewritten(call, turn, hooks)
         if not all(hook.blocking for hook in hooks):
             call.engine.spawn(_counted(call.session, _observe(call, left, hooks)))
+        if self._ended:
+            call.engine.spawn(self._end(call, params))
         metadata = _merged(rewrites)
         result = _tag([hook.feature_set for hook, _ in rewrites], _enabled(call, hooks))
         if left.assistant_message != turn.assistant_message:
@@ -124,13 +148,39 @@ class HookSection(Section):
             turn, hooks = FinishedTurn.read(params), _enabled(call, self._after)
         except InvalidParams:
             return  # a broken notification is never answered
+        if self._ended:
+            call.engine.spawn(self._end(call, params))
         await _counted(session, _watch(call, turn, hooks))
+
+    # -- ended -------------------------------------------------------------------------------------------
+
+    async def lifecycle(self, session: Session, params: Params) -> None:
+        """`inference/lifecycle` (0.5 §10): how an inference goes, without its text."""
+        if (call := call_of_notification(session, LIFECYCLE, params)) is None:
+            return
+        if params.get("phase") != "started":
+            await self._end(call, params)
+        elif isinstance(id := params.get("inferenceId"), str):
+            session.local(SeenInferences).begin(id)
+
+    async def _end(self, call: Call, params: Params) -> None:
+        """Run the hooks for the end of an inference, the first time that it is told."""
+        if not (hooks := _enabled(call, self._ended)):
+            return
+        try:
+            end = InferenceEnd.read(params)
+        except InvalidParams as error:
+            _log().warning("%s: %s", call.method, error.message)
+            return
+        if call.session.local(SeenInferences).end(end.inference_id):
+            await _counted(call.session, _show(call, end, hooks))
 
 
 # -- running ---------------------------------------------------------------------------------------------
 
 
 async def _injections(hook: Hook, call: Call, turn: Turn) -> list[Params]:
+    turn = turn if hook.observe else replace(turn, user_message=None)
     own, limits = hook.call(call, turn), call.session.composition.limits
     try:
         items = [item for item in as_list(await hook.run(own, limits.hook)) if item is not None and item != ""]
@@ -141,7 +191,10 @@ async def _injections(hook: Hook, call: Call, turn: Turn) -> list[Params]:
         return []
     for injection in found:
         _cap(injection["content"], limits.injection)
-    return found
+    if undeclared := [one["position"] for one in found if one["position"] not in hook.positions]:
+        # The host was told that this hook does not use the position.
+        _log().warning("%s: left out, because the hook does not declare positions=%s", own.title, undeclared)
+    return [one for one in found if one["position"] in hook.positions]
 
 
 async def _rewritten(
@@ -179,6 +232,10 @@ async def _watch(call: Call, turn: FinishedTurn, hooks: Sequence[Hook]) -> None:
 
 async def _observe(call: Call, turn: FinishedTurn, hooks: Sequence[Hook]) -> None:
     """Show the turn to the hooks that do not block."""
+    await _show(call, turn, [hook for hook in hooks if not hook.blocking])
+
+
+async def _show(call: Call, turn: FinishedTurn | InferenceEnd, hooks: Sequence[Hook]) -> None:
     import asyncio
 
     async def show(hook: Hook) -> None:
@@ -188,23 +245,31 @@ async def _observe(call: Call, turn: FinishedTurn, hooks: Sequence[Hook]) -> Non
         except Exception as error:
             log_failure(own, error)
 
-    await asyncio.gather(*[show(hook) for hook in hooks if not hook.blocking and hook.may_run(call)])
+    await asyncio.gather(*[show(hook) for hook in hooks if hook.may_run(call)])
 
 
 async def _counted(session: Session, work: Coroutine[Any, Any, None]) -> None:
     """Run work in the background, unless too much of it runs already."""
     observers = session.local(Observers)
     if observers.count >= session.composition.limits.in_flight:
-        import logging
-
         work.close()
-        logging.getLogger("defserve").warning("%s: skipped, because hooks still look at earlier turns", AFTER)
+        _log().warning("%s: skipped, because hooks still look at earlier turns", AFTER)
         return
     observers.count += 1
     try:
         await work
     finally:
         observers.count -= 1
+
+
+def _log() -> logging.Logger:
+    import logging
+
+    return logging.getLogger("defserve")
+
+
+def _without(hooks: tuple[Hook, ...], feature_set: Feature) -> tuple[Hook, ...]:
+    return tuple(hook for hook in hooks if hook.feature_set is not feature_set)
 
 
 def _enabled(call: Call, hooks: Sequence[Hook]) -> list[Hook]:

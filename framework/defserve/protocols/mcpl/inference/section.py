@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 MODEL_INFO = "model/info"
+STREAMING = "inferenceRequest.streaming"
 
 
 class InferenceSection(Section):
@@ -47,7 +48,7 @@ class InferenceSection(Section):
             from defserve.protocols.mcp.asking import client_requests
 
             return client_requests.can(peer.call, "sampling")
-        return any(_obstacle(peer, one) is None for one in self.server.sets if "inferenceRequest" in one.uses)
+        return any(_obstacle(peer, one) is None for one in self.server.sets if _declares(one))
 
     def chunk(self, session: Session, params: Params) -> None:
         """`inference/chunk` (§11.4). A chunk that belongs to no open request is ignored."""
@@ -59,7 +60,8 @@ class InferenceSection(Section):
 
     def _peer(self, feature_set: Feature, to: peers.To) -> peers.Peer:
         _refuse_in_hook()
-        peers.check_declared(feature_set, "infer", "inferenceRequest")
+        if not _declares(feature_set):
+            peers.check_declared(feature_set, "infer", "inferenceRequest")
         if to is peers.everyone:
             raise UsageError("infer: to=everyone has no single answer", fix="say which: to=session or to=principal")
         here = peers.current() if to is None else None
@@ -85,7 +87,7 @@ class InferenceSection(Section):
             ids.append(id)
             streams.by_id[id] = chunks
 
-        params = request.wire(feature_set.name, stream=_sends_chunks(peer))
+        params = request.wire(feature_set.name, stream=_sends_chunks(peer, feature_set))
         asking: Coroutine[Any, Any, Inference] = _ask(peer, feature_set, params, request.timeout, numbered)
         answer = asyncio.get_running_loop().create_task(asking)
         answer.add_done_callback(chunks.wake)
@@ -117,7 +119,10 @@ async def model_info(call: Call, timeout: float) -> ModelInfo:
 
 def can_model_info(peer: peers.Peer) -> bool:
     """Whether the host can be asked. It may still leave the question unanswered."""
-    return peer.live is not None and peer.calls_back and peer.live.offered.get("modelInfo") is not False
+    if peer.live is None or not peer.calls_back:
+        return False
+    by_grant = peer.live.vocabulary.by_grant
+    return peer.policy.grants("modelInfo") if by_grant else peer.live.offered.get("modelInfo") is not False
 
 
 async def _ask(
@@ -129,7 +134,9 @@ async def _ask(
 ) -> Inference:
     if (problem := _obstacle(peer, feature_set)) is not None:
         raise problem
-    return Inference.read(await peer.request(METHOD, params, timeout=timeout, numbered=numbered))
+    return Inference.read(
+        await peer.try_request("inferenceRequest", METHOD, params, timeout=timeout, numbered=numbered)
+    )
 
 
 async def _sampled(call: Call, feature_set: Feature, request: InferenceParams) -> Inference:
@@ -143,13 +150,22 @@ async def _sampled(call: Call, feature_set: Feature, request: InferenceParams) -
     return Inference.of_sample(await client_requests.sample(call, options))
 
 
+def _declares(feature_set: Feature) -> bool:
+    return not {"inferenceRequest", STREAMING}.isdisjoint(feature_set.uses)
+
+
 def _obstacle(peer: peers.Peer, feature_set: Feature) -> Exception | None:
     return peers.obstacle(peer, feature_set, "infer", "inferenceRequest")
 
 
-def _sends_chunks(peer: peers.Peer) -> bool:
-    """Whether the host sends chunks: it offers `inferenceRequest: {"streaming": true}`, or just true."""
-    offered = peer.live.offered.get("inferenceRequest") if peer.live is not None else None
+def _sends_chunks(peer: peers.Peer, feature_set: Feature) -> bool:
+    """Whether the host sends chunks: it offers `inferenceRequest: {"streaming": true}`, or just true.
+
+    A host of 0.5 sends them if it grants that, and the set says that it uses it.
+    """
+    if peer.live is None or peer.live.vocabulary.by_grant:
+        return STREAMING in feature_set.uses and peer.policy.grants(STREAMING)
+    offered = peer.live.offered.get("inferenceRequest")
     return offered.get("streaming") is not False if is_object(offered) else offered is True
 
 

@@ -20,6 +20,8 @@ Messages: TypeAlias = str | Sequence[Message | str | Mapping[str, Any]]
 
 # Why a sampled model stopped, in the words of §11.3.
 STOP_REASONS = {"endTurn": "end_turn", "maxTokens": "max_tokens", "stopSequence": "stop_sequence"}
+# The words of hosts that use others.
+HOST_REASONS = {**STOP_REASONS, "stop": "end_turn", "length": "max_tokens"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Inference:
         return cls(
             written,
             model if isinstance(model, str) else "",
-            reason if isinstance(reason, str) else None,
+            HOST_REASONS.get(reason, reason) if isinstance(reason, str) else None,
             Usage.read(usage) if is_object(usage) else None,
         )
 

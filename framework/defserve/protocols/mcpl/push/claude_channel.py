@@ -45,7 +45,8 @@ def tell(peer: Peer, event: Params) -> None:
     origin: Mapping[str, Any] = event.get("origin", {})
     meta |= {name: str(value) for name, value in origin.items() if name.isidentifier() and isinstance(value, str | int)}
     text = "\n".join(_text(block) for block in event["payload"]["content"])
-    peer.session.notify(METHOD, {"content": text, "meta": meta})
+    audience = (peer.identity,) if peer.identity is not None else None
+    peer.session.notify(METHOD, {"content": text, "meta": meta}, audience=audience)
 
 
 def _text(block: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from defserve.errors import PeerError, UsageError
 from defserve.protocols.mcpl import content
 from defserve.protocols.mcpl.instants import instant
+from defserve.protocols.mcpl.push.tags import checked, closure
 from defserve.wire.jsonvalue import is_mapping, is_object
 from defserve.wire.messages import Params
 
@@ -23,7 +24,8 @@ METHOD = "push/event"
 class Event:
     """What an event source yields. With an `id`, an event that is yielded again counts once.
 
-    In a source that runs for everyone, `to` names the one principal who gets the event.
+    `tags` say what kind of event it is: `chat:mention`, `acme:priority=high`. Hosts below 0.5 are not sent them. In a
+    source that runs for everyone, `to` names the one principal who gets the event.
     """
 
     content: Any
@@ -31,6 +33,7 @@ class Event:
     origin: Mapping[str, Any] | None = None
     timestamp: datetime | str | None = None
     to: str | None = None
+    tags: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ def event_wire(name: str, event: Event) -> Params:
         if not is_mapping(event.origin):
             raise UsageError(f"push: origin={event.origin!r} is not a mapping", fix='origin={"memoryId": "m1"}')
         wire["origin"] = dict(event.origin)
+    if event.tags:
+        wire["tags"] = closure(checked(event.tags))
     wire["payload"] = {"content": content.blocks(event.content)}
     return wire
 

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.caches import ByteCache
 from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerError, PeerTimeout, Refused, UsageError
 from defserve.protocols.mcpl import peers
-from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
+from defserve.protocols.mcpl.errors import CapabilityDenied, FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.push import claude_channel
 from defserve.protocols.mcpl.push.event import METHOD, Event, Receipt, event_wire
 from defserve.protocols.mcpl.push.sources import EventSource, EventSources
@@ -33,6 +34,7 @@ SOURCE_WAIT_SECONDS = 1.0
 # Seconds before an event is sent again. After the last one, the author gets the error.
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
 INTERNAL_ERROR: Final = -32603
+DUPLICATE: Final = "duplicate"
 
 
 class SessionPushes:
@@ -123,6 +125,9 @@ class PushSection(Section):
 
     async def _send_until_answered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         """Send until there is an answer. The host's policy is checked each time, because it may have changed."""
+        is_repeated = False
+        tagged = peer.live is not None and peer.live.vocabulary.tags
+        told = wire if tagged else {member: value for member, value in wire.items() if member != "tags"}
         for delay in (*self.delays, None):
             problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
             if problem is not None:
@@ -131,11 +136,14 @@ class PushSection(Section):
                 claude_channel.tell(peer, wire)
                 return Receipt(wire["eventId"], True, session=peer.session)
             try:
-                answer = await peer.request(METHOD, wire, timeout=peer.session.composition.limits.callback)
-                return Receipt.read(wire["eventId"], answer, peer.session)
+                answer = await peer.request(METHOD, told, timeout=peer.session.composition.limits.callback)
+                receipt = Receipt.read(wire["eventId"], answer, peer.session)
+                # A host that calls what we repeated a duplicate has taken it the first time.
+                return replace(receipt, accepted=True) if is_repeated and receipt.reason == DUPLICATE else receipt
             except PeerError as error:
                 if delay is None or not _may_succeed_later(error):
                     raise _typed(error, feature_set) from error
+            is_repeated = True
             await asyncio.sleep(delay)
         raise AssertionError("the last delay is None")
 
@@ -217,6 +225,8 @@ def _may_succeed_later(error: PeerError) -> bool:
 
 
 def _typed(error: PeerError, feature_set: Feature) -> Exception:
+    if error.code == CapabilityDenied.code:
+        return CapabilityDenied("pushEvents", feature_set.name)
     kind = {kind.code: kind for kind in (FeatureDisabled, UnknownFeatureSet)}.get(error.code)
     return kind(feature_set.name) if kind is not None else error
 

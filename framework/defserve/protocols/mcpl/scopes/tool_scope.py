@@ -1,8 +1,9 @@
 """MCPL §7: scopes. A scoped tool runs if the host's lists allow its label, and asks the host if they do not say.
 
 The lists are matched against the *resolved* label, the blacklist first. For a label on neither list the host is asked
-with `scope/elevate`; if it cannot be called back, the user is asked. A host without MCPL has no lists: its scoped tools
-run like all others. A stranger can approve nothing, so no scoped tool runs for it.
+with `scope/elevate`; if it cannot be called back, the user is asked. A host without MCPL, or of 0.5, which has no
+scopes, has no lists: its scoped tools run like all others. A stranger can approve nothing, so no scoped tool runs for
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from defserve.core.call import Call
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.protocols.mcp.asking import client_requests
 from defserve.protocols.mcpl.errors import ScopeDenied
-from defserve.protocols.mcpl.policies import FeaturePolicy, agreed, is_stateless, is_strangers, policy
+from defserve.protocols.mcpl.policies import FeaturePolicy, agreed, is_stateless, is_strangers, policy, vocabulary
 from defserve.protocols.mcpl.scopes.values import LONGEST_LABEL, GrantedScope, Scope, listed, normal
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
@@ -57,7 +58,7 @@ class ToolScope:
         scope, tag = self._resolved(arguments), call.params.get("scope")
         if is_strangers(call.session):
             raise self._denied(scope.label, f"nobody vouches for the caller, so it can approve nothing: {REMEDY}")
-        if agreed(call.terms) is not None:
+        if agreed(call.terms) is not None and vocabulary(call).scopes:
             if is_object(tag) and normal(str(tag.get("label"))) != scope.label:
                 raise self._denied(scope.label, "the call was made for another scope")
             payload = tag.get("payload") if is_object(tag) else None

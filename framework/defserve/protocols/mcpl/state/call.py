@@ -107,6 +107,7 @@ class StateHold:
         begins = held.parent is None and held.before is None and agreed(self._call.terms) is not None
         if text == self._before and not begins:
             return None
+        states.refuse_integers(text)
         draft = trees.draft(held, text)
         if draft.is_same:
             return None  # the same content in another order

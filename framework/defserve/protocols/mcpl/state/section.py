@@ -59,7 +59,9 @@ class StateSection(Section):
         if self.server.composition is not None:
             raise UsageError("a state was declared after serving began", fix="declare it where the server is made")
         store = self._store_of(options.store)
-        states = self._states[feature_set.name] = States(feature_set, model, options, store, self._open_trees)
+        states = self._states[feature_set.name] = States(
+            feature_set, model, options, store, self._open_trees, self.server
+        )
         feature_set.rollback, feature_set.host_state = True, states.mode != "opaque"
         feature_set.changed()
         return states

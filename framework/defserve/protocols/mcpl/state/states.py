@@ -16,7 +16,8 @@ from defserve.core.session import Session
 from defserve.errors import UsageError
 from defserve.protocols.mcpl.current import CURRENT
 from defserve.protocols.mcpl.errors import CheckpointNotFound, StateRefused
-from defserve.protocols.mcpl.state.binding import StateProvider
+from defserve.protocols.mcpl.state.binding import StateProvider, WorkingState
+from defserve.protocols.mcpl.state.integers import BigIntegers
 from defserve.protocols.mcpl.state.locks import TreeLocks
 from defserve.protocols.mcpl.state.owner import EVERYONE, Per, StateUnowned, owner_of, session_owner
 from defserve.protocols.mcpl.state.values import StateValues, summary
@@ -26,6 +27,8 @@ from defserve.stores.checkpoints.tree import Checkpoint, CheckpointGone, Retenti
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.feature import Feature
+    from defserve.protocols.mcpl.section import LiveServer
+    from defserve.protocols.mcpl.state.updates import HostCheckpoint
     from defserve.stores.store import Store
 
 M = TypeVar("M")
@@ -39,7 +42,8 @@ class StateOptions(NamedTuple):
 
     `keep` (a number) and `ttl` (seconds) limit which checkpoints are kept. `mode`: hosts get patches, the whole state,
     or only the checkpoints' names. `per`: whose state it is. `concurrency`: the calls on one tree run one after
-    another, or each on a branch of its own.
+    another, or each on a branch of its own. `big_integers`: those past 2^53, which JavaScript hosts would change, are
+    refused, or kept as text; the default is to refuse them.
     """
 
     keep: int | None = 1000
@@ -48,6 +52,7 @@ class StateOptions(NamedTuple):
     per: Per = "principal"
     concurrency: Concurrency = "serial"
     store: str | Store | None = None
+    big_integers: BigIntegers | None = None
 
     def check(self, subject: str) -> None:
         """Raises UsageError."""
@@ -63,6 +68,7 @@ _CHOICES = {
     "mode": ("patch", "data", "opaque"),
     "per": ("principal", "session", "server"),
     "concurrency": ("serial", "branch"),
+    "big_integers": ("refuse", "text", None),
 }
 
 
@@ -80,16 +86,19 @@ class States(Generic[M]):
         options: StateOptions,
         store: Store,
         open_trees: Callable[[States[Any]], Awaitable[CheckpointStore]],
+        server: LiveServer,
     ) -> None:
         options.check(f"state of {feature_set.name!r}")
         self.feature_set, self.model = feature_set, model
         self.mode, self.concurrency = options.mode, options.concurrency
         self.per: Per = options.per
         self.retention = Retention(options.keep, options.ttl)
-        self._open_trees, self._trees = open_trees, None
+        self._open_trees, self._trees, self._server = open_trees, None, server
         self.store = store
         self.locks = TreeLocks(store)
-        self.values = StateValues(model, f"state of {self.name!r}")
+        self.chooses_integers = options.big_integers is not None or self.mode == "opaque"
+        handling = None if self.mode == "opaque" else options.big_integers or "refuse"
+        self.values = StateValues(model, f"state of {self.name!r}", handling)
 
     def __repr__(self) -> str:
         return f"<state of {self.name}>"
@@ -121,6 +130,41 @@ class States(Generic[M]):
         with self.fitting():
             return self.values.read(held.before)
 
+    async def update(self, change: Callable[[M], Any], *, owner: str | Session | None = None) -> Checkpoint | None:
+        """Change the state outside of a tool: `change` is given the value, and changes it. It may be async.
+
+        Hosts that offer `stateUpdate` are told. Returns the new checkpoint; None if nothing has changed. Raises
+        StateRefused for a value that cannot be kept.
+        """
+        from defserve.protocols.mcpl.state.updates import changed, tell_hosts
+
+        call = CURRENT.get()
+        working = call.peek(WorkingState) if call is not None else None
+        if working is not None and working.states is self:
+            raise UsageError(f"{self!r} is held by this call", fix="change the value that the tool was given")
+        made = await changed(self, self._key(owner), change)
+        if made is None:
+            return None
+        await tell_hosts(self, made, self._sessions(owner))
+        return made.checkpoint
+
+    async def of_host(self, session: Session) -> HostCheckpoint[M]:
+        """Where a host is in this state, and the value that it keeps. Raises NoBackChannel if it keeps none."""
+        from defserve.protocols.mcpl.state.updates import host_checkpoint
+
+        return await host_checkpoint(self, session)
+
+    def _sessions(self, owner: str | Session | None) -> list[Session]:
+        """The sessions whose hosts have this state."""
+        if isinstance(owner, Session):
+            return [owner]
+        if self.per == "server":
+            return self._server.sessions
+        if owner is not None:
+            return [session for session in self._server.sessions if session.principal == owner]
+        call = CURRENT.get()
+        return [call.session] if call is not None else []
+
     # -- for the section ---------------------------------------------------------------------------------
 
     def find_provider(self, annotation: object, extensions: object) -> StateProvider:
@@ -140,6 +184,15 @@ class States(Generic[M]):
         except ValueError as error:
             message = f"The state does not fit its model: {summary(error)}"
             raise StateRefused(message, data={"featureSet": self.name}) from None
+
+    def refuse_integers(self, text: bytes) -> None:
+        """Raises StateRefused for a text with an integer that must not be kept."""
+        if (place := self.values.refused_integer(text)) is not None:
+            raise StateRefused(
+                f"The integer at {place or 'the root'} is past 2^53, and hosts may change it: keep it as text, "
+                'or declare the state with big_integers="text"',
+                data={"featureSet": self.name},
+            )
 
     def _key(self, owner: str | Session | None, *, names: bool = False) -> TreeKey:
         return TreeKey(self.name, self._owner(owner, names))

@@ -5,10 +5,13 @@ What a call leaves is read once more, to be sure that it can be read. The next c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
+from pydantic_core import to_json
+
 from defserve.errors import UsageError
+from defserve.protocols.mcpl.state.integers import BigIntegers, big_integer, with_texts
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -26,10 +29,13 @@ class _Known(NamedTuple, Generic[M]):
 
 
 class StateValues(Generic[M]):
-    """Raises UsageError for a model that cannot be kept, or that has no initial value."""
+    """Raises UsageError for a model that cannot be kept, or that has no initial value.
 
-    def __init__(self, model: type[M], subject: str) -> None:
-        self._adapter = _adapter(model)
+    `big_integers` says what becomes of integers past 2^53; None keeps them, for a content that no host sees.
+    """
+
+    def __init__(self, model: type[M], subject: str, big_integers: BigIntegers | None = None) -> None:
+        self._adapter, self._big_integers = _adapter(model), big_integers
         self._fresh = self._checked_fresh(model, subject)
         self._known: WeakKeyDictionary[CheckpointContent, _Known[M]] = WeakKeyDictionary()
 
@@ -52,8 +58,21 @@ class StateValues(Generic[M]):
         """A new value. Raises ValueError if the content does not fit the model."""
         return self._adapter.validate_json(self._fresh if content is None else content.encoded)
 
+    def of_json(self, data: Any) -> M:
+        """A value of what a peer sent. Raises ValueError if it does not fit the model."""
+        return self._adapter.validate_json(to_json(data))
+
     def dump(self, value: M) -> bytes:
-        return self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings=False)
+        text = self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings=False)
+        return with_texts(text) if self._big_integers == "text" else text
+
+    def refused_integer(self, text: bytes) -> str | None:
+        """Where a text has an integer that must not be kept, as a JSON pointer."""
+        return big_integer(text) if self._big_integers == "refuse" else None
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the model."""
+        return self._adapter.json_schema(mode="serialization")
 
     def _checked_fresh(self, model: type[M], subject: str) -> bytes:
         try:

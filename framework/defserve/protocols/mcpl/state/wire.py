@@ -6,8 +6,6 @@ handshake both travel in the params, or in `_meta` if a client cannot add params
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.core.call import Call
@@ -15,6 +13,7 @@ from defserve.errors import InvalidParams
 from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.params import meta, text
 from defserve.protocols.mcpl.policies import agreed, is_stateless
+from defserve.protocols.mcpl.state.sent import LONGEST_ID, SentCheckpoints
 from defserve.stores.checkpoints.store import CheckpointStore, Commit, HeldCheckpoint
 from defserve.stores.checkpoints.tree import CheckpointGone, TreeKey
 from defserve.wire.jsonvalue import is_object
@@ -24,30 +23,6 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.state.states import States
 
 STATE_KEY: Final = VENDOR + "state"
-REMEMBERED: Final = 256
-LONGEST_ID: Final = 256
-
-
-class SentCheckpoints:
-    """The latest checkpoints whose content this session's host has."""
-
-    __slots__ = ("_digests",)
-
-    def __init__(self) -> None:
-        self._digests: OrderedDict[str, bytes] = OrderedDict()
-
-    def add(self, id: str, name: str, content: bytes) -> None:
-        self._digests[id] = _digest(name, content)
-        if len(self._digests) > REMEMBERED:
-            self._digests.popitem(last=False)
-
-    def knows(self, id: str | None) -> bool:
-        return id in self._digests
-
-    def find(self, name: str, content: bytes) -> str | None:
-        """The latest checkpoint of a set with this content."""
-        wanted = _digest(name, content)
-        return next((id for id, digest in reversed(self._digests.items()) if digest == wanted), None)
 
 
 class StateParams(NamedTuple):
@@ -142,7 +117,3 @@ def _has(call: Call, parent: str | None) -> bool:
         return False
     brought, sent = state_params(call), call.session.peek(SentCheckpoints)
     return brought.checkpoint == parent or brought.has_content or (sent is not None and sent.knows(parent))
-
-
-def _digest(name: str, content: bytes) -> bytes:
-    return sha256(b"%b\0%b" % (name.encode(), content)).digest()

@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from defserve.auth.local_token.files import read_key
 from defserve.protocols.mcp.resources.subscriptions import KINDS
 from defserve.runner.address import Address
 from defserve.runner.network import listen
@@ -40,8 +39,7 @@ def listen_on(server: Server, plan: ServePlan) -> int:
     )
     provider = WebSessions(server.composition)
     sockets = [socket.socket(fileno=number) for number in plan.sockets]
-    # The parent has published it. On the command line other users would see it.
-    key = read_key(web.places_of(sockets)[0]) if options.get("local_token", False) else None
+    key = Path(plan.local_key).read_text() or None
     app = web.app_of(provider, server.mcp, server.auth, options, address, key)
 
     def started() -> None:

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from defserve.protocols.mcpl.grants import covers
+from defserve.protocols.mcpl.vocabulary import PATHS, USES, V04, V05, vocabulary_of
+from tests.protocols.mcpl import appendix_b, draft_05
+
+OLD_NAMES = appendix_b.FEATURE_SET["properties"]["uses"]["items"]["enum"]
+
+
+@pytest.mark.req("MCPL-05", "MCPL-6.2")
+def test_every_use_is_named_in_words_that_hosts_know():
+    assert set(PATHS) == set(draft_05.PATHS) and len(PATHS) == 17
+    for old, new in USES.values():
+        assert set(old) <= set(OLD_NAMES)
+        assert set(new) <= set(draft_05.PATHS)
+
+
+@pytest.mark.parametrize("name", OLD_NAMES)
+def test_every_name_of_0_4_stays_itself(name: str):
+    assert V04.spelled([name]) == [name]
+
+
+@pytest.mark.parametrize("path", draft_05.PATHS)
+def test_every_path_of_0_5_stays_itself(path: str):
+    assert path in V05.spelled([path])
+
+
+def test_every_gate_is_a_path():
+    assert {path for paths in V05.gates.values() for path in paths} <= set(PATHS)
+
+
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [
+        (None, V04),
+        ("0.4", V04),
+        ("0.0", V04),
+        ("0.4.9", V04),
+        ("0.5", V05),
+        ("0.5.0-draft", V05),
+        ("0.10", V05),
+        ("0." + "9" * 5_000, V05),
+        ("1.0", None),
+        ("0.", None),
+        ("0.x", None),
+        ("", None),
+        (0.5, None),
+        (5, None),
+        ([], None),
+    ],
+    ids=lambda value: str(value)[:20] if not hasattr(value, "version") else value.version,
+)
+def test_a_version_has_one_vocabulary(version: Any, found: Any):
+    assert vocabulary_of(version) is found
+
+
+@pytest.mark.req("MCPL-05")
+@pytest.mark.parametrize(
+    ("pattern", "path", "is_covered"),
+    [
+        ("channels.*", "channels.publish", True),
+        ("contextHooks.*", "contextHooks.beforeInference.observe", False),
+        ("contextHooks.*.*", "contextHooks.beforeInference.observe", True),
+        ("*", "tools", True),
+        ("*", "channels.publish", False),
+        ("channels", "channels.publish", False),
+        ("channels.pub*", "channels.publish", False),
+        ("", "tools", False),
+        ("*.*", "tools", False),
+        ("channels.publish.", "channels.publish", False),
+    ],
+)
+def test_a_pattern_covers_whole_segments(pattern: str, path: str, is_covered: bool):
+    assert covers(pattern, path) is is_covered
