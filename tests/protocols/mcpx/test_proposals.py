@@ -207,7 +207,7 @@ async def test_an_orchestrator_declines_and_says_so():
         async with stranger(there, "agent") as agent:
             id = await agent.send("mcp/proposal:tools/call:add", {"method": "tools/call", "params": ADD}, to=["worker"])
             said = await agent.answer(id)
-            assert said["payload"]["text"] == "declined" and said["to"] == ["agent"]
+            assert (said["kind"], said["payload"], said["to"]) == ("mcp/reject", {}, ["agent"])
     assert seen == ["agent wants add of worker"]
 
 

@@ -38,6 +38,8 @@ class TopicClient(Participant):
     def __init__(self) -> None:
         super().__init__()
         self.over = asyncio.Event()
+        self.end_reason = ""
+        """Why the gateway closed the connection, if it said so."""
         self._heard: list[asyncio.Queue[Heard | None]] = []
         self._listed: dict[tuple[str, str], dict[str, Any] | None] = {}
 
@@ -82,8 +84,9 @@ class TopicClient(Participant):
             if heard is not None:
                 self._pass_on(heard)
 
-    def ended(self) -> None:
+    def ended(self, reason: str = "") -> None:
         """The connection is gone."""
+        self.end_reason = reason
         self.detach()
         self.over.set()
         self._pass_on(None)
@@ -142,7 +145,7 @@ async def join_topic(url: str, *, token: str | None = None) -> AsyncGenerator[To
     client = TopicClient()
     client.attach(transport.send)
     try:
-        transport.start(asyncio.get_running_loop(), client.received, client.ended)
+        transport.start(asyncio.get_running_loop(), client.received, lambda: client.ended(transport.end[1]))
         await _welcomed(client, transport)
         yield client
     finally:
