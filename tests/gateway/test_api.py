@@ -206,6 +206,12 @@ async def test_an_administrator_gives_a_token_to_anyone_with_any_capability():
         assert (await token(running, "builder", headers=ROOT))[1]["capabilities"] == PROPOSER
 
 
+async def test_an_administrator_gives_nobody_a_name_that_a_guest_could_take_over():
+    async with gateway(guests=GUESTS) as running:
+        assert (await token(running, "human-bob", headers=ROOT))[0] == 403
+        assert (await token(running, "bob", headers=ROOT))[0] == 200
+
+
 async def test_topics_that_the_file_closes_are_closed_to_tokens_of_our_own():
     async with gateway(topics=["demo"], guests={"names": ["human-*"]}) as running:
         assert (await token(running, topic="other"))[0] == 403
