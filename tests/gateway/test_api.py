@@ -12,7 +12,7 @@ from defserve.errors import UsageError
 from defserve.gateway import api, issued
 from defserve.gateway.config import read
 from defserve.gateway.issued import GuestRules, IssuedTokens
-from defserve.gateway.policy import FirstMatchPolicy
+from defserve.gateway.policy import FirstMatchPolicy, ParticipantEntry, StaticPolicy
 from defserve.gateway.topic import HISTORY_BYTES, GatewayTopic
 from tests.gateway.topics import CONFIG, Running, eventually, gateway, tool_call
 
@@ -247,8 +247,11 @@ async def test_tokens_expire_are_bounded_and_those_of_idle_guests_give_way(monke
 
 
 async def test_a_guests_name_is_nobody_elses():
-    async with gateway(guests={"names": ["human-*"]}) as running:
-        assert await running.gateway.policy.admit("t-admin", "demo") is not None
+    others = StaticPolicy(
+        {"t-1": "alice", "t-2": "guest-eve"}, {name: ParticipantEntry() for name in ("alice", "guest-eve")}
+    )
+    policy = IssuedTokens(others, GuestRules(), seconds=10)
+    assert [await admits(policy, shown) for shown in ("t-1", "t-2")] == [True, False]
     with pytest.raises(UsageError, match=r"participants\.admin has a name that guests may take"):
         read({**CONFIG, "guests": {"names": ["*"]}})
     assert read({"guests": {"names": ["*"]}}).issued is not None
