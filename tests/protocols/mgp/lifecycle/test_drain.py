@@ -39,6 +39,10 @@ def doze(seconds: float) -> str:
 ENDINGS = ("a signal", "a request")
 
 
+def states(said: list[Any]) -> list[str]:
+    return [message["params"]["new_state"] for message in said if message.get("method") == CHANGED]
+
+
 def source(on: str = "", threads: int = 64) -> str:
     """A script that serves on an address; without one, on standard input and output."""
     return SERVED.replace("THREADS", str(threads)) + (
@@ -61,6 +65,7 @@ def open_with_lifecycle(server: ServerProcess) -> None:
     server.ask("open", "initialize", capabilities=offer(HANDSHAKE[-1], "lifecycle"), **about)
     assert server.read()["id"] == "open"
     server.say({"method": "notifications/initialized"})
+    assert states([server.read()]) == ["connected"]
 
 
 def end_by(ending: str, server: ServerProcess) -> None:
@@ -89,7 +94,7 @@ def test_on_a_pipe_every_call_in_flight_finishes_or_is_refused_and_the_exit_is_c
     assert set(outcomes.values()) <= {"done", 2001}
     # What comes before the request was begun before it; a signal may overtake calls that nobody has read yet.
     assert all(outcomes[number] == "done" for number in range(CALLS if ending == "a request" else 1))
-    assert [m["params"]["new_state"] for m in said if m.get("method") == CHANGED] == ["draining", "disconnected"]
+    assert states(said) == ["draining", "disconnected"]
     kinds = [m.get("method") or m.get("error", {}).get("code") for m in said]
     if 2001 in kinds:
         assert kinds.index(CHANGED) < kinds.index(2001)
@@ -107,7 +112,7 @@ def test_before_its_first_call_a_process_takes_the_same_road(ending: str, tmp_pa
         end_by(ending, server)
         said = [json.loads(line) for line in server.rest()]
         assert server.exit_code() == 0
-    assert [m["params"]["new_state"] for m in said if m.get("method") == CHANGED] == ["draining", "disconnected"]
+    assert states(said) == ["draining", "disconnected"]
     assert [m["id"] for m in said if "id" in m] == (["end"] if ending == "a request" else [])
 
 
@@ -123,7 +128,7 @@ def test_whenever_a_signal_comes_a_first_call_is_answered(patience: float, tmp_p
         assert server.exit_code() == 0
     # One that has not been read yet is not in flight.
     assert [outcome(m) for m in said if m.get("id") == 1] in (["done"], [2001], [])
-    assert [m["params"]["new_state"] for m in said if m.get("method") == CHANGED] == ["draining", "disconnected"]
+    assert states(said) == ["draining", "disconnected"]
 
 
 @pytest.mark.req("MGP-11.4d")

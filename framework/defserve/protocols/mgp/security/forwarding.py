@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from defserve.guard.argument_types import Code
 from defserve.guard.code.levels import CodeLevel
+from defserve.guard.code.policy import CodePolicy
 from defserve.guard.shell import judgement
 from defserve.guard.shell.judgement import ShellMode
 from defserve.guard.verdict import Verdict, checked
@@ -68,14 +69,20 @@ def _in_form(command: str, mode: ShellMode) -> Verdict:
 
 
 def _code(block: Any) -> Code:
-    """A server's code safety settings (§7.3). Malformed ones are ignored."""
+    """A server's code safety settings (§7.3). Malformed ones are ignored.
+
+    Whatever the level refuses in any case is left to the level: it knows the exceptions.
+    """
     said: Mapping[str, Any] = block if is_object(block) else {}
-    level: Any = said.get("level")
-    size = said.get("max_code_size_bytes")
+    level: Any = said.get("level") if said.get("level") in get_args(CodeLevel) else "standard"
+    usual, size = CodePolicy.of(level, None, None, None, ()).declaration(), said.get("max_code_size_bytes")
+    allow, block_imports = _names(said.get("allowed_imports")), _names(said.get("blocked_imports")) or []
+    blocked = {*block_imports, *(_names(said.get("blocked_patterns")) or [])}
+    blocked -= {*usual.get("blocked_imports", ()), *usual.get("blocked_patterns", ())}
     return Code(
-        level=level if level in get_args(CodeLevel) else "standard",
-        allow=_names(said.get("allowed_imports")),
-        block=_names(said.get("blocked_imports")),
+        level=level,
+        allow=None if allow is None or allow == usual.get("allowed_imports") else allow,
+        block=sorted(blocked) or None,
         max_bytes=size if isinstance(size, int) and size > 0 else None,
     )
 
