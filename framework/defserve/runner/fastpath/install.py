@@ -48,8 +48,13 @@ _SET_IN_CYCLE = frozenset(
         "chunked_encoding expected_content_length"
     ).split()
 )
-_FOR_WEBSOCKETS = tuple("connection_lost pause_writing resume_writing send receive shutdown handle_cont".split())
-_SET_FOR_WEBSOCKETS = ("transport", "handshake_complete", "close_sent", "read_paused", "writable")
+_FOR_WEBSOCKETS = tuple(
+    (
+        "connection_lost data_received pause_writing resume_writing send receive shutdown handle_cont "
+        "send_receive_event_to_app handle_parser_exception"
+    ).split()
+)
+_SET_FOR_WEBSOCKETS = tuple("transport handshake_complete close_sent read_paused writable conn queue".split())
 
 FAST = "HttpToolsProtocol"
 
