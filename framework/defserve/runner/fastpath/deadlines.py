@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 from defserve.limits import Limits
 from defserve.runner.fastpath.crowding import OpenConnections
+from defserve.runner.fastpath.holding import HoldingFlow
 from defserve.wire.codec import INVALID_REQUEST, encode
 
 HEAD_BYTES = 32 * 1024
@@ -56,7 +58,7 @@ class StallGuard(asyncio.Protocol):
 
 
 class HeadDeadline(StallGuard):
-    """The head of a request must be complete in time, and not too long. Works with httptools and h11.
+    """The head of a request must be complete in time, and not too long. The parser says which part of it comes.
 
     Bytes that bring no part of a body (sizes and extensions of chunks, trailers) have the same limit. Between requests
     uvicorn's own keep-alive timeout applies, until the first byte of the next request.
@@ -68,6 +70,8 @@ class HeadDeadline(StallGuard):
     connections: set[Any]
     client: tuple[str, int] | None
     crowd: OpenConnections
+    flow: HoldingFlow
+    flow_kind: Callable[[asyncio.Transport], HoldingFlow]
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _bare_bytes = 0
@@ -78,6 +82,7 @@ class HeadDeadline(StallGuard):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.flow = self.flow_kind(self.transport)
         if len(self.connections) > self.limits.connections:
             self.connections.discard(self.crowd.end_one())  # now, because a request may come before it has ended
         self.crowd.add(self._address, self)
@@ -112,6 +117,9 @@ class HeadDeadline(StallGuard):
             self._take_head(len(data))
         else:
             self._take_rest(len(data), len(self.cycle.body) > held)
+        self._note_next_head()
+
+    def _note_next_head(self) -> None:
         if self._has_begun and not self._head_bytes and not self.transport.is_closing():
             # Another head has begun behind the request. Its length so far is not known.
             self._take_head(1)
@@ -225,15 +233,13 @@ class HeadDeadline(StallGuard):
 
     @property
     def _is_read(self) -> bool:
-        """Whether all of the last request has come. Part of one that was refused early may still come. For h11."""
-        state = getattr(getattr(self, "conn", None), "their_state", None)
-        return str(state) != "SEND_BODY"
+        """Whether all of the last request has come. Part of one that was refused early may still come."""
+        raise NotImplementedError
 
     @property
     def _has_begun(self) -> bool:
-        """Whether something came behind the last request. For h11."""
-        conn = getattr(self, "conn", None)
-        return conn is not None and self._is_read and bool(conn.trailing_data[0])
+        """Whether something came behind the last request."""
+        raise NotImplementedError
 
     def _await_head(self) -> None:
         self._awaited_behind = self.cycle

@@ -12,6 +12,7 @@ from defserve.auth.failures import FailedTokens
 from defserve.auth.live.bearers import LiveBearers
 from defserve.auth.options import Auth
 from defserve.auth.principals import Principal
+from defserve.errors import LimitExceeded
 from defserve.transports.asgi import PEER_USER, Receive, Scope, Send
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.gate import Gate
@@ -153,7 +154,10 @@ class HttpApp:
             await exchange.refuse(400, "Bad request: the subprotocol here is mcp")
             return
         await self.provider.start(self.close)
-        await self.sockets.serve(exchange.principal, scope, receive, send, self.live)
+        try:
+            await self.sockets.serve(exchange.principal, scope, receive, send, self.live)
+        except LimitExceeded as error:
+            await exchange.respond(503, error.message.encode(), [(b"retry-after", b"1")], plain=True)
 
     async def _passes(self, exchange: Exchange, scope: Scope) -> bool:
         exchange.read_head()
