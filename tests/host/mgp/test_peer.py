@@ -208,7 +208,7 @@ async def test_without_approve_the_person_behind_the_client_is_asked():
 
 async def test_a_server_is_told_what_was_denied():
     async with guarded.server.connect(ERAS[0], mgp=Mgp(approve=lambda *_: False, audit=[])) as client:
-        asked = {"request_id": "r", "permissions": ["network.outbound"]}
+        asked = {"request_id": "r", "permissions": ["network.outbound"], "policy": "interactive", "message": ""}
         reply = await client.request("mgp/permission/request", asked)
         assert reply["grants"] == {"network.outbound": "denied"}
 

@@ -24,7 +24,9 @@ from defserve import (
     tool,
     validator,
 )
+from defserve.errors import Rejected
 from defserve.protocols.mcp.tools.tools import ToolOptions
+from defserve.protocols.mgp.security import forwarding
 from defserve.protocols.mgp.security.tool_security import UnguardedParameter
 from defserve.protocols.mgp.security.vocabulary import PERMISSIONS
 from tests.protocols.mgp.callers import code_of, speaking
@@ -330,6 +332,50 @@ async def test_the_types_of_the_arguments_complete_the_declaration(version: str)
         "allowed_imports": ["math"],
         "blocked_imports": ["re"],
     }
+
+
+SOURCES = (
+    "import math",
+    "import numpy",
+    "import os",
+    "from os import path",
+    "from os.path import join",
+    "from urllib import parse",
+    "import urllib.parse",
+    "from collections import abc",
+    "import threading",
+    "import subprocess",
+    "from __future__ import annotations",
+    "eval('1')",
+    "open('x')",
+    "x = 'eval('",
+    "x = [1]\nx.append(2)",
+)
+
+
+@pytest.mark.req("MGP-4.5", "MGP-7.3")
+@pytest.mark.parametrize("level", ["unrestricted", "standard", "strict", "readonly"])
+@pytest.mark.parametrize("lists", [{}, {"allow": ["math", "os"]}, {"block": ["math", "open(", "numpy"]}])
+async def test_a_client_that_applies_what_is_shown_judges_as_the_server_does(level: Any, lists: dict[str, list[str]]):
+    server, guard = Server("x", "1"), Code(level=level, **lists)
+
+    @server.tool
+    def check(code: Annotated[str, guard]) -> str:  # pyright: ignore[reportInvalidTypeForm]
+        return "ran"
+
+    block = (await listed(server, "security"))["check"]["security"]
+
+    def passes(judge: Callable[[], object]) -> bool:
+        try:
+            judge()
+        except Rejected:
+            return False
+        return True
+
+    for source in SOURCES:
+        here = passes(lambda source=source: guard.source(source))
+        there = passes(lambda source=source: forwarding.judge("code_safety", {"code": source}, block))
+        assert here == there, source
 
 
 @pytest.mark.req("MGP-7.3")

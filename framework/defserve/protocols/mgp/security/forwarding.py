@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from defserve.guard.argument_types import Code
@@ -75,16 +75,24 @@ def _code(block: Any) -> Code:
     """
     said: Mapping[str, Any] = block if is_object(block) else {}
     level: Any = said.get("level") if said.get("level") in get_args(CodeLevel) else "standard"
-    usual, size = CodePolicy.of(level, None, None, None, ()).declaration(), said.get("max_code_size_bytes")
-    allow, block_imports = _names(said.get("allowed_imports")), _names(said.get("blocked_imports")) or []
-    blocked = {*block_imports, *(_names(said.get("blocked_patterns")) or [])}
-    blocked -= {*usual.get("blocked_imports", ()), *usual.get("blocked_patterns", ())}
+    usual, size = _usual(level, ()), said.get("max_code_size_bytes")
+    named = (_names(said.get(field)) or [] for field in ("blocked_imports", "blocked_patterns"))
+    blocked = sorted(
+        {name for names in named for name in names} - {*usual["blocked_imports"], *usual["blocked_patterns"]}
+    )
+    allow = _names(said.get("allowed_imports"))
     return Code(
         level=level,
-        allow=None if allow is None or allow == usual.get("allowed_imports") else allow,
-        block=sorted(blocked) or None,
+        allow=None if allow == _usual(level, blocked)["allowed_imports"] else allow,
+        block=blocked or None,
         max_bytes=size if isinstance(size, int) and size > 0 else None,
     )
+
+
+def _usual(level: CodeLevel, block: Sequence[str]) -> dict[str, Any]:
+    """What a level declares, if an author adds nothing but this."""
+    none: dict[str, Any] = {"blocked_imports": [], "blocked_patterns": [], "allowed_imports": None}
+    return none | CodePolicy.of(level, None, block, None, ()).declaration()
 
 
 def _names(value: Any) -> list[str] | None:
