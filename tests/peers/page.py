@@ -21,8 +21,8 @@ program by `make peers`, which also writes this page (`make peers ARGS=--write`)
 
 Last run: {day}, defserve {version}, {system}, Python {python}. **macOS and Windows: untested.**
 
-yes: it works · [1]: it does not, see the note · –: the peer does not have it, or it makes no sense there · *failed*: it
-should work and does not
+yes: it works · [1]: it does not, by the peer's own fault, see the note · *failed*: it should work and does not · –: not
+tried, because the peer does not have it, it makes no sense there, or it needs an account (Claude Code without a login)
 """
 _ROLES = {
     "client": ("Clients", "The peer is the client. defserve serves."),
@@ -48,7 +48,7 @@ _COLUMNS = {
 _HOW = """\
 ## How each feature is tried
 
-The server is [`tests/peers/shop.py`](../tests/peers/shop.py). A client passes if it sees exactly this:
+The server is [`tests/peers/shop.py`](../tests/peers/shop.py). A cell says yes if all of this is so:
 
 | feature | the peer |
 |---|---|
@@ -115,4 +115,5 @@ def _cell(outcome: Outcome, features: Sequence[str], notes: list[str]) -> str:
         if note not in notes:
             notes.append(note)
         marks.append(f"[{notes.index(note) + 1}]")
-    return " ".join(["yes", *marks] if len(marks) < len(tried) and marks else marks or ["yes"])
+    works = ["yes"] if len(marks) < len(tried) else []
+    return " ".join(dict.fromkeys([*works, *marks]))

@@ -51,8 +51,15 @@ async function connected(url, headers) {
   client.setRequestHandler(OLD ? types.ElicitRequestSchema : "elicitation/create", elicited);
   client.setRequestHandler(OLD ? types.CreateMessageRequestSchema : "sampling/createMessage", sampled);
   const way = transport(url, headers);
+  // 1.x tells nobody but its transport.
+  let version = null;
+  const told = way.setProtocolVersion?.bind(way);
+  way.setProtocolVersion = (agreed) => {
+    version = agreed;
+    told?.(agreed);
+  };
   await client.connect(way);
-  return { client, version: OLD ? way._protocolVersion ?? plan.version : client.getNegotiatedProtocolVersion() };
+  return { client, version: OLD ? version : client.getNegotiatedProtocolVersion() };
 }
 
 // Where the third argument is: 1.x has a result schema before the options.
