@@ -123,6 +123,11 @@ async def test_a_proposal_without_a_target_is_done_by_whom_has_the_tool_or_whom_
                 assert "these can do it: other, worker; type y 3 NAME" in await person.line("not done 3")
                 person.type("y 3 other")
                 assert (await agent.outcome(several))["content"][0]["text"] == "4"
+            by_hand = agent.propose((), "tools/call", {"name": "water_the_plants", "arguments": {}})
+            await person.line("[4]")
+            person.type("did 4 all are wet")
+            assert (await agent.outcome(by_hand))["content"] == [{"type": "text", "text": "all are wet"}]
+            assert await person.line("answered 4") == "answered 4"
             person.type("y 2 other")
             assert "'other' is not in the topic; here are: agent, worker" in await person.line("not done 2")
 

@@ -12,7 +12,7 @@ from defserve.errors import UsageError
 from defserve.gateway import api, issued
 from defserve.gateway.config import read
 from defserve.gateway.issued import GuestRules, IssuedTokens
-from defserve.gateway.policy import FirstMatchPolicy
+from defserve.gateway.policy import FirstMatchPolicy, ParticipantEntry, StaticPolicy
 from defserve.gateway.topic import HISTORY_BYTES, GatewayTopic
 from tests.gateway.topics import CONFIG, Running, eventually, gateway, tool_call
 
@@ -206,6 +206,12 @@ async def test_an_administrator_gives_a_token_to_anyone_with_any_capability():
         assert (await token(running, "builder", headers=ROOT))[1]["capabilities"] == PROPOSER
 
 
+async def test_an_administrator_gives_nobody_a_name_that_a_guest_could_take_over():
+    async with gateway(guests=GUESTS) as running:
+        assert (await token(running, "human-bob", headers=ROOT))[0] == 403
+        assert (await token(running, "bob", headers=ROOT))[0] == 200
+
+
 async def test_topics_that_the_file_closes_are_closed_to_tokens_of_our_own():
     async with gateway(topics=["demo"], guests={"names": ["human-*"]}) as running:
         assert (await token(running, topic="other"))[0] == 403
@@ -241,8 +247,11 @@ async def test_tokens_expire_are_bounded_and_those_of_idle_guests_give_way(monke
 
 
 async def test_a_guests_name_is_nobody_elses():
-    async with gateway(guests={"names": ["human-*"]}) as running:
-        assert await running.gateway.policy.admit("t-admin", "demo") is not None
+    others = StaticPolicy(
+        {"t-1": "alice", "t-2": "guest-eve"}, {name: ParticipantEntry() for name in ("alice", "guest-eve")}
+    )
+    policy = IssuedTokens(others, GuestRules(), seconds=10)
+    assert [await admits(policy, shown) for shown in ("t-1", "t-2")] == [True, False]
     with pytest.raises(UsageError, match=r"participants\.admin has a name that guests may take"):
         read({**CONFIG, "guests": {"names": ["*"]}})
     assert read({"guests": {"names": ["*"]}}).issued is not None

@@ -19,7 +19,7 @@ from tests.conformance.suite_install import node
 from tests.peers.catalogue import PEERS
 from tests.peers.isolation import isolated, raise_loopback
 from tests.peers.packages import FOLDER, NotInstalled
-from tests.peers.page import PAGE, page
+from tests.peers.page import PAGE, page, table
 from tests.peers.peer import Peer, Way
 from tests.peers.places import places
 from tests.peers.trial import Outcome, tried
@@ -31,6 +31,9 @@ ABSENT = FOLDER / "absent.json"
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     chosen = [p for p in PEERS if not options.only or any(word in p.name.lower() for word in options.only)]
+    if options.write and options.only:
+        print("the page is of all peers: --write does not go together with --only", file=sys.stderr)
+        return 2
     if options.list or not chosen:
         print("\n".join(peer.name for peer in chosen or PEERS))
         return 0 if chosen else 2
@@ -47,13 +50,13 @@ def main(arguments: list[str]) -> int:
     began = time.monotonic()
     outcomes = asyncio.run(_tried([p for p in chosen if p.name not in absent], options.jobs))
     surprises = [text for outcome in outcomes for text in outcome.surprises]
-    known = sum(bool(o.peer.fault(o.way, f)) for o in outcomes for f in o.features)
-    total = sum(len(o.features) for o in outcomes)
+    known = [fault for outcome in outcomes for fault in outcome.known]
     if options.write:
         PAGE.write_text(page(PEERS, outcomes, absent, date.today()), encoding="utf-8")
-    print("".join(f"\nnot installed: {name}: {reason}" for name, reason in absent.items()))
-    print("\n".join(surprises or ["all as expected"]))
-    print(f"{total} features tried, {known} known faults of peers, {time.monotonic() - began:.0f} s")
+    print("\n".join(["", *table(outcomes), ""]))
+    print("".join(f"not installed: {name}: {reason}\n" for name, reason in absent.items()), end="")
+    print("\n".join([*known, *(surprises or ["all as expected"])]))
+    print(f"{sum(len(o.features) for o in outcomes)} features tried in {time.monotonic() - began:.0f} s")
     return 1 if surprises else 0
 
 

@@ -7,7 +7,6 @@ from tests.peers.peer import (
     ALL_WAYS,
     ANY_WAYS,
     HTTP,
-    HTTP_ANY,
     OLD_WAYS,
     SSE,
     STDIO,
@@ -44,13 +43,6 @@ INSPECTOR = _npm("@modelcontextprotocol/inspector", "2.12.0")
 CLAUDE_CODE = _npm("@anthropic-ai/claude-code", "2.1.325")
 LANGCHAIN = _pip("langchain-mcp-adapters", "0.3.2")
 
-REGISTERS_ANYWAY = Fault(
-    (HTTP_ANY,),
-    ("no token",),
-    "without a token it says *Dynamic Client Registration rejected (HTTP 404)*, not that a token is missing.",
-    "a proxy in between saw `POST /register` after a 404 for every kind of metadata. The server names none.",
-)
-
 CLIENTS = (
     Peer("official Python client 1.x", "client", PY_1, "official.py", OLD_WAYS, ALL),
     Peer("official Python client 2.x", "client", PY_2, "official.py", ALL_WAYS, ALL),
@@ -61,7 +53,7 @@ CLIENTS = (
     Peer("Inspector CLI", "client", INSPECTOR, "inspector.py", ANY_WAYS, (*HOST, "structured none"), runs_here=True),
 )
 HOSTS = (
-    Peer("Claude Code", "host", CLAUDE_CODE, "claude_code.py", ANY_WAYS, ("health", *TOKEN), (REGISTERS_ANYWAY,), True),
+    Peer("Claude Code", "host", CLAUDE_CODE, "claude_code.py", ANY_WAYS, ("health", *TOKEN), runs_here=True),
     Peer("LangChain", "host", LANGCHAIN, "langchain_adapters.py", ANY_WAYS, (*HOST, "progress", "elicitation")),
     Peer("OpenAI Agents", "host", _pip("openai-agents", "0.24.0"), "agents_sdk.py", ANY_WAYS, HOST),
     Peer("Pydantic AI", "host", _pip("pydantic-ai-slim[mcp]", "2.66.0"), "pydantic_toolset.py", ALL_WAYS, AGENT),

@@ -82,6 +82,18 @@ def page(peers: Sequence[Peer], outcomes: Sequence[Outcome], absent: Mapping[str
     return "\n".join(parts)
 
 
+def table(outcomes: Sequence[Outcome]) -> list[str]:
+    """For a terminal: a line for each peer and way, a mark for each column."""
+    width = max((len(f"{o.peer.name} {o.way}") for o in outcomes), default=0)
+    lines = [" " * width + "  " + " ".join(_COLUMNS)]
+    for outcome in outcomes:
+        cells = [_cell(outcome, features, []) for features in _COLUMNS.values()]
+        marks = [("FAIL" if c == "*failed*" else "ok" if c == "yes" else "-" if c == "–" else "fault") for c in cells]
+        columns = " ".join(mark.center(len(name)) for mark, name in zip(marks, _COLUMNS, strict=True))
+        lines.append(f"{outcome.peer.name} {outcome.way}".ljust(width) + "  " + columns.rstrip())
+    return lines
+
+
 def _row(outcome: Outcome, notes: list[str]) -> str:
     peer = outcome.peer
     cells = [_cell(outcome, features, notes) for features in _COLUMNS.values()]

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.peers.catalogue import PEERS
 from tests.peers.features import FEATURES
 from tests.peers.packages import Package
-from tests.peers.page import PAGE, page
+from tests.peers.page import PAGE, page, table
 from tests.peers.peer import HTTP, STDIO, Fault, Peer
 from tests.peers.trial import DRIVERS, Outcome
 
@@ -28,6 +28,16 @@ def test_part_of_a_column_that_fails_is_shown_beside_the_part_that_works():
     peer = Peer("nobody", "client", NOBODY.package, "x", (STDIO,), (), (lists,))
     outcome = Outcome(peer, STDIO, {"structured": "ok", "structured list": "saw None"})
     assert "| yes [1] |" in page([peer], [outcome], {}, date(2026, 1, 2))
+
+
+def test_the_table_of_a_terminal_marks_what_fails_and_what_is_the_peers_fault():
+    known = Outcome(NOBODY, STDIO, {"connect": "ok", "call": "saw None"})
+    broken = Outcome(NOBODY, HTTP, {"connect": "ok", "call": "saw None"})
+    head, first, second = table([known, broken])
+    assert head.split()[:3] == ["connect", "list", "call"]
+    assert first.split()[2:6] == ["2025-11-25", "ok", "-", "fault"]
+    assert second.split()[2:6] == ["2025-11-25", "ok", "-", "FAIL"]
+    assert known.known == ["nobody, stdio 2025-11-25: it is late."] and broken.known == []
 
 
 def test_a_peer_that_could_not_be_installed_is_named_with_the_reason():

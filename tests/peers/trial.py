@@ -45,6 +45,12 @@ class Outcome:
                 found.append(f"{self.peer.name}, {self.way}: {feature} works; take the fault out of catalogue.py")
         return found
 
+    @property
+    def known(self) -> list[str]:
+        """The peer's own faults that were met."""
+        faults = (self.peer.fault(self.way, name) for name, said in self.features.items() if said != "ok")
+        return [f"{self.peer.name}, {self.way}: {what}" for what in dict.fromkeys(f.what for f in faults if f)]
+
 
 async def tried(peer: Peer, way: Way, places: Mapping[str, Any]) -> Outcome:
     """Run the peer's driver. What it should have told and did not is wrong, with the end of what it complained of."""

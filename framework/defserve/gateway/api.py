@@ -122,6 +122,8 @@ class TopicApi:
             return problem(HTTPStatus.BAD_REQUEST, asked)
         assert self._issued is not None
         participant, topic, wanted = asked
+        if token is not None and self._issued.is_guests(participant):
+            return problem(HTTPStatus.FORBIDDEN, f"guests may take the name {participant}; choose another")
         if token is not None:
             return await self._issue(self._issued, participant, topic, wanted or PROFILES["proposal-only"], False)
         guests = self._issued.guests

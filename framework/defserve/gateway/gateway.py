@@ -25,7 +25,7 @@ log = logging.getLogger("defserve.gateway")
 NORMAL: Final = 1000
 POLICY: Final = 1008
 TRY_LATER: Final = 1013
-NAMES: Final = 100
+NAMES: Final = 20
 REPLACED: Final = "another process joined with the same token and has this name now"
 
 

@@ -60,7 +60,7 @@ class IssuedTokens:
         issued = self._issued.get(credential_of(token)) if token is not None else None
         if issued is None:
             found = await self._others.admit(token, topic)
-            return None if found is not None and self._is_guest(found.participant) else found
+            return None if found is not None and self.is_guests(found.participant) else found
         if issued.topic != topic or issued.expires <= self._clock():
             return None
         return Admission(issued.participant, issued.capabilities, expires=issued.expires)
@@ -95,5 +95,6 @@ class IssuedTokens:
             if one.expires <= now or one[:2] == (participant, topic):
                 del self._issued[key]
 
-    def _is_guest(self, name: str) -> bool:
+    def is_guests(self, name: str) -> bool:
+        """Whether guests may take this name."""
         return self.guests is not None and self.guests.may_be_called(name)

@@ -505,6 +505,12 @@ async def test_an_error_without_an_id_is_the_answer_to_the_request_it_answers():
     ("status", "body", "headers", "said"),
     [
         (500, b"<h1>Oops</h1>", {}, "answered HTTP 500 Whatever: <h1>Oops</h1>"),
+        (
+            421,
+            b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"not for this host"}}',
+            {"content_type": "application/json"},
+            "answered HTTP 421 Whatever: not for this host",
+        ),
         (502, b"", {}, "answered HTTP 502 Whatever"),
         (200, b"<h1>Hi</h1>", {"content_type": "text/html"}, "HTTP 200 and text/html, neither JSON nor"),
         (202, b"", {}, "HTTP 202 and nothing, neither JSON nor"),

@@ -23,7 +23,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from defserve import Limits
 from defserve.cli.commands.doctor import DoctorFinding, findings
 from defserve.runner.address import Address
-from defserve.runner.fastpath.deadlines import HeadDeadline
+from defserve.runner.fastpath.h11 import H11Bounds
 from defserve.runner.fastpath.httptools import HttptoolsBounds
 from defserve.runner.fastpath.install import Fit, fits, install
 from defserve.runner.fastpath.protocol import FastProtocol
@@ -106,7 +106,7 @@ def test_sockets_that_do_not_say_how_far_they_are_stay_as_they_are():
             self.transport = transport
 
     fit = fits(HttpToolsProtocol, OtherSockets)
-    missing = "handshake_complete, close_sent, read_paused, writable"
+    missing = "handshake_complete, close_sent, read_paused, writable, conn, queue"
     assert (fit.fast_path, fit.websockets) == ("", f"uvicorn has no {missing}")
 
 
@@ -115,7 +115,7 @@ def test_sockets_that_do_not_say_how_far_they_are_stay_as_they_are():
     [
         ((), (FastProtocol, HttpToolsProtocol), PatientWebSocket),
         (("_start_asgi_task",), (HttptoolsBounds, HttpToolsProtocol), PatientWebSocket),
-        (("shutdown",), (HeadDeadline, H11Protocol), PatientWebSocket),
+        (("shutdown",), (H11Bounds, H11Protocol), PatientWebSocket),
     ],
 )
 def test_what_fits_is_installed_and_httptools_never_without_bounds(

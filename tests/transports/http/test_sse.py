@@ -204,12 +204,27 @@ async def test_bodies_are_checked_as_on_the_endpoint():
 async def test_a_stream_too_many_is_refused_until_another_ends():
     server = shop(Limits(sessions=1))
     async with listening(server, legacy_sse=True) as where:
-        async with stream_of(where):
+        async with peer_of(where) as first:
+            waiting = asyncio.create_task(first.ask("tools/call", {"name": "wait", "arguments": {}}))
+            await until(lambda: any(feed.conversation.in_flight for feed in where.app.legacy.feeds.values()))
             response = await where.ask(verb="GET", path="/sse")
             assert status(response) == 503 and b"retry-after: 1" in response
+            waiting.cancel()
         await until(lambda: not where.app.legacy.feeds)
         async with peer_of(where) as peer:
             assert (await peer.ask("ping"))["result"] == {}
+
+
+async def test_an_idle_stream_of_a_stranger_gives_way():
+    async with listening(shop(Limits(sessions=1)), legacy_sse=True) as where:
+        reader, writer = await where.connect()
+        writer.write(request(verb="GET", path="/sse"))
+        await reader.readuntil(b"session_id=")
+        async with peer_of(where) as second:
+            assert (await second.ask("ping"))["result"] == {}
+            async with asyncio.timeout(20):
+                await reader.readuntil(b"0\r\n\r\n")  # the stream has ended
+        writer.close()
 
 
 async def test_a_session_whose_answers_nobody_reads_takes_no_more_requests():

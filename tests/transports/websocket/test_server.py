@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -16,10 +17,17 @@ from defserve.core.extension import OutgoingMessage
 from defserve.transports.outbox import UNREAD
 from defserve.transports.websocket import server as websocket
 from defserve.transports.websocket.server import WebSocket, WebSockets, refusing
-from tests.listening import Listening, listening, parsers
+from tests.listening import Listening, listening, parsers, request
 from tests.raw import ERAS, HANDSHAKE, Raw, text_of, turns, until
 
 pytestmark = pytest.mark.anyio
+
+UPGRADE = (
+    "connection: upgrade",
+    "upgrade: websocket",
+    "sec-websocket-version: 13",
+    "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==",
+)
 
 
 def shop(limits: Limits | None = None) -> Server:
@@ -226,16 +234,56 @@ async def test_the_limit_counts_bytes_and_holds_under_any_server():
     assert [message.get("code") for message in sent] == [None, 1009]
 
 
-async def test_a_socket_too_many_is_told_to_come_back_later_and_one_that_left_makes_room():
+async def test_a_socket_too_many_is_refused_before_it_opens_and_one_that_left_makes_room():
     async with listening(shop(Limits(sessions=1))) as where:
-        async with socket_to(where) as first:
-            async with socket_to(where) as second:
-                assert (await farewell_of(second))[0] == 1013
-            await first.send("{")
-            assert "error" in json.loads(await first.recv())
+        async with peer_of(where) as first:
+            waiting = asyncio.create_task(first.ask("tools/call", {"name": "wait", "arguments": {}}))
+            await until(lambda: any(each.conversation.in_flight for each in where.app.sockets.open))
+            with pytest.raises(InvalidStatus) as refused:
+                async with socket_to(where):
+                    pass
+            assert refused.value.response.status_code == 503
+            assert b"too many sessions" in (refused.value.response.body or b"")
+            waiting.cancel()
         await until(lambda: not where.app.sockets.open)
         async with peer_of(where) as third:
             assert (await third.ask("ping"))["result"] == {}
+
+
+async def test_an_idle_socket_of_a_stranger_gives_way_even_if_it_ignores_the_close():
+    async with listening(shop(Limits(sessions=1))) as where:
+        reader, writer = await where.connect()
+        writer.write(request(*UPGRADE, verb="GET"))
+        await reader.readuntil(b"\r\n\r\n")
+        async with peer_of(where) as second:
+            assert (await second.ask("ping"))["result"] == {}
+            async with asyncio.timeout(20):
+                assert struct.pack("!H", 1013) in await reader.read()  # to the end: the connection is closed
+        writer.close()
+
+
+async def test_text_that_is_not_utf_8_ends_the_socket_without_a_traceback(caplog: pytest.LogCaptureFixture):
+    async with listening(shop()) as where, socket_to(where) as socket:
+        await socket.send(b'"\xff"', text=True)
+        assert (await farewell_of(socket))[0] == 1007
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize(("size", "code"), [(0, 1009), (1, 1009), (1024, None)])
+async def test_a_message_comes_in_many_fragments_but_not_in_many_small_ones(size: int, code: int | None):
+    async with listening(shop()) as where, socket_to(where) as socket:
+
+        async def fragments() -> AsyncIterator[str]:
+            for _ in range(1500):
+                yield " " * size
+            yield "{"
+
+        with suppress(ConnectionClosed):
+            await socket.send(fragments())
+        if code is None:
+            assert "error" in json.loads(await socket.recv())
+        else:
+            assert (await farewell_of(socket))[0] == code
 
 
 async def test_a_client_that_leaves_ends_its_calls_and_its_session():

@@ -10,7 +10,7 @@ from typing import Any, Final
 from defserve.cli.topic.lines import EVENTS, describe, facts, short
 from defserve.errors import PeerError, UsageError
 from defserve.host.mcpx.participant import TopicClient
-from defserve.protocols.mcpx.errors import NotCapable, ProposalNotPending
+from defserve.protocols.mcpx.errors import NotCapable, NotPresent, ProposalNotPending
 from defserve.protocols.mcpx.kinds import REQUEST, kind_of
 from defserve.protocols.mcpx.proposals import Proposal
 from defserve.protocols.mcpx.topic import Heard, ProposalRejected, ProposalWithdrawn
@@ -19,6 +19,7 @@ from defserve.wire.jsonvalue import is_object
 COMMANDS: Final = """commands, one per line:
   y [N] [NAME]         approve proposal N (without N, the oldest) and have it done, by NAME if you say who
   n [N] [REASON]       reject it; its proposer is told
+  did N TEXT           you have done it yourself: its proposer gets TEXT as the result
   p                    show what is proposed
   do NAME TOOL [JSON]  call a tool of NAME with these arguments, or propose it if you may not
   w [N]                withdraw a proposal of yours
@@ -70,6 +71,11 @@ class TopicTerminal:
         self._me.decline(proposal, reason)
         self.say(f"rejected {self._number(proposal)}")
 
+    def answer(self, rest: str) -> None:
+        proposal, text = self._chosen(rest)
+        self._me.answer(proposal, {"content": [{"type": "text", "text": text}]})
+        self.say(f"answered {self._number(proposal)}")
+
     def withdraw(self, rest: str) -> None:
         proposal, _ = self._chosen(rest, of=self._me.id)
         self._me.withdraw(proposal)
@@ -84,6 +90,8 @@ class TopicTerminal:
         if self._me.may(kind_of(REQUEST, "tools/call", params)):
             self._start(self._tell(tool, self._me.request(name, "tools/call", params)))
             return
+        if name not in self._me.participants:
+            raise NotPresent(name, self._me.participants)
         proposal = self._me.propose(name, "tools/call", params)
         self.say(describe(proposal, self._number(proposal)))
         self._start(self._tell(f"{self._number(proposal)}", self._me.outcome(proposal)))
@@ -156,6 +164,7 @@ class TopicTerminal:
 _VERBS: Final[dict[str, Callable[[TopicTerminal, str], None]]] = {
     "y": TopicTerminal.approve,
     "n": TopicTerminal.reject,
+    "did": TopicTerminal.answer,
     "p": TopicTerminal.pending,
     "do": TopicTerminal.perform,
     "w": TopicTerminal.withdraw,

@@ -235,9 +235,9 @@ class Participant:
         Without `to`, a proposal that names no single target goes to the only participant that can do it (`candidates`).
         Raises ProposalNotPending for a proposal that is over, and UsageError if nobody or several can do it.
         """
-        self._must_be_pending(proposal)
+        self.must_be_pending(proposal)
         target = to or proposal.target or await self._only_candidate(proposal)
-        self._must_be_pending(proposal)
+        self.must_be_pending(proposal)
         return await self.request(target, proposal.method, proposal.params, fulfils=proposal, within=within)
 
     async def candidates(self, proposal: Proposal) -> list[str]:
@@ -272,7 +272,7 @@ class Participant:
 
         That is an `mcp/reject`, or chat if only that is allowed. Raises ProposalNotPending for a proposal that is over.
         """
-        self._must_be_pending(proposal)
+        self.must_be_pending(proposal)
         self.topic.proposals.reject(proposal, self.id, reason, is_approver=True)
         self._decided(REJECT, "declined", proposal, (proposal.proposer,))
 
@@ -283,12 +283,13 @@ class Participant:
         """
         if proposal.proposer != self.id:
             raise UsageError(f"{proposal.proposer} made this proposal", fix="decline(proposal) rejects it")
-        self._must_be_pending(proposal)
+        self.must_be_pending(proposal)
         self.topic.proposals.withdraw(proposal, reason)
         self._decided(WITHDRAW, "withdrawn", proposal, ())
         self._settle(proposal)
 
-    def _must_be_pending(self, proposal: Proposal) -> None:
+    def must_be_pending(self, proposal: Proposal) -> None:
+        """Raises ProposalNotPending for a proposal that is over."""
         if proposal.status == "pending" and self.topic.proposals.get(proposal.id) is not None:
             return
         raise ProposalNotPending(f"the proposal is {proposal.status}", data={"status": proposal.status})

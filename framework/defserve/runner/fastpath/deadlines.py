@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 from defserve.limits import Limits
 from defserve.runner.fastpath.crowding import OpenConnections
+from defserve.runner.fastpath.holding import HoldingFlow
+from defserve.wire.codec import INVALID_REQUEST, encode
 
 HEAD_BYTES = 32 * 1024
 STALL = 30.0
@@ -14,10 +17,10 @@ LINGER = 0.25
 REFUSED = 1.0
 DOUBT, MOST_DOUBT = 0.25, 15.0
 
-TIMEOUT = b"408 Request Timeout"
-TOO_LARGE = b"431 Request Header Fields Too Large"
-UNAVAILABLE = b"503 Service Unavailable"
-BAD_REQUEST = b"400 Bad Request"
+TIMEOUT = b"408 Request Timeout", "the head of the request did not arrive in time"
+TOO_LARGE = b"431 Request Header Fields Too Large", f"the head of a request may have {HEAD_BYTES} bytes"
+UNAVAILABLE = b"503 Service Unavailable", "too many connections are open; try again later"
+BAD_REQUEST = b"400 Bad Request", "a connection is upgraded with GET"
 
 
 class StallGuard(asyncio.Protocol):
@@ -55,7 +58,7 @@ class StallGuard(asyncio.Protocol):
 
 
 class HeadDeadline(StallGuard):
-    """The head of a request must be complete in time, and not too long. Works with httptools and h11.
+    """The head of a request must be complete in time, and not too long. The parser says which part of it comes.
 
     Bytes that bring no part of a body (sizes and extensions of chunks, trailers) have the same limit. Between requests
     uvicorn's own keep-alive timeout applies, until the first byte of the next request.
@@ -67,6 +70,8 @@ class HeadDeadline(StallGuard):
     connections: set[Any]
     client: tuple[str, int] | None
     crowd: OpenConnections
+    flow: HoldingFlow
+    flow_kind: Callable[[asyncio.Transport], HoldingFlow]
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _bare_bytes = 0
@@ -77,6 +82,7 @@ class HeadDeadline(StallGuard):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.flow = self.flow_kind(self.transport)
         if len(self.connections) > self.limits.connections:
             self.connections.discard(self.crowd.end_one())  # now, because a request may come before it has ended
         self.crowd.add(self._address, self)
@@ -111,6 +117,9 @@ class HeadDeadline(StallGuard):
             self._take_head(len(data))
         else:
             self._take_rest(len(data), len(self.cycle.body) > held)
+        self._note_next_head()
+
+    def _note_next_head(self) -> None:
         if self._has_begun and not self._head_bytes and not self.transport.is_closing():
             # Another head has begun behind the request. Its length so far is not known.
             self._take_head(1)
@@ -133,15 +142,15 @@ class HeadDeadline(StallGuard):
         if self._bare_bytes > most:
             self._refuse(TOO_LARGE)
 
-    def _refuse(self, status: bytes) -> None:
+    def _refuse(self, refusal: tuple[bytes, str]) -> None:
         """End the connection: with a refusal if the client waits for nothing else, or only for this request."""
         cycle, is_head = self.cycle, self._is_read
         if not is_head and not (cycle.response_started or getattr(self, "pipeline", None)):
             cycle.disconnected = True
             cycle.message_event.set()
-            self.turn_away(status)
+            self.turn_away(refusal)
         elif is_head and self._is_between:
-            self.turn_away(status)
+            self.turn_away(refusal)
         else:
             self.transport.abort()  # in the middle of a response no refusal can be sent
 
@@ -224,15 +233,13 @@ class HeadDeadline(StallGuard):
 
     @property
     def _is_read(self) -> bool:
-        """Whether all of the last request has come. Part of one that was refused early may still come. For h11."""
-        state = getattr(getattr(self, "conn", None), "their_state", None)
-        return str(state) != "SEND_BODY"
+        """Whether all of the last request has come. Part of one that was refused early may still come."""
+        raise NotImplementedError
 
     @property
     def _has_begun(self) -> bool:
-        """Whether something came behind the last request. For h11."""
-        conn = getattr(self, "conn", None)
-        return conn is not None and self._is_read and bool(conn.trailing_data[0])
+        """Whether something came behind the last request."""
+        raise NotImplementedError
 
     def _await_head(self) -> None:
         self._awaited_behind = self.cycle
@@ -254,11 +261,14 @@ class HeadDeadline(StallGuard):
         else:
             self._await_head()
 
-    def turn_away(self, status: bytes) -> None:
+    def turn_away(self, refusal: tuple[bytes, str]) -> None:
         """Refuse before a request was read, and close the connection."""
+        status, text = refusal
+        body = encode({"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": text}})
+        head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         self._head_is_there()
         self._is_handed_over = True
-        self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
+        self.transport.write(head % (status, len(body)) + body)
         self.transport.set_protocol(FinalReader(self, self.transport))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from defserve.runner.fastpath.deadlines import HeadDeadline
+from defserve.runner.fastpath.framing import check_framing
+from defserve.runner.fastpath.holding import AHEAD
 
 
 class SealedHeaders(list[tuple[bytes, bytes]]):
@@ -20,14 +22,24 @@ class HttptoolsBounds(HeadDeadline):
     headers: Any
     url: bytes
     pipeline: Any
+    parser: Any
     _head_begun = False  # part of a head came; the parser says so
+    _ahead = 0  # bytes that came while requests waited
     _read: object | None = None
+
+    def _feed(self, data: bytes) -> None:
+        super()._feed(data)
+        if self.pipeline:
+            self._ahead += len(data)
+            if self._ahead > AHEAD:
+                self.flow.hold()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()  # pyright: ignore
         self._head_begun = True
 
     def on_headers_complete(self) -> None:
+        check_framing(self.parser.get_http_version(), self.headers)  # the parser makes its own error of ours
         self._head_begun = False
         super().on_headers_complete()  # pyright: ignore
         # The scope keeps the list as it is now.
@@ -39,6 +51,11 @@ class HttptoolsBounds(HeadDeadline):
     def on_message_complete(self) -> None:
         super().on_message_complete()  # pyright: ignore
         self._read = self.cycle
+
+    def on_response_complete(self) -> None:
+        if len(self.pipeline) <= 1:  # uvicorn starts one of them
+            self._ahead, self.flow.is_held = 0, False
+        super().on_response_complete()  # pyright: ignore
 
     @property
     def _is_read(self) -> bool:

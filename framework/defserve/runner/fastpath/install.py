@@ -10,6 +10,7 @@ from defserve.limits import Limits
 from defserve.runner.fastpath.crowding import OpenConnections
 from defserve.runner.fastpath.cycle import FastCycle, WholeCycle
 from defserve.runner.fastpath.deadlines import HeadDeadline
+from defserve.runner.fastpath.holding import HoldingFlow
 from defserve.runner.fastpath.httptools import HttptoolsBounds
 from defserve.runner.fastpath.known_heads import KnownHeads
 from defserve.runner.fastpath.protocol import FastProtocol
@@ -19,20 +20,23 @@ from defserve.runner.fastpath.websockets import PatientWebSocket
 _FOR_DEADLINES = tuple(
     (
         "connection_made connection_lost data_received eof_received pause_writing resume_writing shutdown "
-        "handle_websocket_upgrade _unset_keepalive_if_required"
+        "handle_websocket_upgrade on_response_complete _unset_keepalive_if_required"
     ).split()
 )
-_SET_FOR_DEADLINES = ("transport", "scope", "headers", "cycle", "client", "connections")
+_SET_FOR_DEADLINES = ("transport", "scope", "headers", "cycle", "client", "connections", "flow")
 _SET_IN_CYCLE_FOR_DEADLINES = frozenset(
     "response_started response_complete keep_alive body more_body disconnected message_event".split()
 )
-_FOR_HTTPTOOLS = ("on_message_begin", "on_headers_complete", "on_message_complete")
-_FOR_FAST_PATH = tuple(
-    "_start_asgi_task _unsupported_upgrade_warning on_response_complete timeout_keep_alive_handler".split()
-)
+# Whether the parser is httptools → methods and attributes.
+_OF_PARSER = {
+    True: (("on_message_begin", "on_headers_complete", "on_message_complete"), ("pipeline", "parser")),
+    False: ((), ("conn",)),
+}
+_OF_FLOW = (("resume_reading",), ("_transport", "read_paused"))
+_FOR_FAST_PATH = tuple("_start_asgi_task _unsupported_upgrade_warning timeout_keep_alive_handler".split())
 _SET_FOR_FAST_PATH = tuple(
     (
-        "app client server scheme tasks limit_concurrency loop app_state flow server_state "
+        "app client server scheme tasks limit_concurrency loop app_state server_state "
         "timeout_keep_alive timeout_keep_alive_task"
     ).split()
 )
@@ -44,8 +48,13 @@ _SET_IN_CYCLE = frozenset(
         "chunked_encoding expected_content_length"
     ).split()
 )
-_FOR_WEBSOCKETS = tuple("connection_lost pause_writing resume_writing send receive shutdown handle_cont".split())
-_SET_FOR_WEBSOCKETS = ("transport", "handshake_complete", "close_sent", "read_paused", "writable")
+_FOR_WEBSOCKETS = tuple(
+    (
+        "connection_lost data_received pause_writing resume_writing send receive shutdown handle_cont "
+        "send_receive_event_to_app handle_parser_exception"
+    ).split()
+)
+_SET_FOR_WEBSOCKETS = tuple("transport handshake_complete close_sent read_paused writable conn queue".split())
 
 FAST = "HttpToolsProtocol"
 
@@ -63,8 +72,9 @@ def fits(http: Any, websocket: Any = None) -> Fit:
     module = sys.modules[http.__module__]
     cycle_sets = _names_in(getattr(module, "RequestResponseCycle", None))
     missing = _missing(http, _FOR_DEADLINES, _SET_FOR_DEADLINES)
-    missing += _missing(http, _FOR_HTTPTOOLS, ("pipeline",)) if _is_fast(http) else []
+    missing += _missing(http, *_OF_PARSER[_is_fast(http)])
     missing += [f"cycle.{name}" for name in sorted(_SET_IN_CYCLE_FOR_DEADLINES - cycle_sets)]
+    missing += [f"flow.{name}" for name in _missing(getattr(module, "FlowControl", None), *_OF_FLOW)]
     websockets = _worded(_missing(websocket, _FOR_WEBSOCKETS, _SET_FOR_WEBSOCKETS)) if websocket is not None else ""
     if missing:
         return Fit("the deadlines do not fit", _worded(missing), websockets)
@@ -87,7 +97,9 @@ def install(config: Any, limits: Limits) -> Fit:
         from uvicorn.protocols.http.h11_impl import H11Protocol as http
 
         config.http_protocol_class, fit = http, fit._replace(deadlines=fits(http).deadlines)
-    shared = {"limits": limits, "crowd": OpenConnections()}
+    shared: dict[str, Any] = {"limits": limits, "crowd": OpenConnections()}
+    if not fit.deadlines:
+        shared["flow_kind"] = type("HoldingFlow", (HoldingFlow, sys.modules[http.__module__].FlowControl), {})
     if not fit.fast_path:
         cycle = sys.modules[http.__module__].RequestResponseCycle
         config.http_protocol_class = type(
@@ -101,11 +113,18 @@ def install(config: Any, limits: Limits) -> Fit:
             },
         )
     elif not fit.deadlines:
-        bounds = HttptoolsBounds if _is_fast(http) else HeadDeadline
-        config.http_protocol_class = type(f"Timed{http.__name__}", (bounds, http), shared)
+        config.http_protocol_class = type(f"Timed{http.__name__}", (_bounds(http), http), shared)
     if websocket is not None and not fit.websockets:
         config.ws_protocol_class = type(f"Patient{websocket.__name__}", (PatientWebSocket, websocket), {})
     return fit
+
+
+def _bounds(http: Any) -> type[HeadDeadline]:
+    if _is_fast(http):
+        return HttptoolsBounds
+    from defserve.runner.fastpath.h11 import H11Bounds  # who has httptools may do without h11
+
+    return H11Bounds
 
 
 def _is_fast(http: Any) -> bool:

@@ -39,7 +39,6 @@ class FastProtocol(HttptoolsBounds):
     limit_concurrency: int
     loop: asyncio.AbstractEventLoop
     app_state: dict[str, Any]
-    flow: Any
     server_state: Any
     timeout_keep_alive: float
     timeout_keep_alive_task: asyncio.TimerHandle | None

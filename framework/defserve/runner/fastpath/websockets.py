@@ -8,7 +8,13 @@ from typing import Any, cast
 
 from defserve.runner.fastpath.deadlines import StallGuard
 
-FRAGMENTS = 1024
+CLOSING = 2.0  # how long a client may take to answer a close; until then it keeps its place
+PIECE = 16 * 1024
+# A message has at most so many fragments that are smaller than this.
+FRAGMENTS, SMALL = 1024, 1024
+
+# Close codes (RFC 6455 §7.4).
+NOT_TEXT, TOO_BIG = 1007, 1009
 
 _WRITTEN = (b"content-length", b"content-type")
 
@@ -23,6 +29,12 @@ class PatientWebSocket(StallGuard):
     close_sent: bool
     read_paused: bool
     writable: asyncio.Event
+    close_timeout: float
+    _small_fragments = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.close_timeout = CLOSING
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -39,17 +51,47 @@ class PatientWebSocket(StallGuard):
             self.transport.pause_reading()  # uvicorn has resumed it
         return message
 
+    def data_received(self, data: bytes) -> None:
+        """In small pieces: each frame of a byte costs as much as a long one, and all that came is read at once."""
+        for start in range(0, len(data), PIECE):
+            if start and self.transport.is_closing():
+                break
+            super().data_received(data[start : start + PIECE] if len(data) > PIECE else data)
+
     def handle_cont(self, event: Any) -> None:
-        """uvicorn keeps every fragment as an object of its own. A message may have millions, each of a byte or none."""
+        """A message may come in many fragments, but not in many small ones."""
         held: Any = self
+        if self.close_sent:
+            return
+        self._small_fragments += len(event.data) < SMALL
+        if self._small_fragments > FRAGMENTS:
+            held.conn.fail(TOO_BIG, "too many fragments")
+            held.handle_parser_exception()
+            return
         if not hasattr(self, "frames"):  # older versions of uvicorn join them, which copies all of them each time
             held.bytes = held.bytes if isinstance(held.bytes, bytearray) else bytearray(held.bytes)
-        elif len(held.frames) >= FRAGMENTS:
-            first, *others = held.frames
-            joined = first if isinstance(first, bytearray) else bytearray(first)
-            joined += b"".join(others)
-            held.frames = [joined]
         cast(Any, super()).handle_cont(event)
+
+    def send_receive_event_to_app(self) -> None:
+        """Instead of uvicorn's method, which logs a traceback for text that is not UTF-8."""
+        held: Any = self
+        if hasattr(self, "frames"):
+            data, held.frames = b"".join(held.frames), []
+        else:
+            data = bytes(held.bytes)
+        self._small_fragments = 0
+        if self.close_sent:
+            return
+        try:
+            content = {"text": data.decode()} if held.curr_msg_data_type == "text" else {"bytes": data}
+        except UnicodeDecodeError:
+            held.conn.fail(NOT_TEXT, "text must be UTF-8")
+            held.handle_parser_exception()
+            return
+        held.queue.put_nowait({"type": "websocket.receive", **content})
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "websocket.http.response.start":

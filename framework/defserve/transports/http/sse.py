@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -33,6 +34,7 @@ class Feed:
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange, self.draining = exchange, False
+        self.heard = self._opened = time.monotonic()
         self._credentials: dict[str, BearerCredential] = {}
         self.note(exchange)
 
@@ -49,6 +51,15 @@ class Feed:
 
     def _finish_if_drained(self) -> None:
         self.exchange.finished = self.draining and not self.conversation.in_flight
+
+    def idle(self) -> tuple[bool, float] | None:
+        """As a `SessionHolder`: whether its client was never heard, and for how long it is silent."""
+        return None if self.conversation.in_flight else (self.heard == self._opened, time.monotonic() - self.heard)
+
+    def give_way(self) -> None:
+        """Its session ends at once, because another one takes its place."""
+        self.conversation.close()
+        self.exchange.drop()
 
     def left(self) -> None:
         """Nothing to do: the end of the stream ends the session."""
@@ -91,6 +102,7 @@ class LegacySse:
         except LimitExceeded as error:
             await refuse(exchange, 503, INTERNAL_ERROR, error.message, headers=FULL)
             return
+        feed.conversation.holder = feed
         id = secrets.token_urlsafe(24)
         self.feeds[id] = feed
         if exchange.live is not None:
@@ -105,6 +117,7 @@ class LegacySse:
             del self.feeds[id]
             exchange.abandon()
             feed.conversation.close()
+            feed.conversation.holder = None
             if exchange.live is not None:
                 exchange.live.release(feed)
 
@@ -137,6 +150,7 @@ class LegacySse:
             await refuse(exchange, 400, message.code, message.message, message.id)
             return
         feed.note(exchange)
+        feed.heard = time.monotonic()
         feed.conversation.take(message, feed, exchange.principal)
         await exchange.respond(202)
 

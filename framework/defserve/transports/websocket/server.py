@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from defserve.auth.live.bearers import BearerCredential, LiveBearers
 from defserve.auth.live.credentials import ENDED
 from defserve.auth.principals import Principal
-from defserve.errors import LimitExceeded
 from defserve.transports.asgi import Receive, Scope, Send
 from defserve.transports.outbox import STALL, ClientOutbox, OutboundMessage
 from defserve.transports.session_provider import SessionProvider, TransportSession
@@ -29,7 +29,7 @@ NO_BINARY = CloseReason(1003, "one JSON message a text frame")
 TOO_BIG = CloseReason(1009, "message too big")
 CREDENTIAL_ENDED = CloseReason(1008, ENDED)
 RESTART = CloseReason(1012, "the server is stopping")
-FULL = 1013
+GIVES_WAY = CloseReason(1013, "another client needs the place; come back later")
 
 # Sent before the socket is accepted, it refuses the socket. Servers turn it into a 403.
 POLICY = 1008
@@ -48,16 +48,16 @@ class WebSockets:
     ) -> None:
         """Serve one socket from its acceptance to its end. The caller has checked that the client may connect.
 
-        The socket ends with the credential that it was opened with.
+        The socket ends with the credential that it was opened with. Raises LimitExceeded before it is accepted.
         """
-        await send({"type": "websocket.accept", "subprotocol": chosen_subprotocol(scope)})
         socket = WebSocket(receive, send, self.provider.limits.message)
+        socket.conversation = self.provider.open(socket.push, principal=principal, counted=True)
         try:
-            socket.conversation = self.provider.open(socket.push, principal=principal, counted=True)
-        except LimitExceeded as error:
-            await socket.close(CloseReason(FULL, error.message))
-            return
-        socket.conversation.on_room = socket.read_on
+            await send({"type": "websocket.accept", "subprotocol": chosen_subprotocol(scope)})
+        except BaseException:
+            socket.conversation.close()
+            raise
+        socket.conversation.on_room, socket.conversation.holder = socket.read_on, socket
         self.open.add(socket)
         if live is not None:
             socket.credentials = live.shown(principal, scope["headers"])
@@ -68,6 +68,7 @@ class WebSockets:
             await socket.serve()
         finally:
             self.open.discard(socket)
+            socket.conversation.holder = None
             if live is not None:
                 live.release(socket)
 
@@ -81,7 +82,10 @@ class WebSockets:
 class WebSocket(ClientOutbox):
     """One accepted socket."""
 
-    __slots__ = ("conversation", "draining", "credentials", "_limit", "_receive", "_room", "_send", "_tasks", "_why")
+    __slots__ = (
+        *("conversation", "draining", "credentials"),
+        *("_heard", "_limit", "_opened", "_receive", "_room", "_send", "_tasks", "_why"),
+    )
 
     conversation: TransportSession
 
@@ -93,6 +97,7 @@ class WebSocket(ClientOutbox):
         self._why: CloseReason | None = None
         self._receive, self._send, self._limit = receive, send, limit
         self._room = asyncio.Event()
+        self._heard = self._opened = time.monotonic()
 
     def push(self, message: OutboundMessage) -> None:
         """A message for the peer."""
@@ -116,8 +121,22 @@ class WebSocket(ClientOutbox):
         return self.credentials
 
     def credential_ended(self, key: Any) -> None:
+        self._end(CREDENTIAL_ENDED)
+
+    def idle(self) -> tuple[bool, float] | None:
+        """As a `SessionHolder`: whether its client was never heard, and for how long it is silent."""
+        if self.conversation.in_flight or not self._tasks:
+            return None
+        return self._heard == self._opened, time.monotonic() - self._heard
+
+    def give_way(self) -> None:
+        """Its session ends at once, because another one takes its place."""
+        self.conversation.close()
+        self._end(GIVES_WAY)
+
+    def _end(self, reason: CloseReason) -> None:
         """Close the socket at once, even if its client does not read."""
-        self._why = CREDENTIAL_ENDED
+        self._why = reason
         for task in self._tasks:
             task.cancel()
 
@@ -152,6 +171,7 @@ class WebSocket(ClientOutbox):
             data = text.encode()
             if len(data) > self._limit:
                 return TOO_BIG
+            self._heard = time.monotonic()
             self.conversation.receive(data)
 
     async def _write(self) -> CloseReason | None:
