@@ -31,7 +31,8 @@ ASKING: Final = ("bidirectional", "callbacks")
 class Mgp:
     """How a host guards its calls. It holds no connection: many clients may share one.
 
-    approval    who approves permissions: "interactive", "auto_approve", "deny_all" or "config_only" (§3.3)
+    approval    who approves permissions: "interactive", "auto_approve", "deny_all" or "config_only" (§3.3);
+                "deny_all" does not connect to a server that needs what is not in `granted`
     approve     for `interactive`: (permission, risk, server id) to True, False, None (later), a decision or a Grant;
                 without it the client's `answers` are asked
     granted     permissions that are approved under every policy
